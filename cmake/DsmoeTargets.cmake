@@ -1,0 +1,26 @@
+# The two functions every folder of src/ uses: one library per folder, one test binary per folder.
+
+# dsmoe_library(<folder> SOURCES <files> [DEPS <targets>]): static library dsmoe_<folder>, alias dsmoe::<folder>.
+function(dsmoe_library folder)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(dsmoe_${folder} STATIC ${ARG_SOURCES})
+  add_library(dsmoe::${folder} ALIAS dsmoe_${folder})
+  set_target_properties(dsmoe_${folder} PROPERTIES EXPORT_NAME ${folder})
+  target_include_directories(dsmoe_${folder} PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src>
+                             $<INSTALL_INTERFACE:include/dsmoe>)
+  target_link_libraries(dsmoe_${folder} PUBLIC ${ARG_DEPS})
+  set_property(GLOBAL APPEND PROPERTY DSMOE_LIBRARIES dsmoe_${folder})
+endfunction()
+
+# dsmoe_tests(<name> LABEL <label> SOURCES <files> [DEPS <targets>]): GoogleTest binary, one ctest entry per case.
+function(dsmoe_tests name)
+  if(NOT DSMOE_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "LABEL" "SOURCES;DEPS" ${ARGN})
+  add_executable(${name}_test ${ARG_SOURCES})
+  target_link_libraries(${name}_test PRIVATE ${ARG_DEPS} GTest::gtest_main)
+  target_compile_definitions(${name}_test PRIVATE DSMOE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  include(GoogleTest)
+  gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT 300)
+endfunction()

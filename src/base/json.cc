@@ -1,0 +1,98 @@
+// A SAX handler over nlohmann's parser that builds the value and refuses what the DOM parser would let pass.
+#include "base/json.h"
+
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace dsmoe {
+namespace {
+
+class StrictBuilder : public nlohmann::json_sax<Json> {
+ public:
+  StrictBuilder(std::string_view what, int max_depth) : what_(what), max_depth_(max_depth) {}
+
+  Json take() { return std::move(root_); }
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool value) override { return add(value); }
+  bool number_integer(number_integer_t value) override { return add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return add(value); }
+  bool number_float(number_float_t value, const string_t&) override { return add(value); }
+  bool string(string_t& value) override { return add(std::move(value)); }
+  bool binary(binary_t&) override { return false; }
+
+  bool start_object(std::size_t) override { return open(Json::object()); }
+  bool end_object() override { return close(); }
+  bool start_array(std::size_t) override { return open(Json::array()); }
+  bool end_array() override { return close(); }
+
+  bool key(string_t& name) override {
+    auto& object = stack_.back()->get_ref<Json::object_t&>();
+    const auto [slot, inserted] = object.try_emplace(std::move(name), nullptr);
+    if (!inserted) {
+      fail(ErrorKind::input, "{}: the key \"{}\" appears twice in one JSON object", what_, slot->first);
+    }
+    member_ = &slot->second;
+    return true;
+  }
+
+  bool parse_error(std::size_t position, const std::string&, const Json::exception& e) override {
+    fail(ErrorKind::input, "{}: not valid JSON at byte {}: {}", what_, position, reason(e.what()));
+  }
+
+ private:
+  // nlohmann prefixes "[json.exception.parse_error.101] parse error at line 1, column 2: ".
+  static std::string reason(std::string text) {
+    const std::size_t bracket = text.find("] ");
+    return bracket == std::string::npos ? text : text.substr(bracket + 2);
+  }
+
+  Json* place(Json&& value) {
+    if (stack_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    if (stack_.back()->is_array()) {
+      stack_.back()->push_back(std::move(value));
+      return &stack_.back()->back();
+    }
+    *member_ = std::move(value);
+    return member_;
+  }
+
+  bool add(Json value) {
+    place(std::move(value));
+    return true;
+  }
+
+  bool open(Json container) {
+    if (static_cast<int>(stack_.size()) >= max_depth_) {
+      fail(ErrorKind::input, "{}: JSON nested deeper than {} levels", what_, max_depth_);
+    }
+    stack_.push_back(place(std::move(container)));
+    return true;
+  }
+
+  bool close() {
+    stack_.pop_back();
+    return true;
+  }
+
+  std::string what_;
+  int max_depth_;
+  Json root_;
+  std::vector<Json*> stack_;  // open containers, outermost first
+  Json* member_ = nullptr;    // where the value of the last key goes
+};
+
+}  // namespace
+
+Json parse_json(std::string_view text, std::string_view what, int max_depth) {
+  StrictBuilder builder(what, max_depth);
+  Json::sax_parse(text.begin(), text.end(), &builder);
+  return builder.take();
+}
+
+}  // namespace dsmoe

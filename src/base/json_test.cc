@@ -1,0 +1,42 @@
+#include "base/json.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace dsmoe {
+namespace {
+
+std::string refusal(std::string_view text) {
+  try {
+    parse_json(text, "f.json");
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::input);
+    return e.what();
+  }
+  return "accepted";
+}
+
+TEST(Json, ReadsNestedValues) {
+  const Json value = parse_json(R"({"a": [1, -2, 2.5, {"b": null}], "c": "\u00e9", "d": {}})", "t");
+  EXPECT_EQ(value.dump(), R"({"a":[1,-2,2.5,{"b":null}],"c":"é","d":{}})");
+}
+
+TEST(Json, RefusesDuplicateKeys) {
+  EXPECT_EQ(refusal(R"({"a":1,"b":{"a":1},"a":2})"),
+            "f.json: the key \"a\" appears twice in one JSON object");
+}
+
+TEST(Json, RefusesDepth) {
+  EXPECT_NO_THROW(parse_json(std::string(64, '[') + std::string(64, ']'), "t"));
+  EXPECT_EQ(refusal(std::string(100000, '[')), "f.json: JSON nested deeper than 64 levels");
+}
+
+TEST(Json, RefusesBrokenText) {
+  for (const char* text : {"", "{", "[1,]", "{\"a\"}", "1 2", "nul", "\"\xff\"", "01", "[1e999]"}) {
+    EXPECT_NE(refusal(text).find("f.json: not valid JSON"), std::string::npos) << text;
+  }
+}
+
+}  // namespace
+}  // namespace dsmoe
