@@ -4,6 +4,16 @@
 
 namespace dsmoe::kernels {
 
+void upload(const Context& context, const void* host, const TensorView& target) {
+  context.table->memory.upload(context, host, target.data, target.num_bytes());
+}
+
+void download(const Context& context, const TensorView& source, void* host) {
+  context.table->memory.download(context, source.data, host, source.num_bytes());
+}
+
+void zero(const Context& context, void* data, std::size_t bytes) { context.table->memory.zero(context, data, bytes); }
+
 void pack_weight(const Context& context, const PackWeight& args) {
   const OpCheck check("pack_weight", context);
   check.rank("source", args.source, 2);

@@ -12,11 +12,13 @@
 #include "kernels/experts.h"
 #include "kernels/log_prob.h"
 #include "kernels/matmul.h"
+#include "kernels/memory.h"
 #include "kernels/pack.h"
 #include "kernels/plan.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/router.h"
+#include "tensor/arena.h"
 
 namespace dsmoe::kernels {
 
@@ -26,6 +28,8 @@ struct KernelTable {
   std::string_view name;  // "ref", "v3", "v4", "amx", "cuda"
   Device device = Device::cpu;
   WeightLayout weight_layout = WeightLayout::panels;
+  tensor::Arena::Allocator allocator;  // of the device's memory
+  MemoryOps memory;
 
   void (*pack_weight)(const Context&, const PackWeight&) = nullptr;
   void (*embedding_forward)(const Context&, const EmbeddingForward&) = nullptr;

@@ -24,6 +24,8 @@ class Arena {
     std::size_t bytes;
   };
 
+  static Allocator host_allocator();
+
   // `label` names the arena in messages and tables: "weights", "kv cache", "workspace".
   explicit Arena(std::string label);
   Arena(std::string label, Allocator allocator);

@@ -1,13 +1,24 @@
 // The reference table.
+#include <cstring>
+
 #include "kernels/ref/ref.h"
 
 namespace dsmoe::kernels {
+namespace {
+
+void copy(const Context&, const void* source, void* target, std::size_t bytes) { std::memcpy(target, source, bytes); }
+
+void fill_zero(const Context&, void* data, std::size_t bytes) { std::memset(data, 0, bytes); }
+
+}  // namespace
 
 const KernelTable& ref_table() {
-  static constexpr KernelTable table{
+  static const KernelTable table{
       .name = "ref",
       .device = Device::cpu,
       .weight_layout = WeightLayout::panels,
+      .allocator = tensor::Arena::host_allocator(),
+      .memory = {.upload = copy, .download = copy, .zero = fill_zero},
       .pack_weight = ref::pack_weight,
       .embedding_forward = ref::embedding_forward,
       .rms_norm_forward = ref::rms_norm_forward,
