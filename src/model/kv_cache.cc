@@ -61,13 +61,23 @@ void KvCache::zero_page(int32_t page) {
 void KvCache::zero_from(int32_t page, int64_t first_place) {
   for (const kernels::KvPages& pages : layers_) {
     const std::size_t element = tensor::size_of(pages.dtype);
+    const auto clear = [&](void* data, int64_t offset, int64_t count) {
+      kernels::zero(context_, static_cast<char*>(data) + static_cast<std::size_t>(offset) * element,
+                    static_cast<std::size_t>(count) * element);
+    };
     for (int64_t head = 0; head < pages.num_kv_heads; ++head) {
+      const int64_t keys = pages.key_offset(page, head);
+      const int64_t values = pages.value_offset(page, head);
+      if (pages.layout == kernels::WeightLayout::row_major) {
+        const int64_t count = (kernels::kKeyBlock - first_place) * pages.head_dim;
+        clear(pages.keys, keys + pages.key_index(first_place, 0), count);
+        clear(pages.values, values + pages.value_index(first_place, 0), count);
+        continue;
+      }
       for (int64_t place = first_place; place < kernels::kKeyBlock; ++place) {
         for (int64_t d = 0; d < pages.head_dim; ++d) {
-          const int64_t key = pages.key_offset(page, head) + pages.key_index(place, d);
-          const int64_t value = pages.value_offset(page, head) + pages.value_index(place, d);
-          kernels::zero(context_, static_cast<char*>(pages.keys) + static_cast<std::size_t>(key) * element, element);
-          kernels::zero(context_, static_cast<char*>(pages.values) + static_cast<std::size_t>(value) * element, element);
+          clear(pages.keys, keys + pages.key_index(place, d), 1);
+          clear(pages.values, values + pages.value_index(place, d), 1);
         }
       }
     }

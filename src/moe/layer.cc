@@ -9,27 +9,9 @@
 namespace dsmoe::moe {
 namespace {
 
-// The part of the state that a call on `tokens` tokens in `sequences` sequences uses.
-LayerState used_part(const LayerState& state, int64_t tokens, int64_t sequences, int64_t top_k) {
-  LayerState used = state;
-  const auto cut = [](TensorView& view, int64_t rows) {
-    if (view) view = view.rows(0, rows);
-  };
-  cut(used.shared_activation, tokens);
-  cut(used.shared_out, tokens);
-  if (!state.index) return used;
-  const int64_t experts = state.affinity.dim(1);
-  used.index.shape = used.gate.shape = used.plan.row_of_slot.shape = {tokens, top_k};
-  used.plan.sequence_offsets.shape = {experts, sequences + 1};
-  cut(used.affinity, tokens);
-  cut(used.plan.token_of_row, tokens * top_k);
-  cut(used.routed_activation, tokens * top_k);
-  cut(used.routed_out, tokens * top_k);
-  return used;
-}
-
 // s_{i,t}, the choice of the top K, and g_{i,t}.
-void route(const Context& context, const LayerForward& args, const LayerState& state) {
+void route(const Context& context, const LayerForward& args) {
+  const LayerState& state = args.state;
   kernels::router_forward(context, {.rule = args.rule,
                                     .x = args.x,
                                     .centroids = args.weights.centroids,
@@ -62,14 +44,11 @@ kernels::ExpertFamily family(const ExpertWeights& weights, const TensorView& off
 }  // namespace
 
 void layer_forward(const Context& context, const LayerForward& args) {
-  const int64_t tokens = args.x.dim(0);
-  const int64_t sequences = args.sequence_starts.dim(0) - 1;
-  const LayerState state = used_part(args.state, tokens, sequences, args.rule.top_k);
-
+  const LayerState& state = args.state;
   std::array<kernels::ExpertFamily, 2> families;
   std::size_t num_families = 0;
   if (args.weights.routed) {
-    route(context, args, state);
+    route(context, args);
     build_plan(context, state.index, args.sequence_starts, state.plan);
     families[num_families++] = family(args.weights.routed, state.plan.expert_offsets, state.plan.token_of_row,
                                       state.routed_activation, state.routed_out);
@@ -90,6 +69,24 @@ void layer_forward(const Context& context, const LayerForward& args) {
                             .routed = routed ? state.routed_out : TensorView{},
                             .shared = args.weights.shared ? state.shared_out : TensorView{},
                             .residual = args.residual});
+}
+
+LayerState used_part(const LayerState& state, int64_t tokens, int64_t sequences, int64_t top_k) {
+  LayerState used = state;
+  const auto cut = [](TensorView& view, int64_t rows) {
+    if (view) view = view.rows(0, rows);
+  };
+  cut(used.shared_activation, tokens);
+  cut(used.shared_out, tokens);
+  if (!state.index) return used;
+  const int64_t experts = state.affinity.dim(1);
+  used.index.shape = used.gate.shape = used.plan.row_of_slot.shape = {tokens, top_k};
+  used.plan.sequence_offsets.shape = {experts, sequences + 1};
+  cut(used.affinity, tokens);
+  cut(used.plan.token_of_row, tokens * top_k);
+  cut(used.routed_activation, tokens * top_k);
+  cut(used.routed_out, tokens * top_k);
+  return used;
 }
 
 LayerState allocate_state(const LayerSize& size, tensor::Arena& arena) {

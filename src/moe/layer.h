@@ -57,11 +57,14 @@ struct LayerSize {
 };
 LayerState allocate_state(const LayerSize& size, tensor::Arena& arena);
 
+// The part of a state that a call on `tokens` tokens of `sequences` sequences uses.
+LayerState used_part(const LayerState& state, int64_t tokens, int64_t sequences, int64_t top_k);
+
 struct LayerForward {
   int layer_idx = 0;                 // for messages
   kernels::RouterRule rule;          // top_k slots per token
   LayerWeights weights;
-  LayerState state;                  // written
+  LayerState state;                  // the used part; written
   TensorView x;                      // [tokens, hidden], operand type: the normalised stream
   TensorView token_range;            // [2] I32 = {0, tokens}
   TensorView sequence_starts;        // [sequences + 1] I32
