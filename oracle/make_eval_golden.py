@@ -43,7 +43,7 @@ class Scorer:
         return scored
 
     def pair(self, context, continuation):
-        """Sum of log p of the continuation and whether each of its tokens is the most likely; keeps the end of what is too long."""
+        """Sum of log p of the continuation, and whether each of its tokens is the argmax; keeps the end of what is too long."""
         context = context or [self.cfg.bos_token_id]
         tokens = (context + continuation)[-(LONGEST + 1):]
         log_probs = self.log_probs(tokens[:-1])[-len(continuation):]
@@ -77,7 +77,7 @@ def draw(seed):
     long = ids(61)
     streams = [stream(scorer, long[:20], LONGEST, LONGEST), stream(scorer, long, LONGEST, LONGEST),
                stream(scorer, long, 16, 5), stream(scorer, ids(2), LONGEST, LONGEST)]
-    pairs = [scorer.pair(ids(6), ids(4)), scorer.pair(ids(1), ids(1)), scorer.pair(ids(30), ids(3)), scorer.pair(ids(22), ids(3))]
+    pairs = [scorer.pair(ids(size), ids(count)) for size, count in ((6, 4), (1, 1), (30, 3), (22, 3))]
     for size, count in ((5, 1), (7, 4), (22, 2)):
         context = ids(size)
         pairs.append(scorer.pair(context, scorer.greedy(context, count)))

@@ -61,7 +61,7 @@ def write(path, tensors, metadata=None):
 def read(path):
     """-> ({name: numpy array or Bf16}, metadata)."""
     with open(path, "rb") as file:
-        blob = file.read()
+        blob = bytearray(file.read())  # writable, as torch wants its arrays
     (length,) = struct.unpack("<Q", blob[:8])
     header = json.loads(blob[8 : 8 + length])
     metadata = header.pop("__metadata__", {})
