@@ -8,6 +8,7 @@
 #include "model/config.h"
 #include "moe/layer.h"
 #include "tensor/arena.h"
+#include "tensor/tensor_source.h"
 
 namespace dsmoe::model {
 
@@ -15,6 +16,7 @@ using kernels::Context;
 using kernels::DType;
 using kernels::TensorView;
 using kernels::WeightStack;
+using tensor::TensorSource;
 
 struct AttentionWeights {
   WeightStack qkv;      // [(heads + 2 * kv_heads) * head_dim, hidden]: q, then k, then v
@@ -35,15 +37,6 @@ struct Parameters {
   std::vector<BlockWeights> blocks;
   TensorView final_norm;  // [hidden]
   WeightStack head;       // [vocabulary, hidden]; a copy of the embedding when tied
-};
-
-// Where stored tensors come from: a checkpoint folder, or numbers made up by a test.
-class TensorSource {
- public:
-  virtual ~TensorSource() = default;
-  // The named tensor, row-major, in host memory, valid until released. Unknown names throw.
-  virtual TensorView tensor(const std::string& name) = 0;
-  virtual void release(const std::string& name) = 0;
 };
 
 // `operand` is BF16, F32 or F64. Reads one tensor at a time, so memory peaks at the model plus one tensor.
