@@ -25,11 +25,17 @@ class FolderSource : public tensor::TensorSource {
 
 }  // namespace
 
+model::ModelConfig read_config(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / "config.json";
+  return model::parse_config(store::read_small_file(path, model::kMaxConfigBytes), path.string());
+}
+
 kernels::DType default_operand(const model::ModelConfig& config) {
   return config.torch_dtype == kernels::DType::F32 ? kernels::DType::F32 : kernels::DType::BF16;
 }
 
-std::unique_ptr<model::Model> load_model(const kernels::Context& context, const std::filesystem::path& folder,
+std::unique_ptr<model::Model> load_model(const kernels::Context& context,
+                                         const std::filesystem::path& folder,
                                          const LoadOptions& options) {
   const model::ModelConfig config = read_config(folder);
   const store::HfFolder weights = store::HfFolder::open(folder);
@@ -38,8 +44,9 @@ std::unique_ptr<model::Model> load_model(const kernels::Context& context, const 
     log_info("{}: stored in F16; computing in BF16", folder.string());
   }
   FolderSource source(weights);
-  return model::make_model(context, config, source,
-                           {.operand = options.operand.value_or(default_operand(config)), .context = options.context});
+  return model::make_model(
+      context, config, source,
+      {.operand = options.operand.value_or(default_operand(config)), .context = options.context});
 }
 
 }  // namespace dsmoe::infer

@@ -10,8 +10,9 @@
 namespace dsmoe::infer {
 
 struct LoadOptions {
-  std::optional<kernels::DType> operand;  // absent: the type the config names (F16 computes in BF16)
-  int64_t context = 0;                    // 0: max_position_embeddings
+  std::optional<kernels::DType>
+      operand;          // absent: the type the config names (F16 computes in BF16)
+  int64_t context = 0;  // 0: max_position_embeddings
 };
 
 model::ModelConfig read_config(const std::filesystem::path& folder);
@@ -20,7 +21,8 @@ model::ModelConfig read_config(const std::filesystem::path& folder);
 kernels::DType default_operand(const model::ModelConfig& config);
 
 // Every missing, extra or mis-shaped tensor is named before anything is read.
-std::unique_ptr<model::Model> load_model(const kernels::Context& context, const std::filesystem::path& folder,
+std::unique_ptr<model::Model> load_model(const kernels::Context& context,
+                                         const std::filesystem::path& folder,
                                          const LoadOptions& options);
 
 }  // namespace dsmoe::infer

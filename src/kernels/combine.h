@@ -1,4 +1,5 @@
-// Combine: the layer's output from its experts' rows. The adjoint of dispatch, through the same plan.
+// Combine: the layer's output from its experts' rows. The adjoint of dispatch, through the same
+// plan.
 #pragma once
 
 #include "kernels/context.h"

@@ -12,7 +12,9 @@ void download(const Context& context, const TensorView& source, void* host) {
   context.table->memory.download(context, source.data, host, source.num_bytes());
 }
 
-void zero(const Context& context, void* data, std::size_t bytes) { context.table->memory.zero(context, data, bytes); }
+void zero(const Context& context, void* data, std::size_t bytes) {
+  context.table->memory.zero(context, data, bytes);
+}
 
 void pack_weight(const Context& context, const PackWeight& args) {
   const OpCheck check("pack_weight", context);
@@ -21,13 +23,14 @@ void pack_weight(const Context& context, const PackWeight& args) {
   check.that(args.source.dim(1) == args.target.k, "source and target differ in k");
   check.that(0 <= args.row_begin && args.row_begin + args.source.dim(0) <= args.target.n,
              "the rows do not fit into the target");
-  check.that(0 <= args.matrix_idx && args.matrix_idx < args.target.count, "no such matrix in the target");
+  check.that(0 <= args.matrix_idx && args.matrix_idx < args.target.count,
+             "no such matrix in the target");
   launch(context, args.target.dtype, &KernelTable::pack_weight, args);
 }
 
 void convert_elements(const TensorView& source, const TensorView& target) {
-  DSMOE_CHECK(source.shape == target.shape && target.device == Device::cpu, "source is {}, target is {}",
-              to_string(source.shape), to_string(target.shape));
+  DSMOE_CHECK(source.shape == target.shape && target.device == Device::cpu,
+              "source is {}, target is {}", to_string(source.shape), to_string(target.shape));
   for (int64_t i = 0; i < source.num_elements(); ++i) {
     write_element(target.data, target.dtype, i, read_element(source.data, source.dtype, i));
   }
@@ -38,7 +41,8 @@ void embedding_forward(const Context& context, const EmbeddingForward& args) {
   check.rank("ids", args.ids, 1);
   check.rank("table", args.table, 2);
   check.operand("table", args.table.dtype);
-  check.tensor("out", args.out, scalar_type(args.table.dtype), {args.ids.dim(0), args.table.dim(1)});
+  check.tensor("out", args.out, scalar_type(args.table.dtype),
+               {args.ids.dim(0), args.table.dim(1)});
   launch(context, args.table.dtype, &KernelTable::embedding_forward, args);
 }
 
@@ -88,11 +92,13 @@ void attention_forward(const Context& context, const AttentionForward& args) {
   check.operand("q", args.q.dtype);
   check.that(args.kv.head_dim == args.q.dim(2) && args.kv.dtype == args.q.dtype,
              "q and the KV pages differ in head_dim or type");
-  check.that(args.q.dim(1) % args.kv.num_kv_heads == 0, "query heads are not a multiple of KV heads");
+  check.that(args.q.dim(1) % args.kv.num_kv_heads == 0,
+             "query heads are not a multiple of KV heads");
   check.rank("q_starts", args.q_starts, 1);
   check.tensor("position", args.position, DType::I32, {args.q.dim(0)});
   check.rank("page_table", args.page_table, 2);
-  check.that(args.page_table.dim(0) + 1 == args.q_starts.dim(0), "page_table and q_starts differ in sequences");
+  check.that(args.page_table.dim(0) + 1 == args.q_starts.dim(0),
+             "page_table and q_starts differ in sequences");
   check.tensor("out", args.out, args.q.dtype, args.q.shape);
   launch(context, args.q.dtype, &KernelTable::attention_forward, args);
 }
@@ -106,9 +112,12 @@ void router_forward(const Context& context, const RouterForward& args) {
   const int64_t experts = args.centroids.n;
   const RouterRule& rule = args.rule;
   check.that(0 < rule.top_k && rule.top_k <= experts, "top_k must lie in 1 .. experts");
-  check.that(rule.num_groups > 0 && experts % rule.num_groups == 0, "groups must divide the experts");
-  check.that(0 < rule.top_groups && rule.top_groups <= rule.num_groups, "top_groups must lie in 1 .. num_groups");
-  check.that(rule.top_k <= experts / rule.num_groups * rule.top_groups, "the best groups hold fewer than top_k experts");
+  check.that(rule.num_groups > 0 && experts % rule.num_groups == 0,
+             "groups must divide the experts");
+  check.that(0 < rule.top_groups && rule.top_groups <= rule.num_groups,
+             "top_groups must lie in 1 .. num_groups");
+  check.that(rule.top_k <= experts / rule.num_groups * rule.top_groups,
+             "the best groups hold fewer than top_k experts");
   check.weights("centroids", args.centroids, scalar, 1, experts, args.x.dim(1));
   check.optional("selection_bias", args.selection_bias, scalar, {experts});
   check.optional("experts_of_token", args.experts_of_token, DType::I32, {tokens});
@@ -126,7 +135,8 @@ void plan_build(const Context& context, const PlanBuild& args) {
   check.rank("sequence_starts", args.sequence_starts, 1);
   check.rank("expert_offsets", args.plan.expert_offsets, 1);
   const int64_t experts = args.plan.expert_offsets.dim(0) - 1;
-  check.tensor("sequence_offsets", args.plan.sequence_offsets, DType::I32, {experts, args.sequence_starts.dim(0)});
+  check.tensor("sequence_offsets", args.plan.sequence_offsets, DType::I32,
+               {experts, args.sequence_starts.dim(0)});
   check.tensor("token_of_row", args.plan.token_of_row, DType::I32, {args.index.num_elements()});
   check.tensor("row_of_slot", args.plan.row_of_slot, DType::I32, args.index.shape);
   launch(context, DType::I32, &KernelTable::plan_build, args);

@@ -8,8 +8,9 @@
 
 namespace dsmoe::kernels {
 
-// Experts of one shape: the routed ones through the plan, the fused shared ones (or a dense layer) over all tokens.
-// Row r of expert e, offsets[e] <= r < offsets[e + 1], computes token token_of_row[r].
+// Experts of one shape: the routed ones through the plan, the fused shared ones (or a dense layer)
+// over all tokens. Row r of expert e, offsets[e] <= r < offsets[e + 1], computes token
+// token_of_row[r].
 struct ExpertFamily {
   WeightStack gate;         // count x [width, hidden]
   WeightStack up;           // count x [width, hidden]

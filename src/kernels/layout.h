@@ -16,9 +16,10 @@ using tensor::TensorView;
 // A matrix W [n, k] that is the right side of products y[n] = sum_k x[k] W[n, k].
 //
 // row_major: element (n, k) at n * k_size + k; what TMA reads, and what checkpoints hold.
-// panels: 16 outputs side by side so that a vector register holds one k of sixteen outputs, streaming through memory
-// in the order it is used. BF16 keeps k in pairs (one 32-bit lane = k even low, k odd high: also the layout of an AMX
-// tile) and pads k to 32 with zeros; other types pad nothing. n is padded to 16 with zeros.
+// panels: 16 outputs side by side so that a vector register holds one k of sixteen outputs,
+// streaming through memory in the order it is used. BF16 keeps k in pairs (one 32-bit lane = k even
+// low, k odd high: also the layout of an AMX tile) and pads k to 32 with zeros; other types pad
+// nothing. n is padded to 16 with zeros.
 enum class WeightLayout : uint8_t { row_major, panels };
 
 constexpr int64_t kPanelWidth = 16;
@@ -34,7 +35,8 @@ constexpr int64_t panel_depth(DType dtype, int64_t k) {
 
 // Elements of one matrix, padding included.
 constexpr int64_t weight_elements(WeightLayout layout, DType dtype, int64_t n, int64_t k) {
-  return layout == WeightLayout::row_major ? n * k : round_up(n, kPanelWidth) * panel_depth(dtype, k);
+  return layout == WeightLayout::row_major ? n * k
+                                           : round_up(n, kPanelWidth) * panel_depth(dtype, k);
 }
 
 constexpr int64_t panel_index(DType dtype, int64_t k_size, int64_t n, int64_t k) {
@@ -44,11 +46,13 @@ constexpr int64_t panel_index(DType dtype, int64_t k_size, int64_t n, int64_t k)
   return panel + k * kPanelWidth + lane;
 }
 
-constexpr int64_t weight_index(WeightLayout layout, DType dtype, int64_t k_size, int64_t n, int64_t k) {
+constexpr int64_t weight_index(WeightLayout layout, DType dtype, int64_t k_size, int64_t n,
+                               int64_t k) {
   return layout == WeightLayout::row_major ? n * k_size + k : panel_index(dtype, k_size, n, k);
 }
 
-// `count` matrices of one shape, one behind the other: the experts of a layer, or a single matrix (count 1).
+// `count` matrices of one shape, one behind the other: the experts of a layer, or a single matrix
+// (count 1).
 struct WeightStack {
   void* data = nullptr;
   DType dtype = DType::F32;
@@ -69,11 +73,13 @@ struct WeightStack {
   }
 };
 
-// The KV cache of one layer: pages of 64 positions (one attention block). Within a page, per KV head:
+// The KV cache of one layer: pages of 64 positions (one attention block). Within a page, per KV
+// head:
 //   keys:   64 rows of head_dim as panels (n = position in the page, k = head dimension)
 //   values: head_dim rows of 64 as panels (n = head dimension, k = position in the page)
-// so that scores and outputs are the same product as any other. Pages start zero-filled, and positions not yet written
-// stay zero. CUDA keeps both row-major [position, head_dim] (layout says which).
+// so that scores and outputs are the same product as any other. Pages start zero-filled, and
+// positions not yet written stay zero. CUDA keeps both row-major [position, head_dim] (layout says
+// which).
 constexpr int64_t kKeyBlock = 64;
 constexpr int64_t kBlocksPerSpan = 8;
 
@@ -108,7 +114,8 @@ struct KvPages {
                                              : panel_index(dtype, kKeyBlock, d, slot);
   }
   std::size_t num_bytes() const {
-    return static_cast<std::size_t>(num_pages * num_kv_heads * (key_head_elements() + value_head_elements())) *
+    return static_cast<std::size_t>(num_pages * num_kv_heads *
+                                    (key_head_elements() + value_head_elements())) *
            tensor::size_of(dtype);
   }
 };

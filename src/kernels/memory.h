@@ -8,7 +8,8 @@
 
 namespace dsmoe::kernels {
 
-// Ordered with the ops of the same context; upload and download return when the host memory may be reused.
+// Ordered with the ops of the same context; upload and download return when the host memory may be
+// reused.
 struct MemoryOps {
   void (*upload)(const Context&, const void* host, void* device, std::size_t bytes) = nullptr;
   void (*download)(const Context&, const void* device, void* host, std::size_t bytes) = nullptr;

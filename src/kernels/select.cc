@@ -19,7 +19,8 @@ const KernelTable& select_cpu_table() {
       if (candidate.declined.empty()) return *candidate.table;
     } else if (candidate.name == wanted) {
       if (candidate.declined.empty()) return *candidate.table;
-      fail(ErrorKind::usage, "DSMOE_ISA={}: this tier cannot run here: {}", wanted, candidate.declined);
+      fail(ErrorKind::usage, "DSMOE_ISA={}: this tier cannot run here: {}", wanted,
+           candidate.declined);
     }
   }
   fail(ErrorKind::usage, "DSMOE_ISA={}: no such tier; known tiers: {}", wanted, known);

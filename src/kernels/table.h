@@ -22,8 +22,9 @@
 
 namespace dsmoe::kernels {
 
-// A tier fills what it implements over a copy of the table below it (amx over v4 over ref), so a slot is never empty.
-// Callers use the checked functions of the op headers, which call through the table of their context.
+// A tier fills what it implements over a copy of the table below it (amx over v4 over ref), so a
+// slot is never empty. Callers use the checked functions of the op headers, which call through the
+// table of their context.
 struct KernelTable {
   std::string_view name;  // "ref", "v3", "v4", "amx", "cuda"
   Device device = Device::cpu;
@@ -48,7 +49,8 @@ struct KernelTable {
 // The specification: ref<float> for BF16 and F32, ref<double> for F64.
 const KernelTable& ref_table();
 
-// One line of `dsmoe info`: a tier this program knows, and why it was passed over (empty when it can run here).
+// One line of `dsmoe info`: a tier this program knows, and why it was passed over (empty when it
+// can run here).
 struct Candidate {
   const KernelTable* table;  // nullptr: not built in
   std::string_view name;
@@ -58,7 +60,8 @@ struct Candidate {
 // CPU tiers, best first, "ref" last.
 std::vector<Candidate> cpu_candidates();
 
-// The first candidate that can run, or the one DSMOE_ISA names; an unknown or impossible name is an Error(usage).
+// The first candidate that can run, or the one DSMOE_ISA names; an unknown or impossible name is an
+// Error(usage).
 const KernelTable& select_cpu_table();
 
 }  // namespace dsmoe::kernels

@@ -5,7 +5,8 @@
 
 namespace dsmoe::model {
 
-KvCache::KvCache(const kernels::Context& context, const ModelConfig& config, kernels::DType operand, int64_t num_pages)
+KvCache::KvCache(const kernels::Context& context, const ModelConfig& config, kernels::DType operand,
+                 int64_t num_pages)
     : context_(context), arena_("kv cache", context.table->allocator) {
   for (int64_t l = 0; l < config.num_hidden_layers; ++l) {
     kernels::KvPages pages{.dtype = operand,
@@ -14,19 +15,22 @@ KvCache::KvCache(const kernels::Context& context, const ModelConfig& config, ker
                            .num_pages = num_pages,
                            .num_kv_heads = config.num_key_value_heads,
                            .head_dim = config.head_dim};
-    const std::size_t heads = static_cast<std::size_t>(num_pages * config.num_key_value_heads) * tensor::size_of(operand);
+    const std::size_t heads =
+        static_cast<std::size_t>(num_pages * config.num_key_value_heads) * tensor::size_of(operand);
     pages.keys = arena_.bytes("keys", heads * static_cast<std::size_t>(pages.key_head_elements()));
-    pages.values = arena_.bytes("values", heads * static_cast<std::size_t>(pages.value_head_elements()));
+    pages.values =
+        arena_.bytes("values", heads * static_cast<std::size_t>(pages.value_head_elements()));
     layers_.push_back(pages);
   }
-  for (int64_t page = num_pages - 1; page >= 0; --page) free_pages_.push_back(static_cast<int32_t>(page));
+  for (int64_t page = num_pages - 1; page >= 0; --page)
+    free_pages_.push_back(static_cast<int32_t>(page));
 }
 
 void KvCache::reserve(KvSequence& sequence, int64_t length) {
   const int64_t missing = pages_for(length) - static_cast<int64_t>(sequence.pages.size());
   if (missing > num_free_pages()) {
-    fail(ErrorKind::resource, "the KV cache is full: {} more pages of {} positions needed, {} free", missing,
-         kernels::kKeyBlock, num_free_pages());
+    fail(ErrorKind::resource, "the KV cache is full: {} more pages of {} positions needed, {} free",
+         missing, kernels::kKeyBlock, num_free_pages());
   }
   for (int64_t i = 0; i < missing; ++i) {
     sequence.pages.push_back(free_pages_.back());
@@ -42,7 +46,8 @@ void KvCache::truncate(KvSequence& sequence, int64_t length) {
     free_pages_.push_back(sequence.pages.back());
     sequence.pages.pop_back();
   }
-  if (length % kernels::kKeyBlock != 0) zero_from(sequence.pages.back(), length % kernels::kKeyBlock);
+  if (length % kernels::kKeyBlock != 0)
+    zero_from(sequence.pages.back(), length % kernels::kKeyBlock);
   sequence.length = length;
 }
 
@@ -54,7 +59,8 @@ void KvCache::zero_page(int32_t page) {
                     static_cast<std::size_t>(count) * element);
     };
     clear(pages.keys, pages.key_offset(page, 0), pages.num_kv_heads * pages.key_head_elements());
-    clear(pages.values, pages.value_offset(page, 0), pages.num_kv_heads * pages.value_head_elements());
+    clear(pages.values, pages.value_offset(page, 0),
+          pages.num_kv_heads * pages.value_head_elements());
   }
 }
 

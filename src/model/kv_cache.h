@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/layout.h"
 #include "kernels/context.h"
+#include "kernels/layout.h"
 #include "model/config.h"
 #include "tensor/arena.h"
 
@@ -19,16 +19,18 @@ struct KvSequence {
 
 class KvCache {
  public:
-  KvCache(const kernels::Context& context, const ModelConfig& config, kernels::DType operand, int64_t num_pages);
+  KvCache(const kernels::Context& context, const ModelConfig& config, kernels::DType operand,
+          int64_t num_pages);
 
   static int64_t pages_for(int64_t positions) {
     return (positions + kernels::kKeyBlock - 1) / kernels::kKeyBlock;
   }
 
-  // Gives the sequence pages for `length` positions; they read as zero until written. Throws Error(resource) and changes
-  // nothing when too few are free.
+  // Gives the sequence pages for `length` positions; they read as zero until written. Throws
+  // Error(resource) and changes nothing when too few are free.
   void reserve(KvSequence& sequence, int64_t length);
-  // Forgets positions from `length` on and frees their pages; what remains of the last page reads as zero.
+  // Forgets positions from `length` on and frees their pages; what remains of the last page reads
+  // as zero.
   void truncate(KvSequence& sequence, int64_t length);
 
   const kernels::KvPages& layer(int64_t layer_idx) const { return layers_[layer_idx]; }

@@ -14,15 +14,16 @@
 
 namespace dsmoe::model {
 
-std::unique_ptr<Model> make_model(const Context& context, const ModelConfig& config, TensorSource& source,
-                                  const ModelOptions& options) {
+std::unique_ptr<Model> make_model(const Context& context, const ModelConfig& config,
+                                  TensorSource& source, const ModelOptions& options) {
   auto model = std::make_unique<Model>();
   model->config = config;
   model->operand = options.operand;
   model->context = options.context > 0 ? options.context : config.max_position_embeddings;
   if (model->context > config.max_position_embeddings && config.rope_kind == RopeKind::plain) {
     fail(ErrorKind::usage,
-         "a context of {} positions was asked for, the model has max_position_embeddings {}; a longer context needs "
+         "a context of {} positions was asked for, the model has max_position_embeddings {}; a "
+         "longer context needs "
          "rope_scaling in config.json",
          model->context, config.max_position_embeddings);
   }
@@ -54,8 +55,13 @@ kernels::RouterRule router_rule(const ModelConfig& config, int64_t top_k) {
           .scale_gates = v3 ? kernels::ScaleGates::always : kernels::ScaleGates::unless_normalised};
 }
 
-ForwardPass::ForwardPass(const Context& context, const Model& model, KvCache& cache, const Limits& limits)
-    : context_(context), model_(model), cache_(cache), limits_(limits), arena_("workspace", context.table->allocator) {
+ForwardPass::ForwardPass(const Context& context, const Model& model, KvCache& cache,
+                         const Limits& limits)
+    : context_(context),
+      model_(model),
+      cache_(cache),
+      limits_(limits),
+      arena_("workspace", context.table->allocator) {
   const ModelConfig& config = model.config;
   const DType scalar = kernels::scalar_type(model.operand);
   const int64_t tokens = limits.max_tokens;
@@ -96,10 +102,11 @@ ForwardPass::ForwardPass(const Context& context, const Model& model, KvCache& ca
 
 void ForwardPass::check(const ForwardInput& input) const {
   const auto num_tokens = static_cast<int64_t>(input.tokens.size());
-  DSMOE_CHECK(0 < num_tokens && num_tokens <= limits_.max_tokens, "{} tokens, the pass was made for {}", num_tokens,
-              limits_.max_tokens);
+  DSMOE_CHECK(0 < num_tokens && num_tokens <= limits_.max_tokens,
+              "{} tokens, the pass was made for {}", num_tokens, limits_.max_tokens);
   DSMOE_CHECK(static_cast<int64_t>(input.segments.size()) <= limits_.max_sequences,
-              "{} sequences, the pass was made for {}", input.segments.size(), limits_.max_sequences);
+              "{} sequences, the pass was made for {}", input.segments.size(),
+              limits_.max_sequences);
   int64_t sum = 0;
   for (const Segment& segment : input.segments) {
     sum += segment.num_tokens;
@@ -111,19 +118,22 @@ void ForwardPass::check(const ForwardInput& input) const {
   DSMOE_CHECK(sum == num_tokens, "segments hold {} tokens, {} were given", sum, num_tokens);
   for (const int32_t token : input.tokens) {
     if (token < 0 || token >= model_.config.vocab_size) {
-      fail(ErrorKind::input, "token id {} is outside the vocabulary of {}", token, model_.config.vocab_size);
+      fail(ErrorKind::input, "token id {} is outside the vocabulary of {}", token,
+           model_.config.vocab_size);
     }
   }
   if (input.top_k < 0 || input.top_k > limits_.max_top_k) {
-    fail(ErrorKind::input, "{} experts per token were asked for; 1 to {} are possible here", input.top_k,
-         limits_.max_top_k);
+    fail(ErrorKind::input, "{} experts per token were asked for; 1 to {} are possible here",
+         input.top_k, limits_.max_top_k);
   }
-  DSMOE_CHECK(input.experts_of_token.empty() || static_cast<int64_t>(input.experts_of_token.size()) == num_tokens,
+  DSMOE_CHECK(input.experts_of_token.empty() ||
+                  static_cast<int64_t>(input.experts_of_token.size()) == num_tokens,
               "{} expert counts for {} tokens", input.experts_of_token.size(), num_tokens);
   const int64_t top_k = input.top_k > 0 ? input.top_k : limits_.max_top_k;
   for (const int32_t count : input.experts_of_token) {
     if (count < 0 || count > top_k) {
-      fail(ErrorKind::input, "{} experts were asked for one token; 0 to {} are possible here", count, top_k);
+      fail(ErrorKind::input, "{} experts were asked for one token; 0 to {} are possible here",
+           count, top_k);
     }
   }
 }
@@ -139,13 +149,15 @@ ForwardPass::BatchViews ForwardPass::upload_batch(const ForwardInput& input) {
     for (int64_t i = 0; i < input.segments[s].num_tokens; ++i) {
       const int64_t place = sequence.length + i;
       position.push_back(static_cast<int32_t>(place));
-      kv_slot.push_back(static_cast<int32_t>(sequence.pages[place / kernels::kKeyBlock] * kernels::kKeyBlock +
-                                             place % kernels::kKeyBlock));
+      kv_slot.push_back(
+          static_cast<int32_t>(sequence.pages[place / kernels::kKeyBlock] * kernels::kKeyBlock +
+                               place % kernels::kKeyBlock));
     }
     starts.push_back(static_cast<int32_t>(position.size()));
     std::copy(sequence.pages.begin(), sequence.pages.end(), page_table.begin() + s * max_pages);
   }
-  const auto put = [&](TensorView view, std::span<const int32_t> values, const kernels::Shape& shape) {
+  const auto put = [&](TensorView view, std::span<const int32_t> values,
+                       const kernels::Shape& shape) {
     view.shape = shape;
     kernels::upload(context_, values.data(), view);
     return view;
@@ -193,15 +205,18 @@ void ForwardPass::run_blocks(const ForwardInput& input, const BatchViews& batch)
   const double eps = model_.config.rms_norm_eps;
   const int64_t top_k = input.top_k > 0 ? input.top_k : limits_.max_top_k;
 
-  kernels::embedding_forward(context_, {.ids = batch.tokens, .table = parameters.embedding, .out = u});
+  kernels::embedding_forward(context_,
+                             {.ids = batch.tokens, .table = parameters.embedding, .out = u});
   for (int64_t layer = 0; layer < model_.config.num_hidden_layers; ++layer) {
     const BlockWeights& block = parameters.blocks[layer];
-    kernels::rms_norm_forward(context_, {.x = u, .weight = block.attention_norm, .eps = eps, .out = x});
+    kernels::rms_norm_forward(context_,
+                              {.x = u, .weight = block.attention_norm, .eps = eps, .out = x});
     attention(block, layer, batch, tokens);
     kernels::rms_norm_forward(context_, {.x = u, .weight = block.ffn_norm, .eps = eps, .out = x});
     const bool is_moe = model_.config.is_moe_layer(layer);
-    const moe::LayerState state = moe::used_part(is_moe ? moe_state_ : dense_state_, tokens,
-                                                 static_cast<int64_t>(input.segments.size()), top_k);
+    const moe::LayerState state =
+        moe::used_part(is_moe ? moe_state_ : dense_state_, tokens,
+                       static_cast<int64_t>(input.segments.size()), top_k);
     moe::layer_forward(context_, {.layer_idx = static_cast<int>(layer),
                                   .rule = router_rule(model_.config, top_k),
                                   .weights = block.ffn,
@@ -213,18 +228,22 @@ void ForwardPass::run_blocks(const ForwardInput& input, const BatchViews& batch)
                                   .residual = u});
     if (input.observer != nullptr) (*input.observer)(layer, state, u);
   }
-  kernels::rms_norm_forward(context_, {.x = u, .weight = parameters.final_norm, .eps = eps, .out = x});
+  kernels::rms_norm_forward(context_,
+                            {.x = u, .weight = parameters.final_norm, .eps = eps, .out = x});
 }
 
 // u = u + W_o attention(rope(W_qkv x)).
-void ForwardPass::attention(const BlockWeights& block, int64_t layer, const BatchViews& batch, int64_t tokens) {
+void ForwardPass::attention(const BlockWeights& block, int64_t layer, const BatchViews& batch,
+                            int64_t tokens) {
   const AttentionWeights& weights = block.attention;
   const TensorView qkv = qkv_.rows(0, tokens);
   const TensorView q = q_.rows(0, tokens);
   TensorView out = attention_out_.rows(0, tokens);
-  const auto scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(model_.config.head_dim)));
+  const auto scale =
+      static_cast<float>(1.0 / std::sqrt(static_cast<double>(model_.config.head_dim)));
   kernels::matmul_forward(
-      context_, {.x = normed_.rows(0, tokens), .weight = weights.qkv, .bias = weights.qkv_bias, .out = qkv});
+      context_,
+      {.x = normed_.rows(0, tokens), .weight = weights.qkv, .bias = weights.qkv_bias, .out = qkv});
   kernels::rope_forward(context_, {.qkv = qkv,
                                    .cos = model_.rope.cos,
                                    .sin = model_.rope.sin,

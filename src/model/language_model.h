@@ -1,5 +1,5 @@
-// The language model: embedding, blocks of attention and MoE layer, final norm, head. One forward pass for prefill,
-// chunked prefill, decoding and training.
+// The language model: embedding, blocks of attention and MoE layer, final norm, head. One forward
+// pass for prefill, chunked prefill, decoding and training.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ struct ModelOptions {
   DType operand = DType::F32;
   int64_t context = 0;  // 0: max_position_embeddings; more is refused unless rope_scaling is set
 };
-std::unique_ptr<Model> make_model(const Context& context, const ModelConfig& config, TensorSource& source,
-                                  const ModelOptions& options);
+std::unique_ptr<Model> make_model(const Context& context, const ModelConfig& config,
+                                  TensorSource& source, const ModelOptions& options);
 
 // The router's rule that a config describes, for `top_k` experts per token.
 kernels::RouterRule router_rule(const ModelConfig& config, int64_t top_k);
@@ -39,18 +39,21 @@ struct Segment {
   int64_t num_tokens = 0;
 };
 
-// Called after each block: the layer's routing (its views are empty in a dense layer) and the residual stream.
-using BlockObserver = FunctionRef<void(int64_t layer, const moe::LayerState& state, const TensorView& residual)>;
+// Called after each block: the layer's routing (its views are empty in a dense layer) and the
+// residual stream.
+using BlockObserver =
+    FunctionRef<void(int64_t layer, const moe::LayerState& state, const TensorView& residual)>;
 
 struct ForwardInput {
-  std::span<const int32_t> tokens;            // of all segments, one after the other
+  std::span<const int32_t> tokens;  // of all segments, one after the other
   std::span<const Segment> segments;
   int64_t top_k = 0;                          // experts per token; 0: the model's
   std::span<const int32_t> experts_of_token;  // per token, each at most top_k; empty: top_k for all
   BlockObserver* observer = nullptr;
 };
 
-// The working memory of forward passes over at most `max_tokens` tokens of at most `max_sequences` sequences.
+// The working memory of forward passes over at most `max_tokens` tokens of at most `max_sequences`
+// sequences.
 class ForwardPass {
  public:
   struct Limits {
@@ -60,8 +63,8 @@ class ForwardPass {
   };
   ForwardPass(const Context& context, const Model& model, KvCache& cache, const Limits& limits);
 
-  // Appends the tokens to their sequences. Returns the normalised final hidden states [tokens, hidden], valid until the
-  // next call. On an error the sequences are as before.
+  // Appends the tokens to their sequences. Returns the normalised final hidden states [tokens,
+  // hidden], valid until the next call. On an error the sequences are as before.
   TensorView run(const ForwardInput& input);
 
   // logits[r] = head . hidden[r]; any rows of what run() returned.
@@ -84,7 +87,8 @@ class ForwardPass {
   void check(const ForwardInput& input) const;
   BatchViews upload_batch(const ForwardInput& input);
   void run_blocks(const ForwardInput& input, const BatchViews& batch);
-  void attention(const BlockWeights& weights, int64_t layer, const BatchViews& batch, int64_t tokens);
+  void attention(const BlockWeights& weights, int64_t layer, const BatchViews& batch,
+                 int64_t tokens);
 
   Context context_;
   const Model& model_;

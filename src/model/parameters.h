@@ -1,4 +1,5 @@
-// The weights of a language model, in the type and layout its backend computes with. This file is the architecture.
+// The weights of a language model, in the type and layout its backend computes with. This file is
+// the architecture.
 #pragma once
 
 #include <string>
@@ -39,8 +40,9 @@ struct Parameters {
   WeightStack head;       // [vocabulary, hidden]; a copy of the embedding when tied
 };
 
-// `operand` is BF16, F32 or F64. Reads one tensor at a time, so memory peaks at the model plus one tensor.
-Parameters load_parameters(const Context& context, const ModelConfig& config, DType operand, TensorSource& source,
-                           tensor::Arena& arena);
+// `operand` is BF16, F32 or F64. Reads one tensor at a time, so memory peaks at the model plus one
+// tensor.
+Parameters load_parameters(const Context& context, const ModelConfig& config, DType operand,
+                           TensorSource& source, tensor::Arena& arena);
 
 }  // namespace dsmoe::model

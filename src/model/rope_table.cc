@@ -7,10 +7,13 @@ namespace dsmoe::model {
 namespace {
 
 double rope_base(const ModelConfig& config, int64_t context) {
-  if (config.rope_kind != RopeKind::dynamic || context <= config.max_position_embeddings) return config.rope_theta;
+  if (config.rope_kind != RopeKind::dynamic || context <= config.max_position_embeddings)
+    return config.rope_theta;
   const double d = static_cast<double>(config.head_dim);
-  const double ratio = static_cast<double>(context) / static_cast<double>(config.max_position_embeddings);
-  return config.rope_theta * pow_f64(config.rope_factor * ratio - (config.rope_factor - 1.0), d / (d - 2.0));
+  const double ratio =
+      static_cast<double>(context) / static_cast<double>(config.max_position_embeddings);
+  return config.rope_theta *
+         pow_f64(config.rope_factor * ratio - (config.rope_factor - 1.0), d / (d - 2.0));
 }
 
 }  // namespace
@@ -25,7 +28,8 @@ RopeTable make_rope_table(const ModelConfig& config, int64_t context, tensor::Ar
     const auto frequency = static_cast<float>(1.0 / pow_f64(base, exponent));
     for (int64_t position = 0; position < context; ++position) {
       auto place = static_cast<float>(position);
-      if (config.rope_kind == RopeKind::linear) place = place / static_cast<float>(config.rope_factor);
+      if (config.rope_kind == RopeKind::linear)
+        place = place / static_cast<float>(config.rope_factor);
       const float angle = place * frequency;
       table.cos.as<float>()[position * half + i] = static_cast<float>(cos_f64(angle));
       table.sin.as<float>()[position * half + i] = static_cast<float>(sin_f64(angle));

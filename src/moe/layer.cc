@@ -1,4 +1,5 @@
-// The layer, step by step: route, plan, experts, combine. Each token is computed in its own experts only.
+// The layer, step by step: route, plan, experts, combine. Each token is computed in its own experts
+// only.
 #include "moe/layer.h"
 
 #include <array>
@@ -24,14 +25,16 @@ void route(const Context& context, const LayerForward& args) {
                                     .bad_token = state.bad_token});
   if (state.bad_token.device == kernels::Device::cpu && state.bad_token.as<int32_t>()[0] >= 0) {
     fail(ErrorKind::input,
-         "layer {}: the router's scores of token {} are not finite; the weights or the activations are broken "
+         "layer {}: the router's scores of token {} are not finite; the weights or the activations "
+         "are broken "
          "(NaN or infinity)",
          args.layer_idx, state.bad_token.as<int32_t>()[0]);
   }
 }
 
-kernels::ExpertFamily family(const ExpertWeights& weights, const TensorView& offsets, const TensorView& token_of_row,
-                             const TensorView& activation, const TensorView& out) {
+kernels::ExpertFamily family(const ExpertWeights& weights, const TensorView& offsets,
+                             const TensorView& token_of_row, const TensorView& activation,
+                             const TensorView& out) {
   return {.gate = weights.gate,
           .up = weights.up,
           .down = weights.down,
@@ -50,12 +53,13 @@ void layer_forward(const Context& context, const LayerForward& args) {
   if (args.weights.routed) {
     route(context, args);
     build_plan(context, state.index, args.sequence_starts, state.plan);
-    families[num_families++] = family(args.weights.routed, state.plan.expert_offsets, state.plan.token_of_row,
-                                      state.routed_activation, state.routed_out);
+    families[num_families++] =
+        family(args.weights.routed, state.plan.expert_offsets, state.plan.token_of_row,
+               state.routed_activation, state.routed_out);
   }
   if (args.weights.shared) {
-    families[num_families++] =
-        family(args.weights.shared, args.token_range, {}, state.shared_activation, state.shared_out);
+    families[num_families++] = family(args.weights.shared, args.token_range, {},
+                                      state.shared_activation, state.shared_out);
   }
   const std::span<const kernels::ExpertFamily> experts(families.data(), num_families);
   kernels::experts_up_forward(context, {.x = args.x, .families = experts});
@@ -98,12 +102,17 @@ LayerState allocate_state(const LayerSize& size, tensor::Arena& arena) {
     state.index = arena.tensor("router", DType::I32, {size.max_tokens, size.top_k});
     state.gate = arena.tensor("router", scalar, {size.max_tokens, size.top_k});
     state.bad_token = arena.tensor("router", DType::I32, {1});
-    state.plan = allocate_plan({.num_experts = size.num_experts, .max_sequences = size.max_sequences, .max_tokens = size.max_tokens, .top_k = size.top_k}, arena);
+    state.plan = allocate_plan({.num_experts = size.num_experts,
+                                .max_sequences = size.max_sequences,
+                                .max_tokens = size.max_tokens,
+                                .top_k = size.top_k},
+                               arena);
     state.routed_activation = arena.tensor("experts", size.operand, {slots, size.routed_width});
     state.routed_out = arena.tensor("experts", size.operand, {slots, size.hidden});
   }
   if (size.shared_width > 0) {
-    state.shared_activation = arena.tensor("experts", size.operand, {size.max_tokens, size.shared_width});
+    state.shared_activation =
+        arena.tensor("experts", size.operand, {size.max_tokens, size.shared_width});
     state.shared_out = arena.tensor("experts", size.operand, {size.max_tokens, size.hidden});
   }
   return state;

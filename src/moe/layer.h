@@ -1,4 +1,5 @@
-// The DeepSeekMoE layer: h = u + sum_shared FFN(x) + sum_routed g FFN(x), x = RMSNorm(u), as in the paper, equations 3 to 11.
+// The DeepSeekMoE layer: h = u + sum_shared FFN(x) + sum_routed g FFN(x), x = RMSNorm(u), as in the
+// paper, equations 3 to 11.
 #pragma once
 
 #include <cstdint>
@@ -32,12 +33,13 @@ struct LayerWeights {
   ExpertWeights shared;       // the Ks shared experts as one of width Ks * w; absent when Ks = 0
 };
 
-// What the forward pass leaves behind, for the backward pass and for whoever wants to look. Sized for `max_tokens`.
+// What the forward pass leaves behind, for the backward pass and for whoever wants to look. Sized
+// for `max_tokens`.
 struct LayerState {
-  TensorView affinity;           // s [tokens, experts]
-  TensorView index;              // [tokens, top_k], by descending selection score, -1 absent
-  TensorView gate;               // g [tokens, top_k]
-  TensorView bad_token;          // [1]
+  TensorView affinity;   // s [tokens, experts]
+  TensorView index;      // [tokens, top_k], by descending selection score, -1 absent
+  TensorView gate;       // g [tokens, top_k]
+  TensorView bad_token;  // [1]
   kernels::DispatchPlan plan;
   TensorView routed_activation;  // [tokens * top_k, width]
   TensorView routed_out;         // [tokens * top_k, hidden]
@@ -61,16 +63,16 @@ LayerState allocate_state(const LayerSize& size, tensor::Arena& arena);
 LayerState used_part(const LayerState& state, int64_t tokens, int64_t sequences, int64_t top_k);
 
 struct LayerForward {
-  int layer_idx = 0;                 // for messages
-  kernels::RouterRule rule;          // top_k slots per token
+  int layer_idx = 0;         // for messages
+  kernels::RouterRule rule;  // top_k slots per token
   LayerWeights weights;
-  LayerState state;                  // the used part; written
-  TensorView x;                      // [tokens, hidden], operand type: the normalised stream
-  TensorView token_range;            // [2] I32 = {0, tokens}
-  TensorView sequence_starts;        // [sequences + 1] I32
-  TensorView experts_of_token;       // [tokens] I32, or absent: rule.top_k each
-  TensorView replayed_index;         // [tokens, top_k] I32, or absent
-  TensorView residual;               // [tokens, hidden] F32: u, becomes h
+  LayerState state;             // the used part; written
+  TensorView x;                 // [tokens, hidden], operand type: the normalised stream
+  TensorView token_range;       // [2] I32 = {0, tokens}
+  TensorView sequence_starts;   // [sequences + 1] I32
+  TensorView experts_of_token;  // [tokens] I32, or absent: rule.top_k each
+  TensorView replayed_index;    // [tokens, top_k] I32, or absent
+  TensorView residual;          // [tokens, hidden] F32: u, becomes h
 };
 
 // Throws Error(input) naming layer and token when a score is not finite.

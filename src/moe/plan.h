@@ -18,7 +18,8 @@ kernels::DispatchPlan allocate_plan(const PlanSize& size, tensor::Arena& arena);
 void build_plan(const kernels::Context& context, const kernels::TensorView& index,
                 const kernels::TensorView& sequence_starts, const kernels::DispatchPlan& plan);
 
-// Throws Error(internal) unless the plan is exactly what its contract says for this choice. Host memory only.
+// Throws Error(internal) unless the plan is exactly what its contract says for this choice. Host
+// memory only.
 void check_plan(const kernels::TensorView& index, const kernels::TensorView& sequence_starts,
                 const kernels::DispatchPlan& plan);
 

@@ -10,7 +10,8 @@ namespace dsmoe::tensor {
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
-  // The named tensor, row-major, in host memory, perhaps unaligned, valid until released. Unknown names throw.
+  // The named tensor, row-major, in host memory, perhaps unaligned, valid until released. Unknown
+  // names throw.
   virtual TensorView tensor(const std::string& name) = 0;
   virtual void release(const std::string& name) = 0;
 };

@@ -1,4 +1,5 @@
-// Attention of one query head at a time: blocks of 64 keys, spans of 8 blocks, spans merged ascending.
+// Attention of one query head at a time: blocks of 64 keys, spans of 8 blocks, spans merged
+// ascending.
 #include <vector>
 
 #include "kernels/ref/ref.h"
@@ -16,11 +17,12 @@ struct Partial {
 };
 
 template <class Operand>
-void visit_block(const AttentionForward& args, const Operand* q, int64_t kv_head, int32_t page, int64_t keys_seen,
-                 Partial<Scalar<Operand>>& span) {
+void visit_block(const AttentionForward& args, const Operand* q, int64_t kv_head, int32_t page,
+                 int64_t keys_seen, Partial<Scalar<Operand>>& span) {
   using S = Scalar<Operand>;
   const int64_t head_dim = args.kv.head_dim;
-  const Operand* keys = static_cast<const Operand*>(args.kv.keys) + args.kv.key_offset(page, kv_head);
+  const Operand* keys =
+      static_cast<const Operand*>(args.kv.keys) + args.kv.key_offset(page, kv_head);
   const Operand* values =
       static_cast<const Operand*>(args.kv.values) + args.kv.value_offset(page, kv_head);
   S s[kKeyBlock];
@@ -38,7 +40,8 @@ void visit_block(const AttentionForward& args, const Operand* q, int64_t kv_head
   span.max = max;
   for (int64_t d = 0; d < head_dim; ++d) {
     span.out[d] = product<Operand>(
-        span.out[d] * correction, kKeyBlock, [&](int64_t j) { return widen(round_to<Operand>(p[j])); },
+        span.out[d] * correction, kKeyBlock,
+        [&](int64_t j) { return widen(round_to<Operand>(p[j])); },
         [&](int64_t j) { return widen(values[args.kv.value_index(j, d)]); });
   }
 }
@@ -49,12 +52,14 @@ void merge(Partial<S>& total, const Partial<S>& span) {
   const S c1 = exp(total.max - max);
   const S c2 = exp(span.max - max);
   total.sum = fma(total.sum, c1, span.sum * c2);
-  for (std::size_t d = 0; d < span.out.size(); ++d) total.out[d] = fma(total.out[d], c1, span.out[d] * c2);
+  for (std::size_t d = 0; d < span.out.size(); ++d)
+    total.out[d] = fma(total.out[d], c1, span.out[d] * c2);
   total.max = max;
 }
 
 template <class Operand>
-void attend(const AttentionForward& args, const int32_t* pages, int64_t num_keys, int64_t token, int64_t head) {
+void attend(const AttentionForward& args, const int32_t* pages, int64_t num_keys, int64_t token,
+            int64_t head) {
   using S = Scalar<Operand>;
   const int64_t heads = args.q.dim(1);
   const int64_t head_dim = args.kv.head_dim;
@@ -66,7 +71,8 @@ void attend(const AttentionForward& args, const int32_t* pages, int64_t num_keys
     span.out.assign(head_dim, S(0));
     const int64_t span_end = std::min(num_keys, span_begin + kKeyBlock * kBlocksPerSpan);
     for (int64_t key = span_begin; key < span_end; key += kKeyBlock) {
-      visit_block<Operand>(args, q, kv_head, pages[key / kKeyBlock], std::min(kKeyBlock, span_end - key), span);
+      visit_block<Operand>(args, q, kv_head, pages[key / kKeyBlock],
+                           std::min(kKeyBlock, span_end - key), span);
     }
     if (span_begin == 0) {
       total = span;

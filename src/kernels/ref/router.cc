@@ -47,7 +47,8 @@ void mask_groups(const RouterRule& rule, std::vector<S>& selection) {
   const auto order = descending(group_score.data(), 0, rule.num_groups);
   for (int32_t rank = rule.top_groups; rank < rule.num_groups; ++rank) {
     const int32_t g = order[rank];
-    std::fill_n(selection.begin() + g * group_size, group_size, -std::numeric_limits<S>::infinity());
+    std::fill_n(selection.begin() + g * group_size, group_size,
+                -std::numeric_limits<S>::infinity());
   }
 }
 

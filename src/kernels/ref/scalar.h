@@ -1,4 +1,5 @@
-// The arithmetic all reference kernels share: types, products and row reductions of docs/numerics.md, in plain loops.
+// The arithmetic all reference kernels share: types, products and row reductions of
+// docs/numerics.md, in plain loops.
 #pragma once
 
 #include <cmath>
@@ -92,7 +93,8 @@ Scalar<Operand> dot(const Operand* x, const WeightStack& weight, int64_t matrix_
       });
 }
 
-// 16 lanes, element i in lane i mod 16, joined 8-4-2-1. `step(lane, i)` folds element i into its lane.
+// 16 lanes, element i in lane i mod 16, joined 8-4-2-1. `step(lane, i)` folds element i into its
+// lane.
 template <class S, class Step, class Join>
 S reduce_row(int64_t size, S start, Step&& step, Join&& join) {
   S lanes[16];
@@ -107,7 +109,8 @@ S reduce_row(int64_t size, S start, Step&& step, Join&& join) {
 template <class S, class Value>
 S row_sum(int64_t size, Value&& value) {
   return reduce_row<S>(
-      size, S(0), [&](S lane, int64_t i) { return lane + value(i); }, [](S a, S b) { return a + b; });
+      size, S(0), [&](S lane, int64_t i) { return lane + value(i); },
+      [](S a, S b) { return a + b; });
 }
 
 template <class S>
@@ -126,10 +129,14 @@ S row_max(int64_t size, Value&& value) {
 template <class Body>
 void with_operand(DType dtype, Body&& body) {
   switch (dtype) {
-    case DType::BF16: return body.template operator()<Bf16>();
-    case DType::F32: return body.template operator()<float>();
-    case DType::F64: return body.template operator()<double>();
-    default: DSMOE_CHECK(false, "{} is not an operand type", tensor::name_of(dtype));
+    case DType::BF16:
+      return body.template operator()<Bf16>();
+    case DType::F32:
+      return body.template operator()<float>();
+    case DType::F64:
+      return body.template operator()<double>();
+    default:
+      DSMOE_CHECK(false, "{} is not an operand type", tensor::name_of(dtype));
   }
 }
 

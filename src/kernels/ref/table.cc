@@ -6,7 +6,9 @@
 namespace dsmoe::kernels {
 namespace {
 
-void copy(const Context&, const void* source, void* target, std::size_t bytes) { std::memcpy(target, source, bytes); }
+void copy(const Context&, const void* source, void* target, std::size_t bytes) {
+  std::memcpy(target, source, bytes);
+}
 
 void fill_zero(const Context&, void* data, std::size_t bytes) { std::memset(data, 0, bytes); }
 
