@@ -44,4 +44,17 @@ struct RouterForward {
 };
 void router_forward(const Context& context, const RouterForward& args);
 
+// From the gates' gradients to the logits'. The choice itself is constant.
+struct RouterBackward {
+  RouterRule rule;
+  TensorView affinity;       // [tokens, experts]
+  TensorView index;          // [tokens, top_k]
+  TensorView row_of_slot;    // [tokens, top_k]
+  TensorView d_gate_of_row;  // [tokens * top_k] F32 (F64)
+  TensorView
+      d_affinity;       // [tokens, experts] F32 (F64): what the balance losses add; absent: nothing
+  TensorView d_logits;  // [tokens, experts] F32 (F64), written
+};
+void router_backward(const Context& context, const RouterBackward& args);
+
 }  // namespace dsmoe::kernels
