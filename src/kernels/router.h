@@ -37,6 +37,7 @@ struct RouterForward {
   TensorView experts_of_token;  // [tokens] I32, each in [0, top_k]; absent: top_k for all
   TensorView
       replayed_index;    // [tokens, top_k] I32: take this choice, compute its gates; absent: choose
+  TensorView logits;     // [tokens, experts] F32 (F64), written; absent: not wanted
   TensorView affinity;   // [tokens, experts] F32 (F64), written
   TensorView index;      // [tokens, top_k] I32, written
   TensorView gate;       // [tokens, top_k] F32 (F64), written
