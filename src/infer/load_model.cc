@@ -1,0 +1,52 @@
+// The joint between store (names and bytes) and model (parameters).
+#include "infer/load_model.h"
+
+#include "base/log.h"
+#include "store/hf_folder.h"
+
+namespace dsmoe::infer {
+namespace {
+
+class FolderSource : public tensor::TensorSource {
+ public:
+  explicit FolderSource(const store::HfFolder& folder) : folder_(folder) {}
+
+  tensor::TensorView tensor(const std::string& name) override {
+    const store::TensorEntry& entry = folder_.at(name);
+    // Mapped read-only: consumers of a source only read.
+    auto* data = const_cast<std::byte*>(folder_.bytes(name).data());
+    return {.data = data, .dtype = entry.dtype, .shape = entry.shape};
+  }
+  void release(const std::string& name) override { folder_.release(name); }
+
+ private:
+  const store::HfFolder& folder_;
+};
+
+}  // namespace
+
+model::ModelConfig read_config(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / "config.json";
+  return model::parse_config(store::read_small_file(path, model::kMaxConfigBytes), path.string());
+}
+
+kernels::DType default_operand(const model::ModelConfig& config) {
+  return config.torch_dtype == kernels::DType::F32 ? kernels::DType::F32 : kernels::DType::BF16;
+}
+
+std::unique_ptr<model::Model> load_model(const kernels::Context& context,
+                                         const std::filesystem::path& folder,
+                                         const LoadOptions& options) {
+  const model::ModelConfig config = read_config(folder);
+  const store::HfFolder weights = store::HfFolder::open(folder);
+  weights.check(model::expected_tensors(config));
+  if (config.torch_dtype == kernels::DType::F16 && !options.operand) {
+    log_info("{}: stored in F16; computing in BF16", folder.string());
+  }
+  FolderSource source(weights);
+  return model::make_model(
+      context, config, source,
+      {.operand = options.operand.value_or(default_operand(config)), .context = options.context});
+}
+
+}  // namespace dsmoe::infer

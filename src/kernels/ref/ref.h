@@ -1,0 +1,21 @@
+// The reference implementation of every op: the specification, the fallback and the oracle.
+#pragma once
+
+#include "kernels/table.h"
+
+namespace dsmoe::kernels::ref {
+
+void pack_weight(const Context&, const PackWeight&);
+void embedding_forward(const Context&, const EmbeddingForward&);
+void rms_norm_forward(const Context&, const RmsNormForward&);
+void matmul_forward(const Context&, const MatmulForward&);
+void rope_forward(const Context&, const RopeForward&);
+void attention_forward(const Context&, const AttentionForward&);
+void router_forward(const Context&, const RouterForward&);
+void plan_build(const Context&, const PlanBuild&);
+void experts_up_forward(const Context&, const ExpertsUpForward&);
+void experts_down_forward(const Context&, const ExpertsDownForward&);
+void combine_forward(const Context&, const CombineForward&);
+void log_prob_forward(const Context&, const LogProbForward&);
+
+}  // namespace dsmoe::kernels::ref
