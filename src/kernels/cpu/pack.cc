@@ -10,7 +10,7 @@ void pack_weight(const Tier& tier, const Context& context, const PackWeight& arg
   const DType source_type = args.source.dtype;
   const bool covered = (source_type == DType::BF16 || source_type == DType::F32) &&
                        (target.dtype == DType::BF16 || target.dtype == DType::F32) &&
-                       target.layout == WeightLayout::panels;
+                       target.layout == WeightLayout::panels && args.order == PackOrder::as_stored;
   if (!covered) return ref::pack_weight(context, args);
   const int64_t row_end = args.row_begin + args.source.dim(0);
   const int64_t first_panel = args.row_begin / kPanelWidth;

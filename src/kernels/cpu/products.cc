@@ -1,6 +1,7 @@
 // Projections and experts: lists of products, divided over the threads by what they cost.
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/products.h"
+#include "kernels/ref/ref.h"
 
 namespace dsmoe::kernels::cpu {
 namespace {
@@ -121,6 +122,9 @@ void matmul_forward(const Tier& tier, const Context& context, const MatmulForwar
 }
 
 void experts_up_forward(const Tier& tier, const Context& context, const ExpertsUpForward& args) {
+  const bool training = std::any_of(args.families.begin(), args.families.end(),
+                                    [](const ExpertFamily& family) { return static_cast<bool>(family.gate_product); });
+  if (training) return ref::experts_up_forward(context, args);
   const auto make_block = [&](const ExpertFamily& family, int64_t expert) {
     ProductBlock block = expert_block(family, family.gate, expert);
     block.weight[1] = family.up.matrix(expert);

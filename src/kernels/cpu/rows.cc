@@ -4,6 +4,7 @@
 #include "base/functions.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/split.h"
+#include "kernels/ref/ref.h"
 
 namespace dsmoe::kernels::cpu {
 namespace {
@@ -177,6 +178,7 @@ void rope_forward(const Tier& tier, const Context& context, const RopeForward& a
 }
 
 void combine_forward(const Tier& tier, const Context& context, const CombineForward& args) {
+  if (args.store == Store::assign || (args.routed && !args.gate)) return ref::combine_forward(context, args);
   const int64_t hidden = args.residual.dim(1);
   const DType dtype = args.routed ? args.routed.dtype : args.shared.dtype;
   const Element type = element_of(dtype);
