@@ -50,7 +50,7 @@ void limit_memory(std::size_t more) {
 // Exit status 0: refused as it should be; 1: anything else that left a message.
 [[noreturn]] void child(const std::function<void()>& read, std::size_t file_bytes, int out) {
   limit_memory(file_bytes + kMemoryBudget);
-  ::alarm(20);
+  ::alarm(60);
   std::string text = "accepted";
   int status = 1;
   try {
