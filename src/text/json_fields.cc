@@ -94,11 +94,17 @@ void JsonFields::for_each(std::string_view key,
   for (const Json& item : list) visit(item, fmt::format("{}[{}]", path_of(key), index++));
 }
 
+bool is_token_id(const Json& json) {
+  return json.is_number_unsigned() && json.get<std::uint64_t>() <= kMaxTokenId;
+}
+
+void refuse_token_id(const Json& json, const std::string& path) {
+  fail(ErrorKind::input, "{}: expected a token id from 0 to {}, got {}", path, kMaxTokenId,
+       shown(json));
+}
+
 std::int32_t token_id_from(const Json& json, const std::string& path) {
-  if (!json.is_number_unsigned() || json.get<std::uint64_t>() > kMaxTokenId) {
-    fail(ErrorKind::input, "{}: expected a token id from 0 to {}, got {}", path, kMaxTokenId,
-         shown(json));
-  }
+  if (!is_token_id(json)) refuse_token_id(json, path);
   return json.get<std::int32_t>();
 }
 

@@ -44,7 +44,9 @@ class JsonFields {
   std::string path_;
 };
 
-// The id in `json`, at `path`: 0..kMaxTokenId.
+// Token ids are 0..kMaxTokenId.
+bool is_token_id(const Json& json);
+[[noreturn]] void refuse_token_id(const Json& json, const std::string& path);
 std::int32_t token_id_from(const Json& json, const std::string& path);
 
 }  // namespace dsmoe::text

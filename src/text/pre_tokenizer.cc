@@ -23,7 +23,8 @@ using Pieces = std::vector<std::pair<Span, bool>>;
 void join_contiguous(Pieces& pieces) {
   std::size_t kept = 0;
   bool previous = false;
-  for (const auto& [span, is_match] : pieces) {
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const auto [span, is_match] = pieces[i];  // a copy: its place may be written below
     if (is_match == previous && kept > 0) {
       pieces[kept - 1].first.end = span.end;
     } else {
@@ -38,7 +39,8 @@ void join_contiguous(Pieces& pieces) {
 void join_with_previous(Pieces& pieces) {
   std::size_t kept = 0;
   bool previous = false;
-  for (const auto& [span, is_match] : pieces) {
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const auto [span, is_match] = pieces[i];  // a copy: its place may be written below
     if (is_match && !previous && kept > 0) {
       pieces[kept - 1].first.end = span.end;
     } else {

@@ -1,66 +1,75 @@
 // Reads tokenizer.json component by component; what is not known here is refused by name.
-#include <algorithm>
 #include <map>
-#include <set>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/json.h"
 #include "text/json_fields.h"
 #include "text/tokenizer_components.h"
 #include "text/tokenizer_parts.h"
-#include "text/utf8.h"
 
 namespace dsmoe::text {
 namespace {
 
+// Which token has which id; null views where none has.
+using TokenOfId = std::vector<std::string_view>;
+
 // GPT-style files write a merge as "left right"; the space itself never occurs inside a token of
 // those.
-std::pair<std::string, std::string> split_merge(const std::string& text, const std::string& path) {
-  const std::size_t space = text.find(' ');
-  if (space == std::string::npos || text.find(' ', space + 1) != std::string::npos) {
-    fail(ErrorKind::input, "{}: expected two tokens with one space between them, got \"{}\"", path,
-         text);
+std::pair<std::string, std::string> read_merge(const Json& merge, const JsonFields& model,
+                                               std::size_t merge_idx) {
+  if (merge.is_string()) {
+    const auto& text = merge.get_ref<const std::string&>();
+    const std::size_t space = text.find(' ');
+    if (space != std::string::npos && text.find(' ', space + 1) == std::string::npos) {
+      return {text.substr(0, space), text.substr(space + 1)};
+    }
+  } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() &&
+             merge[1].is_string()) {
+    return {merge[0].get<std::string>(), merge[1].get<std::string>()};
   }
-  return {text.substr(0, space), text.substr(space + 1)};
+  fail(ErrorKind::input, "{}.merges[{}]: expected \"left right\" or [\"left\", \"right\"]",
+       model.path(), merge_idx);
 }
 
 void read_merges(const JsonFields& model, BpeConfig& config) {
-  model.for_each("merges", [&](const Json& merge, const std::string& path) {
-    if (merge.is_string()) {
-      const auto& text = merge.get_ref<const std::string&>();
-      // A header line that some converters leave in.
-      if (text.rfind("#version", 0) != 0) config.merges.push_back(split_merge(text, path));
-    } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() &&
-               merge[1].is_string()) {
-      config.merges.emplace_back(merge[0].get<std::string>(), merge[1].get<std::string>());
-    } else {
-      fail(ErrorKind::input, "{}: expected \"left right\" or [\"left\", \"right\"]", path);
-    }
-    if (config.merges.size() > static_cast<std::size_t>(kMaxTokenId)) {
-      fail(ErrorKind::input, "{}: more than {} merges", path, kMaxTokenId);
-    }
-  });
-}
-
-void read_vocab(const JsonFields& model, BpeConfig& config) {
-  const Json& vocab = model.require("vocab");
-  if (!vocab.is_object()) model.refuse("vocab", "an object of tokens and ids");
-  std::map<std::int32_t, std::string_view> token_of_id;
-  config.vocab.reserve(vocab.size());
-  for (const auto& [token, id_json] : vocab.items()) {
-    const std::int32_t id =
-        token_id_from(id_json, fmt::format("{}.vocab[\"{}\"]", model.path(), token));
-    const auto [other, inserted] = token_of_id.try_emplace(id, token);
-    if (!inserted) {
-      fail(ErrorKind::input, "{}.vocab: the tokens \"{}\" and \"{}\" have the same id {}",
-           model.path(), other->second, token, id);
-    }
-    config.vocab.emplace(token, id);
+  const Json& merges = model.require("merges");
+  if (!merges.is_array()) model.refuse("merges", "a list");
+  config.merges.reserve(merges.size());
+  for (std::size_t i = 0; i < merges.size(); ++i) {
+    // A header line that some converters leave in.
+    const bool is_header =
+        merges[i].is_string() && merges[i].get_ref<const std::string&>().rfind("#version", 0) == 0;
+    if (!is_header) config.merges.push_back(read_merge(merges[i], model, i));
   }
 }
 
-BpeConfig read_model(const Json& json, const std::string& path) {
+// The views point into the JSON.
+TokenOfId read_vocab(const JsonFields& model, BpeConfig& config) {
+  const Json& vocab = model.require("vocab");
+  if (!vocab.is_object()) model.refuse("vocab", "an object of tokens and ids");
+  TokenOfId token_of_id;
+  config.vocab.reserve(vocab.size());
+  for (const auto& [token, id_json] : vocab.get_ref<const Json::object_t&>()) {
+    if (!is_token_id(id_json)) {
+      refuse_token_id(id_json, fmt::format("{}.vocab[\"{}\"]", model.path(), token));
+    }
+    const auto id = id_json.get<std::int32_t>();
+    const auto slot = static_cast<std::size_t>(id);
+    if (slot >= token_of_id.size()) token_of_id.resize(slot + 1);
+    if (token_of_id[slot].data() != nullptr) {
+      fail(ErrorKind::input, "{}.vocab: the tokens \"{}\" and \"{}\" have the same id {}",
+           model.path(), token_of_id[slot], token, id);
+    }
+    token_of_id[slot] = token;
+    config.vocab.emplace(token, id);
+  }
+  return token_of_id;
+}
+
+BpeConfig read_model(const Json& json, const std::string& path, TokenOfId& token_of_id) {
   const JsonFields model(json, path);
   // Files older than the "type" field of models have merges and a vocabulary all the same.
   const std::string type = model.find("type") != nullptr ? model.string("type") : "BPE";
@@ -83,18 +92,17 @@ BpeConfig read_model(const Json& json, const std::string& path) {
   config.fuse_unk = model.boolean("fuse_unk", false);
   config.byte_fallback = model.boolean("byte_fallback", false);
   config.ignore_merges = model.boolean("ignore_merges", false);
-  read_vocab(model, config);
+  token_of_id = read_vocab(model, config);
   read_merges(model, config);
   return config;
 }
 
-std::vector<AddedToken> read_added_tokens(const JsonFields& file, const BpeConfig& model) {
+std::vector<AddedToken> read_added_tokens(const JsonFields& file, const BpeConfig& model,
+                                          const TokenOfId& token_of_id) {
   std::vector<AddedToken> tokens;
   if (file.find("added_tokens") == nullptr) return tokens;
   std::map<std::string, std::int32_t> id_of;
   std::map<std::int32_t, std::string> content_of;
-  std::map<std::int32_t, std::string_view> model_token_of;
-  for (const auto& [token, id] : model.vocab) model_token_of.emplace(id, token);
   file.for_each("added_tokens", [&](const Json& json, const std::string& path) {
     const JsonFields fields(json, path);
     fields.allow_only(
@@ -112,10 +120,11 @@ std::vector<AddedToken> read_added_tokens(const JsonFields& file, const BpeConfi
       fail(ErrorKind::input, "{}: \"{}\" has id {} here and {} in model.vocab", path, token.content,
            token.id, in_model->second);
     }
-    const auto holder = model_token_of.find(token.id);
-    if (holder != model_token_of.end() && holder->second != token.content) {
+    const auto slot = static_cast<std::size_t>(token.id);
+    const bool is_taken = slot < token_of_id.size() && token_of_id[slot].data() != nullptr;
+    if (is_taken && token_of_id[slot] != token.content) {
       fail(ErrorKind::input, "{}: id {} of \"{}\" belongs to \"{}\" in model.vocab", path, token.id,
-           token.content, holder->second);
+           token.content, token_of_id[slot]);
     }
     if (!id_of.try_emplace(token.content, token.id).second) {
       fail(ErrorKind::input, "{}: \"{}\" is listed twice", path, token.content);
@@ -150,8 +159,9 @@ TokenizerParts parse_tokenizer_json(std::string_view json_text, std::string_view
     file.refuse("version", "\"1.0\"");
   }
   TokenizerParts parts;
-  parts.model = read_model(file.require("model"), fmt::format("{}: model", what));
-  parts.added_tokens = read_added_tokens(file, parts.model);
+  TokenOfId token_of_id;
+  parts.model = read_model(file.require("model"), fmt::format("{}: model", what), token_of_id);
+  parts.added_tokens = read_added_tokens(file, parts.model, token_of_id);
   const auto path = [&](const char* key) { return fmt::format("{}: {}", what, key); };
   if (const Json* normalizer = file.find("normalizer")) {
     read_normalizer(*normalizer, path("normalizer"), parts.normalizer);

@@ -25,7 +25,7 @@ struct TokenizerParts {
 };
 
 // Ids in tokenizer files are below this.
-inline constexpr std::int32_t kMaxTokenId = (1 << 22) - 1;
+inline constexpr std::int32_t kMaxTokenId = (1 << 21) - 1;
 
 // GPT-2's pre-tokenizer pattern, which ByteLevel uses and train_bpe() trains with.
 inline constexpr std::string_view kGpt2Pattern =
