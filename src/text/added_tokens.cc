@@ -10,10 +10,8 @@
 namespace dsmoe::text {
 namespace {
 
-// The word rule of added tokens is Rust's \w: Oniguruma's without superscripts and fractions, with
-// the joiners.
-constexpr std::string_view kWordPattern =
-    "(?![\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}])[\\w\\x{200c}\\x{200d}]";
+// The word rule of added tokens is Rust's \w: Oniguruma's in brackets, with the joiners.
+constexpr std::string_view kWordPattern = "[\\w\\x{200c}\\x{200d}]";
 
 std::size_t skip_space(std::string_view text, std::size_t at) {
   while (at < text.size()) {

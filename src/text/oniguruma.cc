@@ -198,7 +198,7 @@ class Translator {
         return {.out = "(?>\\r\\n|[\\n-\\r\\x{85}\\x{2028}\\x{2029}])"};
       case 'b':
       case 'B': {
-        const std::string word = word_items(in_.range);
+        const std::string word = word_items(in_.range, WordPlace::alone);
         const char* form = c == 'b' ? "(?:(?<=[{0}])(?![{0}])|(?<![{0}])(?=[{0}]))"
                                     : "(?:(?<=[{0}])(?=[{0}])|(?<![{0}])(?![{0}]))";
         return {.out = fmt::format(fmt::runtime(form), word)};
@@ -207,7 +207,7 @@ class Translator {
         break;
     }
     in_.at = start;
-    return {.out = parse_class_escape(in_).as_atom(), .is_class = true};
+    return {.out = parse_class_escape(in_, WordPlace::alone).as_atom(), .is_class = true};
   }
 
   std::optional<Quantifier> parse_quantifier() {

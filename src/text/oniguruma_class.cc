@@ -136,7 +136,7 @@ CharSet parse_member(PatternReader& in) {
   const std::uint32_t c = in.next();
   if (c == '\\') {
     if (in.take('b')) return single('\b');
-    return parse_class_escape(in);
+    return parse_class_escape(in, WordPlace::in_brackets);
   }
   if (c == '[' && in.take(':')) return parse_posix(in);
   return single(c);
@@ -216,12 +216,13 @@ std::string literal(std::uint32_t code_point) {
   return fmt::format("\\x{{{:x}}}", code_point);
 }
 
-std::string word_items(UnicodeRange range) {
-  std::string items = category_items({"L", "M", "Nd", "Nl", "Pc"}, range);
-  return items + "\\p{Alphabetic}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
+std::string word_items(UnicodeRange range, WordPlace place) {
+  std::string items = category_items({"L", "M", "Nd", "Nl", "Pc"}, range) + "\\p{Alphabetic}";
+  if (place == WordPlace::alone) items += "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
+  return items;
 }
 
-CharSet parse_class_escape(PatternReader& in) {
+CharSet parse_class_escape(PatternReader& in, WordPlace place) {
   const std::uint32_t c = in.next();
   switch (c) {
     case 't':
@@ -246,7 +247,7 @@ CharSet parse_class_escape(PatternReader& in) {
       return {.items = category_items("Nd", in.range), .negated = c == 'D'};
     case 'w':
     case 'W':
-      return {.items = word_items(in.range), .negated = c == 'W'};
+      return {.items = word_items(in.range, place), .negated = c == 'W'};
     case 'h':
     case 'H':
       return {.items = std::string(kHexItems), .negated = c == 'H'};

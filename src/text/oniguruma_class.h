@@ -44,13 +44,15 @@ struct CharClass {
 
 std::string literal(std::uint32_t code_point);
 
-// What \w means to Oniguruma.
-std::string word_items(UnicodeRange range);
+// \w differs from itself in Oniguruma: superscripts and fractions of Latin-1 are words outside of
+// brackets only.
+enum class WordPlace { in_brackets, alone };
+std::string word_items(UnicodeRange range, WordPlace place);
 
 // After the opening '['; reads through the closing ']'.
 CharClass parse_class(PatternReader& in, int depth);
 
 // After a backslash: a literal character or a set. Refuses what is neither.
-CharSet parse_class_escape(PatternReader& in);
+CharSet parse_class_escape(PatternReader& in, WordPlace place);
 
 }  // namespace dsmoe::text
