@@ -4,7 +4,6 @@ Run where `tokenizers` is installed:  python oracle/make_tokenizer_goldens.py
 The tokenizers are trained here on the corpus of tokenizer_texts.py. Broken UTF-8, which a Python string cannot hold, follows
 docs/tokenizer.md: the valid parts as PyPI encodes them, the broken bytes as byte tokens or U+FFFD.
 """
-import codecs
 import copy
 import json
 import pathlib
@@ -49,6 +48,12 @@ def byte_symbols() -> dict[int, str]:
 SYMBOL = byte_symbols()
 
 
+def common_characters(lines, count):
+    """By frequency, ties by code point: the trainer's own choice among equals changes from run to run."""
+    text = "".join(lines).replace(" ", "▁")
+    return sorted(sorted(set(text)), key=lambda c: -text.count(c))[:count]
+
+
 def special(content, **flags):
     return AddedToken(content, special=True, normalized=False, **flags)
 
@@ -90,7 +95,7 @@ def llama_like() -> Tokenizer:
     tok = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     tok.pre_tokenizer = pre_tokenizers.Metaspace()
     names = ["<unk>", "<s>", "</s>"] + ["<0x%02X>" % b for b in range(256)]
-    tok.train_from_iterator(LINES[:26], trainers.BpeTrainer(vocab_size=900, limit_alphabet=110, special_tokens=names, show_progress=False))
+    tok.train_from_iterator(LINES[:26], trainers.BpeTrainer(vocab_size=900, limit_alphabet=110, initial_alphabet=common_characters(LINES[:26], 110), special_tokens=names, show_progress=False))
     data = json.loads(tok.to_str())
     data["added_tokens"] = data["added_tokens"][:3]
     data["pre_tokenizer"] = None
@@ -111,7 +116,7 @@ def metaspace_like() -> Tokenizer:
     tok.normalizer = normalizers.Sequence([normalizers.Replace(Regex(r"[\t\f]"), " "), normalizers.Strip(left=False, right=True)])
     tok.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=False), pre_tokenizers.Metaspace(prepend_scheme="first")])
     tok.decoder = decoders.Metaspace(prepend_scheme="first")
-    tok.train_from_iterator(LINES[:24], trainers.BpeTrainer(vocab_size=600, limit_alphabet=150, special_tokens=["<unk>", "</s>"], show_progress=False))
+    tok.train_from_iterator(LINES[:24], trainers.BpeTrainer(vocab_size=600, limit_alphabet=150, initial_alphabet=common_characters(LINES[:24], 150), special_tokens=["<unk>", "</s>"], show_progress=False))
     tok.add_special_tokens([special("<|end|>")])
     tok.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
     return tok
