@@ -114,9 +114,12 @@ void run_train(const TrainArguments& arguments) {
   }
   text::TrainedBpe trained;
   {
-    Progress progress({.label = "merge", .total = arguments.vocab_size, .unit = "merges"});
+    const std::int64_t total =
+        arguments.vocab_size - 256 - static_cast<std::int64_t>(options.special.distinct().size());
+    Progress progress({.label = "merge", .total = total, .unit = "tokens"});
     options.on_progress = [&](std::int64_t done, std::int64_t) { progress.update(done); };
     trained = text::train_bpe(counts, options);
+    progress.update(static_cast<std::int64_t>(trained.vocab.size()) - 256);
   }
   const auto num_tokens =
       static_cast<std::int64_t>(trained.vocab.size() + trained.special.distinct().size());

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <system_error>
 #include <unordered_map>
 #include <utility>
 
@@ -79,19 +80,22 @@ struct Tokenizer::State {
     load_tokens(parts);
   }
 
-  void load_tokens(const TokenizerParts& parts) {
+  void load_tokens(TokenizerParts& parts) {
     std::int32_t max_id = -1;
     for (const auto& [written, id] : parts.model.vocab) max_id = std::max(max_id, id);
     for (const AddedToken& token : parts.added_tokens) max_id = std::max(max_id, token.id);
     slot_of_id.assign(static_cast<std::size_t>(max_id + 1), kNoSlot);
+    tokens.reserve(parts.model.vocab.size() + parts.added_tokens.size());
     RegexScratch scratch;
     for (const auto& [written, id] : parts.model.vocab) {
       Token& token = token_for(id, written);
       token.bytes = decode_token(decoder, written, TokenPlace::later, scratch);
     }
+    id_of_token = std::move(parts.model.vocab);
     Normalizer::Scratch buffers;
     for (const AddedToken& added : parts.added_tokens) {
       Token& token = token_for(added.id, added.content);
+      id_of_token.emplace(added.content, added.id);
       token.is_added = true;
       token.is_special = added.special;
       if (!added.normalized) {
@@ -112,7 +116,6 @@ struct Tokenizer::State {
       slot = static_cast<std::uint32_t>(tokens.size());
       tokens.push_back({.written = written, .bytes = {}});
     }
-    id_of_token.emplace(written, id);
     return tokens[slot];
   }
 
@@ -243,7 +246,8 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 Tokenizer Tokenizer::from_file(const std::string& path) {
-  const bool is_folder = std::filesystem::is_directory(path);
+  std::error_code ignored;  // opening the file says what is wrong
+  const bool is_folder = std::filesystem::is_directory(path, ignored);
   const std::string file =
       is_folder ? (std::filesystem::path(path) / "tokenizer.json").string() : path;
   return from_json(read_file(file), file);
