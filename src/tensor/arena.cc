@@ -31,7 +31,9 @@ void release_cpu(void* data, std::size_t) { std::free(data); }
 
 }  // namespace
 
-Arena::Arena(std::string label) : Arena(std::move(label), {allocate_cpu, release_cpu, Device::cpu}) {}
+Arena::Allocator Arena::host_allocator() { return {allocate_cpu, release_cpu, Device::cpu}; }
+
+Arena::Arena(std::string label) : Arena(std::move(label), host_allocator()) {}
 
 Arena::Arena(std::string label, Allocator allocator)
     : label_(std::move(label)), allocator_(allocator) {}

@@ -10,8 +10,8 @@
 
 namespace dsmoe::tensor {
 
-// Memory is 64-byte aligned (2 MiB and huge pages asked for from 2 MiB up), zero-filled, and freed all at once.
-// A CUDA arena is made by kernels/cuda and passes its own allocator here.
+// Memory is 64-byte aligned (2 MiB and huge pages asked for from 2 MiB up), zero-filled, and freed
+// all at once. A CUDA arena is made by kernels/cuda and passes its own allocator here.
 class Arena {
  public:
   struct Allocator {
@@ -24,6 +24,8 @@ class Arena {
     std::size_t bytes;
   };
 
+  static Allocator host_allocator();
+
   // `label` names the arena in messages and tables: "weights", "kv cache", "workspace".
   explicit Arena(std::string label);
   Arena(std::string label, Allocator allocator);
@@ -31,7 +33,8 @@ class Arena {
   Arena& operator=(Arena&&) noexcept;
   ~Arena();
 
-  // An entry of the same name adds to it: "experts" appears once in the table however many tensors it holds.
+  // An entry of the same name adds to it: "experts" appears once in the table however many tensors
+  // it holds.
   TensorView tensor(const std::string& name, DType dtype, const Shape& shape);
   void* bytes(const std::string& name, std::size_t count);
 

@@ -8,14 +8,22 @@ namespace dsmoe::tensor {
 
 std::string_view name_of(DType type) {
   switch (type) {
-    case DType::F64: return "F64";
-    case DType::F32: return "F32";
-    case DType::BF16: return "BF16";
-    case DType::F16: return "F16";
-    case DType::I32: return "I32";
-    case DType::I64: return "I64";
-    case DType::U8: return "U8";
-    case DType::I8: return "I8";
+    case DType::F64:
+      return "F64";
+    case DType::F32:
+      return "F32";
+    case DType::BF16:
+      return "BF16";
+    case DType::F16:
+      return "F16";
+    case DType::I32:
+      return "I32";
+    case DType::I64:
+      return "I64";
+    case DType::U8:
+      return "U8";
+    case DType::I8:
+      return "I8";
   }
   return "?";
 }
@@ -29,7 +37,8 @@ float half_to_float(uint16_t bits) {
     const float magnitude = std::ldexp(static_cast<float>(mantissa), -24);
     return sign != 0 ? -magnitude : magnitude;
   }
-  return std::bit_cast<float>(sign | (static_cast<uint32_t>(exponent + 112) << 23) | (mantissa << 13));
+  return std::bit_cast<float>(sign | (static_cast<uint32_t>(exponent + 112) << 23) |
+                              (mantissa << 13));
 }
 
 Shape::Shape(std::span<const int64_t> dims) : rank_(static_cast<int>(dims.size())) {
@@ -71,7 +80,8 @@ TensorView TensorView::rows(int64_t begin, int64_t end) const {
   }
   TensorView view = *this;
   view.shape = Shape(std::span<const int64_t>(dims.data(), shape.rank()));
-  view.data = static_cast<char*>(data) + static_cast<std::size_t>(begin * row_elements) * size_of(dtype);
+  view.data =
+      static_cast<char*>(data) + static_cast<std::size_t>(begin * row_elements) * size_of(dtype);
   return view;
 }
 

@@ -46,7 +46,9 @@ struct TensorView {
   explicit operator bool() const { return data != nullptr; }
   int64_t dim(int axis) const { return shape[axis]; }
   int64_t num_elements() const { return shape.num_elements(); }
-  std::size_t num_bytes() const { return static_cast<std::size_t>(num_elements()) * size_of(dtype); }
+  std::size_t num_bytes() const {
+    return static_cast<std::size_t>(num_elements()) * size_of(dtype);
+  }
 
   // Typed pointer; a wrong type is a bug and throws.
   template <class T>

@@ -1,0 +1,144 @@
+// Text of the bar and of the plain lines, and when to show them.
+#include "base/progress.h"
+
+#include <fmt/core.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+
+#include "base/log.h"
+
+namespace dsmoe {
+namespace {
+
+constexpr double kBarSeconds = 0.1, kLineSeconds = 10.0;
+constexpr int kBarWidth = 24;
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void write_stderr(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
+ProgressStyle choose_style() {
+  if (log_level() == LogLevel::quiet) return ProgressStyle::none;
+  return isatty(STDERR_FILENO) != 0 ? ProgressStyle::bar : ProgressStyle::lines;
+}
+
+int terminal_columns() {
+  winsize size{};
+  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  return 80;
+}
+
+// Rates over many orders of magnitude: 0.0123, 1.23, 12.3, 1234.
+std::string format_rate(double rate) {
+  if (rate >= 100) return fmt::format("{:.0f}", rate);
+  return fmt::format("{:#.3g}", rate);
+}
+
+// At most `columns` bytes, never half of a UTF-8 character: a line that wraps could not be redrawn.
+void truncate_line(std::string& line, int columns) {
+  size_t size = static_cast<size_t>(std::max(columns, 1));
+  if (line.size() <= size) return;
+  while (size > 0 && (static_cast<unsigned char>(line[size]) & 0xc0) == 0x80) --size;
+  line.resize(size);
+}
+
+}  // namespace
+
+std::string format_duration(double seconds) {
+  if (!(seconds >= 0) || seconds > 3.6e9) return "?";
+  const int64_t whole = std::llround(seconds);
+  const int64_t hours = whole / 3600, minutes = whole / 60 % 60;
+  if (hours > 0) return fmt::format("{}:{:02}:{:02}", hours, minutes, whole % 60);
+  return fmt::format("{}:{:02}", minutes, whole % 60);
+}
+
+Progress::Progress(ProgressOptions options) : options_(std::move(options)) {
+  if (options_.style == ProgressStyle::automatic) options_.style = choose_style();
+  if (!options_.write) options_.write = write_stderr;
+  if (!options_.now) options_.now = steady_seconds;
+  done_ = options_.already_done;
+  start_ = options_.now();
+  last_shown_ = options_.style == ProgressStyle::bar ? -HUGE_VAL : start_;
+}
+
+Progress::~Progress() {
+  try {
+    finish();
+  } catch (...) {  // a display is not worth ending the program for
+  }
+}
+
+void Progress::update(int64_t done, std::string_view note) {
+  if (finished_ || options_.style == ProgressStyle::none) return;
+  done_ = done;
+  note_ = note;
+  const double now = options_.now();
+  const double pause = options_.style == ProgressStyle::bar ? kBarSeconds : kLineSeconds;
+  if (now - last_shown_ < pause) return;
+  show(now);
+}
+
+void Progress::finish() {
+  if (finished_ || options_.style == ProgressStyle::none) return;
+  finished_ = true;
+  show(options_.now());
+  if (options_.style == ProgressStyle::bar) options_.write("\n");
+}
+
+void Progress::show(double now) {
+  last_shown_ = now;
+  if (options_.style == ProgressStyle::bar) {
+    options_.write(fmt::format("\r{}\033[K", bar_line(now)));
+  } else {
+    options_.write(fmt::format("{}: {}\n", options_.label, text(now)));
+  }
+}
+
+// "450/1000 steps, 12.3/s, 0:45 left, loss 3.21"; at the end "in 1:21" in place of the time left.
+std::string Progress::text(double now) const {
+  std::string out =
+      options_.total > 0 ? fmt::format("{}/{}", done_, options_.total) : fmt::format("{}", done_);
+  if (!options_.unit.empty()) out += fmt::format(" {}", options_.unit);
+  const double elapsed = now - start_;
+  const double rate =
+      elapsed > 0 ? static_cast<double>(done_ - options_.already_done) / elapsed : 0;
+  if (rate > 0) out += fmt::format(", {}/s", format_rate(rate));
+  if (finished_) {
+    out += fmt::format(", in {}", format_duration(elapsed));
+  } else if (rate > 0 && options_.total > done_) {
+    out += fmt::format(", {} left",
+                       format_duration(static_cast<double>(options_.total - done_) / rate));
+  }
+  if (!note_.empty()) out += fmt::format(", {}", note_);
+  return out;
+}
+
+// "train [=========>              ]  41% 450/1000 steps, ..."
+std::string Progress::bar_line(double now) const {
+  std::string line = options_.label;
+  if (options_.total > 0) {
+    const double share =
+        std::clamp(static_cast<double>(done_) / static_cast<double>(options_.total), 0.0, 1.0);
+    const int filled = static_cast<int>(share * kBarWidth);
+    std::string bar(kBarWidth, ' ');
+    std::fill_n(bar.begin(), filled, '=');
+    if (filled < kBarWidth) bar[filled] = '>';
+    line += fmt::format(" [{}] {:3}%", bar, static_cast<int>(share * 100));
+  }
+  line += fmt::format(" {}", text(now));
+  // One column stays free: some terminals wrap when the last is written.
+  truncate_line(line, (options_.columns > 0 ? options_.columns : terminal_columns()) - 1);
+  return line;
+}
+
+}  // namespace dsmoe

@@ -1,0 +1,284 @@
+// The pool calls every thread once, carries exceptions, nests, flushes denormals, allocates nothing
+// per run.
+#include "base/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <limits>
+#include <new>
+#include <stdexcept>
+#include <string>
+
+#include "base/error.h"
+#include "base/flush_denormals.h"
+
+namespace {
+std::atomic<int64_t> num_allocations{0};
+}  // namespace
+
+// Counts every allocation of this test binary. Sanitizers bring their own operators, which must
+// stay.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define DSMOE_COUNTS_ALLOCATIONS 1
+// Not inlined, or g++ pairs its own new with our free and warns.
+[[gnu::noinline]] void* operator new(size_t size) {
+  num_allocations.fetch_add(1, std::memory_order_relaxed);
+  if (void* memory = std::malloc(size)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+#endif
+
+namespace dsmoe {
+namespace {
+
+// volatile: the product must be computed here, under the flags of the moment.
+float denormal_product() {
+  volatile float small = 1e-30f;
+  return small * 1e-10f;
+}
+
+bool reads_denormal_as_zero() {
+  volatile float denormal = std::numeric_limits<float>::denorm_min();
+  return denormal * 1e38f == 0.0f;
+}
+
+TEST(ThreadPool, CallsEveryThreadOnce) {
+  for (const int n : {1, 2, 3, 8}) {
+    ThreadPool pool(n);
+    EXPECT_EQ(pool.num_threads(), n);
+    for (int round = 0; round < 300; ++round) {
+      std::vector<int> calls(n, 0);
+      pool.run([&](int idx, int num) {
+        ASSERT_EQ(num, n);
+        ++calls[idx];  // not atomic on purpose: each thread has its own slot, and run() must
+                       // publish it
+      });
+      EXPECT_EQ(calls, std::vector<int>(n, 1));
+    }
+  }
+}
+
+TEST(ThreadPool, CallerIsThreadZero) {
+  ThreadPool pool(3);
+  std::vector<std::thread::id> ids(3);
+  pool.run([&](int idx, int) { ids[idx] = std::this_thread::get_id(); });
+  EXPECT_EQ(ids[0], std::this_thread::get_id());
+  EXPECT_NE(ids[1], ids[0]);
+  EXPECT_NE(ids[2], ids[0]);
+  EXPECT_NE(ids[1], ids[2]);
+}
+
+TEST(ThreadPool, ZeroMeansPhysicalCores) {
+  ThreadPool pool(0);
+  EXPECT_GE(pool.num_threads(), 1);
+  EXPECT_LE(pool.num_threads(), static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+TEST(ThreadPool, RefusesImpossibleCounts) {
+  EXPECT_THROW(ThreadPool(-1), Error);
+  EXPECT_THROW(ThreadPool(1 << 20), Error);
+}
+
+TEST(ThreadPool, SleepingWorkersWake) {
+  ThreadPool pool(3);
+  for (int round = 0; round < 5; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // far beyond the spinning
+    std::atomic<int> calls{0};
+    pool.run([&](int, int) { ++calls; });
+    EXPECT_EQ(calls, 3);
+  }
+}
+
+TEST(ThreadPool, SleepingCallerWakes) {
+  ThreadPool pool(2);
+  int value = 0;
+  pool.run([&](int idx, int) {
+    if (idx == 0) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    value = 7;
+  });
+  EXPECT_EQ(value, 7);
+}
+
+std::string caught(ThreadPool& pool, FunctionRef<void(int, int)> f) {
+  try {
+    pool.run(f);
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+  return "nothing";
+}
+
+TEST(ThreadPool, CarriesTheExceptionOfTheLowestThread) {
+  for (const int n : {1, 4}) {
+    ThreadPool pool(n);
+    std::atomic<int> finished{0};
+    const auto all_throw = [&](int idx, int) {
+      ++finished;
+      throw std::runtime_error("thread " + std::to_string(idx));
+    };
+    EXPECT_EQ(caught(pool, all_throw), "thread 0");
+    EXPECT_EQ(finished, n);
+  }
+  ThreadPool pool(4);
+  for (int round = 0; round < 20; ++round) {
+    const auto late_throw = [](int idx, int) {
+      if (idx == 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (idx >= 2) throw std::runtime_error("thread " + std::to_string(idx));
+    };
+    EXPECT_EQ(caught(pool, late_throw), "thread 2");
+    EXPECT_EQ(caught(pool, [](int, int) {}),
+              "nothing");  // nothing is left over from the round before
+  }
+}
+
+TEST(ThreadPool, NestedRunIsSerialOnTheCallingThread) {
+  ThreadPool outer(3), other(2);
+  for (ThreadPool* inner : {&outer, &other}) {
+    std::vector<int> calls(3, 0);
+    outer.run([&](int idx, int) {
+      const auto self = std::this_thread::get_id();
+      inner->run([&](int inner_idx, int inner_num) {
+        if (inner_idx == 0 && inner_num == 1 && std::this_thread::get_id() == self) ++calls[idx];
+      });
+    });
+    EXPECT_EQ(calls, std::vector<int>(3, 1));
+  }
+  int threads = 0;  // and the caller is not left marked as nested
+  outer.run([&](int idx, int num) {
+    if (idx == 0) threads = num;
+  });
+  EXPECT_EQ(threads, 3);
+}
+
+TEST(ThreadPool, NestedExceptionReachesTheCaller) {
+  ThreadPool pool(2);
+  const auto nested = [&](int idx, int) {
+    if (idx == 1) pool.run([](int, int) { throw std::runtime_error("inner"); });
+  };
+  EXPECT_EQ(caught(pool, nested), "inner");
+}
+
+TEST(ThreadPool, CallersTakeTurns) {
+  ThreadPool pool(2);
+  int64_t total =
+      0;  // guarded only by the pool's turn-taking: thread 0 of one run at a time writes it
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 3; ++caller) {
+    callers.emplace_back([&] {
+      for (int round = 0; round < 200; ++round) {
+        pool.run([&](int idx, int) {
+          if (idx == 0) ++total;
+        });
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(total, 600);
+}
+
+TEST(ThreadPool, FlushesDenormalsDuringRunOnly) {
+  for (const int n : {1, 3}) {
+    ThreadPool pool(n);
+    ASSERT_NE(denormal_product(), 0.0f);
+    std::vector<int> flushed(n, 0);
+    pool.run([&](int idx, int) {
+      flushed[idx] = denormal_product() == 0.0f && reads_denormal_as_zero() ? 1 : 0;
+    });
+    EXPECT_EQ(flushed, std::vector<int>(n, 1));
+    EXPECT_NE(denormal_product(), 0.0f);
+    EXPECT_FALSE(reads_denormal_as_zero());
+    EXPECT_EQ(caught(pool, [](int, int) { throw std::runtime_error("x"); }), "x");
+    EXPECT_NE(denormal_product(), 0.0f);
+  }
+}
+
+TEST(FlushDenormals, NestsAndRestores) {
+  {
+    const FlushDenormals outer;
+    EXPECT_EQ(denormal_product(), 0.0f);
+    {
+      const FlushDenormals inner;
+      EXPECT_TRUE(reads_denormal_as_zero());
+    }
+    EXPECT_EQ(denormal_product(), 0.0f);
+  }
+  EXPECT_NE(denormal_product(), 0.0f);
+}
+
+#ifdef DSMOE_COUNTS_ALLOCATIONS
+TEST(ThreadPool, RunAllocatesNothing) {
+  ThreadPool pool(3);
+  std::atomic<int64_t> sum{0};
+  const auto work = [&](int64_t begin, int64_t end) { sum += end - begin; };
+  parallel_for(pool, 1000, 1, work);
+  const int64_t before = num_allocations;
+  for (int round = 0; round < 100; ++round) parallel_for(pool, 1000, 1, work);
+  EXPECT_EQ(num_allocations - before, 0);
+  EXPECT_EQ(sum, 101 * 1000);
+}
+#endif
+
+TEST(StaticPartition, CoversOnceInOrderAtGrainBorders) {
+  for (const int64_t n : {1, 2, 7, 64, 100, 1001}) {
+    for (const int64_t grain : {1, 3, 16, 2000}) {
+      for (const int parts : {1, 2, 5, 16}) {
+        int64_t at = 0, smallest = n, largest = 0;
+        for (int part = 0; part < parts; ++part) {
+          const Range range = static_partition(n, grain, part, parts);
+          ASSERT_EQ(range.begin, at);
+          ASSERT_LE(range.begin, range.end);
+          ASSERT_TRUE(range.end % grain == 0 || range.end == n);
+          at = range.end;
+          smallest = std::min(smallest, range.end - range.begin);
+          largest = std::max(largest, range.end - range.begin);
+        }
+        EXPECT_EQ(at, n);
+        EXPECT_LT(largest - smallest, 2 * grain);
+      }
+    }
+  }
+  const int64_t huge = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(static_partition(huge, 3, 6, 7).end, huge);
+  EXPECT_EQ(static_partition(0, 4, 0, 3).end, 0);
+  EXPECT_THROW(static_partition(10, 0, 0, 1), Error);
+}
+
+TEST(ParallelFor, TouchesEachIndexOnce) {
+  for (const int threads : {1, 2, 5}) {
+    ThreadPool pool(threads);
+    for (const int64_t n : {0, 1, 5, 1000}) {
+      std::vector<int> touched(n, 0);
+      parallel_for(pool, n, 8, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) ++touched[i];
+      });
+      EXPECT_EQ(touched, std::vector<int>(n, 1));
+    }
+  }
+}
+
+TEST(ParallelFor, OneGrainRunsOnTheCallerWithDenormalsFlushed) {
+  ThreadPool pool(2);
+  int calls = 0;
+  parallel_for(pool, 8, 8, [&](int64_t begin, int64_t end) {
+    calls += begin == 0 && end == 8 && denormal_product() == 0.0f ? 1 : 0;
+  });
+  EXPECT_EQ(calls, 1);
+}
+
+TEST(FunctionRef, CallsWithoutCopying) {
+  struct Counter {
+    int calls = 0;
+    int operator()(int by) { return calls += by; }
+  } counter;
+  const FunctionRef<int(int)> ref(counter);
+  EXPECT_EQ(ref(2), 2);
+  EXPECT_EQ(ref(3), 5);
+  EXPECT_EQ(counter.calls, 5);
+}
+
+}  // namespace
+}  // namespace dsmoe

@@ -1,0 +1,66 @@
+// The checks that op dispatchers share. Every message names the op, the argument, what was expected
+// and what came.
+#pragma once
+
+#include <string_view>
+
+#include "base/flush_denormals.h"
+#include "kernels/table.h"
+
+namespace dsmoe::kernels {
+
+// Checks the arguments of one op call.
+class OpCheck {
+ public:
+  OpCheck(const char* op, const Context& context) : op_(op), device_(context.table->device) {}
+
+  // A tensor of exactly this type and shape, on the table's device.
+  void tensor(const char* name, const TensorView& view, DType dtype, const Shape& shape) const {
+    DSMOE_CHECK(view.data != nullptr, "{}: {} is absent", op_, name);
+    DSMOE_CHECK(view.device == device_, "{}: {} lies on another device", op_, name);
+    DSMOE_CHECK(view.dtype == dtype && view.shape == shape, "{}: {} is {} {}, expected {} {}", op_,
+                name, tensor::name_of(view.dtype), to_string(view.shape), tensor::name_of(dtype),
+                to_string(shape));
+  }
+  void optional(const char* name, const TensorView& view, DType dtype, const Shape& shape) const {
+    if (view) tensor(name, view, dtype, shape);
+  }
+  void rank(const char* name, const TensorView& view, int rank) const {
+    DSMOE_CHECK(view.data != nullptr && view.shape.rank() == rank,
+                "{}: {} has shape {}, expected {} dimensions", op_, name, to_string(view.shape),
+                rank);
+  }
+  void weights(const char* name, const WeightStack& stack, DType dtype, int64_t count, int64_t n,
+               int64_t k) const {
+    DSMOE_CHECK(stack.data != nullptr && stack.dtype == dtype && stack.count == count &&
+                    stack.n == n && stack.k == k && stack.device == device_,
+                "{}: {} is {} x [{}, {}] {}, expected {} x [{}, {}] {}", op_, name, stack.count,
+                stack.n, stack.k, tensor::name_of(stack.dtype), count, n, k,
+                tensor::name_of(dtype));
+  }
+  void operand(const char* name, DType dtype) const {
+    DSMOE_CHECK(dtype == DType::BF16 || dtype == DType::F32 || dtype == DType::F64,
+                "{}: {} is {}, expected BF16, F32 or F64", op_, name, tensor::name_of(dtype));
+  }
+  void that(bool condition, const char* what) const { DSMOE_CHECK(condition, "{}: {}", op_, what); }
+
+ private:
+  const char* op_;
+  Device device_;
+};
+
+// The type of accumulators and statistics beside an operand type.
+constexpr DType scalar_type(DType operand) {
+  return operand == DType::F64 ? DType::F64 : DType::F32;
+}
+
+// Calls the table's implementation with denormals flushed. Only ref knows F64.
+template <class Args>
+void launch(const Context& context, DType operand,
+            void (*KernelTable::*op)(const Context&, const Args&), const Args& args) {
+  const FlushDenormals guard;
+  const KernelTable& table = operand == DType::F64 ? ref_table() : *context.table;
+  (table.*op)(context, args);
+}
+
+}  // namespace dsmoe::kernels

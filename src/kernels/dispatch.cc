@@ -1,0 +1,222 @@
+// The checked entry of every op: arguments against the contract, then the call through the table.
+#include "kernels/checks.h"
+#include "kernels/elements.h"
+
+namespace dsmoe::kernels {
+
+void upload(const Context& context, const void* host, const TensorView& target) {
+  context.table->memory.upload(context, host, target.data, target.num_bytes());
+}
+
+void download(const Context& context, const TensorView& source, void* host) {
+  context.table->memory.download(context, source.data, host, source.num_bytes());
+}
+
+void zero(const Context& context, void* data, std::size_t bytes) {
+  context.table->memory.zero(context, data, bytes);
+}
+
+void pack_weight(const Context& context, const PackWeight& args) {
+  const OpCheck check("pack_weight", context);
+  check.rank("source", args.source, 2);
+  check.that(args.source.device == Device::cpu, "source must lie in host memory");
+  const bool transposed = args.order == PackOrder::transposed;
+  check.that(args.source.dim(1) == (transposed ? args.target.n : args.target.k),
+             "source and target differ in the number of columns");
+  check.that(0 <= args.row_begin && args.row_begin + args.source.dim(0) <=
+                                        (transposed ? args.target.k : args.target.n),
+             "the rows do not fit into the target");
+  check.that(0 <= args.matrix_idx && args.matrix_idx < args.target.count,
+             "no such matrix in the target");
+  launch(context, args.target.dtype, &KernelTable::pack_weight, args);
+}
+
+void convert_elements(const TensorView& source, const TensorView& target) {
+  DSMOE_CHECK(source.shape == target.shape && target.device == Device::cpu,
+              "source is {}, target is {}", to_string(source.shape), to_string(target.shape));
+  for (int64_t i = 0; i < source.num_elements(); ++i) {
+    write_element(target.data, target.dtype, i, read_element(source.data, source.dtype, i));
+  }
+}
+
+void embedding_forward(const Context& context, const EmbeddingForward& args) {
+  const OpCheck check("embedding_forward", context);
+  check.rank("ids", args.ids, 1);
+  check.rank("table", args.table, 2);
+  check.operand("table", args.table.dtype);
+  check.tensor("out", args.out, scalar_type(args.table.dtype),
+               {args.ids.dim(0), args.table.dim(1)});
+  launch(context, args.table.dtype, &KernelTable::embedding_forward, args);
+}
+
+void rms_norm_forward(const Context& context, const RmsNormForward& args) {
+  const OpCheck check("rms_norm_forward", context);
+  check.rank("x", args.x, 2);
+  check.operand("out", args.out.dtype);
+  const DType scalar = scalar_type(args.out.dtype);
+  check.tensor("x", args.x, scalar, args.x.shape);
+  check.tensor("weight", args.weight, scalar, {args.x.dim(1)});
+  check.tensor("out", args.out, args.out.dtype, args.x.shape);
+  launch(context, args.out.dtype, &KernelTable::rms_norm_forward, args);
+}
+
+void matmul_forward(const Context& context, const MatmulForward& args) {
+  const OpCheck check("matmul_forward", context);
+  check.rank("x", args.x, 2);
+  check.operand("x", args.x.dtype);
+  const DType scalar = scalar_type(args.x.dtype);
+  check.weights("weight", args.weight, args.x.dtype, 1, args.weight.n, args.x.dim(1));
+  check.optional("bias", args.bias, scalar, {args.weight.n});
+  check.tensor("out", args.out, scalar, {args.x.dim(0), args.weight.n});
+  launch(context, args.x.dtype, &KernelTable::matmul_forward, args);
+}
+
+void rope_forward(const Context& context, const RopeForward& args) {
+  const OpCheck check("rope_forward", context);
+  check.rank("q", args.q, 3);
+  check.operand("q", args.q.dtype);
+  const int64_t tokens = args.q.dim(0);
+  const int64_t head_dim = args.q.dim(2);
+  const int64_t rows = args.q.dim(1) + 2 * args.kv.num_kv_heads;
+  check.that(head_dim % 2 == 0 && args.kv.head_dim == head_dim && args.kv.dtype == args.q.dtype,
+             "q and the KV pages differ in head_dim or type, or head_dim is odd");
+  check.tensor("qkv", args.qkv, scalar_type(args.q.dtype), {tokens, rows * head_dim});
+  check.rank("cos", args.cos, 2);
+  check.tensor("cos", args.cos, DType::F32, {args.cos.dim(0), head_dim / 2});
+  check.tensor("sin", args.sin, DType::F32, args.cos.shape);
+  check.tensor("position", args.position, DType::I32, {tokens});
+  check.tensor("kv_slot", args.kv_slot, DType::I32, {tokens});
+  launch(context, args.q.dtype, &KernelTable::rope_forward, args);
+}
+
+void attention_forward(const Context& context, const AttentionForward& args) {
+  const OpCheck check("attention_forward", context);
+  check.rank("q", args.q, 3);
+  check.operand("q", args.q.dtype);
+  check.that(args.kv.head_dim == args.q.dim(2) && args.kv.dtype == args.q.dtype,
+             "q and the KV pages differ in head_dim or type");
+  check.that(args.q.dim(1) % args.kv.num_kv_heads == 0,
+             "query heads are not a multiple of KV heads");
+  check.rank("q_starts", args.q_starts, 1);
+  check.tensor("position", args.position, DType::I32, {args.q.dim(0)});
+  check.rank("page_table", args.page_table, 2);
+  check.that(args.page_table.dim(0) + 1 == args.q_starts.dim(0),
+             "page_table and q_starts differ in sequences");
+  check.tensor("out", args.out, args.q.dtype, args.q.shape);
+  launch(context, args.q.dtype, &KernelTable::attention_forward, args);
+}
+
+void router_forward(const Context& context, const RouterForward& args) {
+  const OpCheck check("router_forward", context);
+  check.rank("x", args.x, 2);
+  check.operand("x", args.x.dtype);
+  const DType scalar = scalar_type(args.x.dtype);
+  const int64_t tokens = args.x.dim(0);
+  const int64_t experts = args.centroids.n;
+  const RouterRule& rule = args.rule;
+  check.that(0 < rule.top_k && rule.top_k <= experts, "top_k must lie in 1 .. experts");
+  check.that(rule.num_groups > 0 && experts % rule.num_groups == 0,
+             "groups must divide the experts");
+  check.that(0 < rule.top_groups && rule.top_groups <= rule.num_groups,
+             "top_groups must lie in 1 .. num_groups");
+  check.that(rule.top_k <= experts / rule.num_groups * rule.top_groups,
+             "the best groups hold fewer than top_k experts");
+  check.weights("centroids", args.centroids, scalar, 1, experts, args.x.dim(1));
+  check.optional("selection_bias", args.selection_bias, scalar, {experts});
+  check.optional("experts_of_token", args.experts_of_token, DType::I32, {tokens});
+  check.optional("replayed_index", args.replayed_index, DType::I32, {tokens, rule.top_k});
+  check.optional("logits", args.logits, scalar, {tokens, experts});
+  check.tensor("affinity", args.affinity, scalar, {tokens, experts});
+  check.tensor("index", args.index, DType::I32, {tokens, rule.top_k});
+  check.tensor("gate", args.gate, scalar, {tokens, rule.top_k});
+  check.tensor("bad_token", args.bad_token, DType::I32, {1});
+  launch(context, args.x.dtype, &KernelTable::router_forward, args);
+}
+
+void plan_build(const Context& context, const PlanBuild& args) {
+  const OpCheck check("plan_build", context);
+  check.rank("index", args.index, 2);
+  check.rank("sequence_starts", args.sequence_starts, 1);
+  check.rank("expert_offsets", args.plan.expert_offsets, 1);
+  const int64_t experts = args.plan.expert_offsets.dim(0) - 1;
+  check.tensor("sequence_offsets", args.plan.sequence_offsets, DType::I32,
+               {experts, args.sequence_starts.dim(0)});
+  check.tensor("token_of_row", args.plan.token_of_row, DType::I32, {args.index.num_elements()});
+  check.tensor("row_of_slot", args.plan.row_of_slot, DType::I32, args.index.shape);
+  launch(context, DType::I32, &KernelTable::plan_build, args);
+}
+
+namespace {
+
+void check_family(const OpCheck& check, const ExpertFamily& family, DType operand) {
+  const int64_t count = family.gate.count;
+  const int64_t width = family.gate.n;
+  const int64_t hidden = family.gate.k;
+  check.weights("gate", family.gate, operand, count, width, hidden);
+  check.weights("up", family.up, operand, count, width, hidden);
+  check.weights("down", family.down, operand, count, hidden, width);
+  check.tensor("offsets", family.offsets, DType::I32, {count + 1});
+  check.rank("activation", family.activation, 2);
+  const int64_t rows = family.activation.dim(0);
+  check.optional("token_of_row", family.token_of_row, DType::I32, {rows});
+  check.tensor("activation", family.activation, operand, {rows, width});
+  check.tensor("out", family.out, operand, {rows, hidden});
+  check.optional("gate_product", family.gate_product, operand, {rows, width});
+  check.optional("up_product", family.up_product, operand, {rows, width});
+}
+
+}  // namespace
+
+void experts_up_forward(const Context& context, const ExpertsUpForward& args) {
+  const OpCheck check("experts_up_forward", context);
+  check.rank("x", args.x, 2);
+  check.operand("x", args.x.dtype);
+  for (const ExpertFamily& family : args.families) {
+    check_family(check, family, args.x.dtype);
+    check.that(family.gate.k == args.x.dim(1), "x and the experts differ in hidden size");
+  }
+  launch(context, args.x.dtype, &KernelTable::experts_up_forward, args);
+}
+
+void experts_down_forward(const Context& context, const ExpertsDownForward& args) {
+  const OpCheck check("experts_down_forward", context);
+  if (args.families.empty()) return;
+  const DType operand = args.families[0].activation.dtype;
+  for (const ExpertFamily& family : args.families) check_family(check, family, operand);
+  launch(context, operand, &KernelTable::experts_down_forward, args);
+}
+
+void combine_forward(const Context& context, const CombineForward& args) {
+  const OpCheck check("combine_forward", context);
+  check.that(args.routed || args.shared, "neither routed nor shared experts");
+  check.rank("residual", args.residual, 2);
+  const DType operand = args.routed ? args.routed.dtype : args.shared.dtype;
+  check.operand("routed or shared", operand);
+  const DType scalar = scalar_type(operand);
+  const int64_t tokens = args.residual.dim(0);
+  const int64_t hidden = args.residual.dim(1);
+  check.tensor("residual", args.residual, scalar, {tokens, hidden});
+  check.optional("shared", args.shared, operand, {tokens, hidden});
+  if (args.routed) {
+    check.rank("index", args.index, 2);
+    const Shape slots{tokens, args.index.dim(1)};
+    check.tensor("index", args.index, DType::I32, slots);
+    check.optional("gate", args.gate, scalar, slots);
+    check.tensor("row_of_slot", args.row_of_slot, DType::I32, slots);
+    check.tensor("routed", args.routed, operand, {slots.num_elements(), hidden});
+  }
+  launch(context, operand, &KernelTable::combine_forward, args);
+}
+
+void log_prob_forward(const Context& context, const LogProbForward& args) {
+  const OpCheck check("log_prob_forward", context);
+  check.rank("logits", args.logits, 2);
+  const int64_t rows = args.logits.dim(0);
+  check.tensor("logits", args.logits, scalar_type(args.logits.dtype), args.logits.shape);
+  check.tensor("target", args.target, DType::I32, {rows});
+  check.tensor("log_prob", args.log_prob, args.logits.dtype, {rows});
+  check.optional("argmax", args.argmax, DType::I32, {rows});
+  launch(context, args.logits.dtype, &KernelTable::log_prob_forward, args);
+}
+
+}  // namespace dsmoe::kernels

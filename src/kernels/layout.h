@@ -1,0 +1,123 @@
+// Where the elements of weights and of KV pages lie: the same arithmetic for every backend.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tensor/tensor.h"
+
+namespace dsmoe::kernels {
+
+using tensor::Device;
+using tensor::DType;
+using tensor::Shape;
+using tensor::TensorView;
+
+// A matrix W [n, k] that is the right side of products y[n] = sum_k x[k] W[n, k].
+//
+// row_major: element (n, k) at n * k_size + k; what TMA reads, and what checkpoints hold.
+// panels: 16 outputs side by side so that a vector register holds one k of sixteen outputs,
+// streaming through memory in the order it is used. BF16 keeps k in pairs (one 32-bit lane = k even
+// low, k odd high: also the layout of an AMX tile) and pads k to 32 with zeros; other types pad
+// nothing. n is padded to 16 with zeros.
+enum class WeightLayout : uint8_t { row_major, panels };
+
+constexpr int64_t kPanelWidth = 16;
+
+constexpr int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// Elements along k that one panel stores.
+constexpr int64_t panel_depth(DType dtype, int64_t k) {
+  return dtype == DType::BF16 ? round_up(k, 32) : k;
+}
+
+// Elements of one matrix, padding included.
+constexpr int64_t weight_elements(WeightLayout layout, DType dtype, int64_t n, int64_t k) {
+  return layout == WeightLayout::row_major ? n * k
+                                           : round_up(n, kPanelWidth) * panel_depth(dtype, k);
+}
+
+constexpr int64_t panel_index(DType dtype, int64_t k_size, int64_t n, int64_t k) {
+  const int64_t panel = n / kPanelWidth * (kPanelWidth * panel_depth(dtype, k_size));
+  const int64_t lane = n % kPanelWidth;
+  if (dtype == DType::BF16) return panel + (k / 2) * (2 * kPanelWidth) + lane * 2 + k % 2;
+  return panel + k * kPanelWidth + lane;
+}
+
+constexpr int64_t weight_index(WeightLayout layout, DType dtype, int64_t k_size, int64_t n,
+                               int64_t k) {
+  return layout == WeightLayout::row_major ? n * k_size + k : panel_index(dtype, k_size, n, k);
+}
+
+// `count` matrices of one shape, one behind the other: the experts of a layer, or a single matrix
+// (count 1).
+struct WeightStack {
+  void* data = nullptr;
+  DType dtype = DType::F32;
+  WeightLayout layout = WeightLayout::row_major;
+  Device device = Device::cpu;
+  int64_t count = 0;
+  int64_t n = 0;
+  int64_t k = 0;
+
+  explicit operator bool() const { return data != nullptr; }
+  int64_t matrix_elements() const { return weight_elements(layout, dtype, n, k); }
+  std::size_t matrix_bytes() const {
+    return static_cast<std::size_t>(matrix_elements()) * tensor::size_of(dtype);
+  }
+  std::size_t num_bytes() const { return static_cast<std::size_t>(count) * matrix_bytes(); }
+  void* matrix(int64_t idx) const {
+    return static_cast<char*>(data) + static_cast<std::size_t>(idx) * matrix_bytes();
+  }
+};
+
+// The KV cache of one layer: pages of 64 positions (one attention block). Within a page, per KV
+// head:
+//   keys:   64 rows of head_dim as panels (n = position in the page, k = head dimension)
+//   values: head_dim rows of 64 as panels (n = head dimension, k = position in the page)
+// so that scores and outputs are the same product as any other. Pages start zero-filled, and
+// positions not yet written stay zero. CUDA keeps both row-major [position, head_dim] (layout says
+// which).
+constexpr int64_t kKeyBlock = 64;
+constexpr int64_t kBlocksPerSpan = 8;
+
+struct KvPages {
+  void* keys = nullptr;
+  void* values = nullptr;
+  DType dtype = DType::F32;
+  WeightLayout layout = WeightLayout::panels;
+  Device device = Device::cpu;
+  int64_t num_pages = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;
+
+  int64_t key_head_elements() const { return weight_elements(layout, dtype, kKeyBlock, head_dim); }
+  int64_t value_head_elements() const {
+    return layout == WeightLayout::row_major ? kKeyBlock * head_dim
+                                             : weight_elements(layout, dtype, head_dim, kKeyBlock);
+  }
+  // Element offset of the first element of (page, head).
+  int64_t key_offset(int64_t page, int64_t head) const {
+    return (page * num_kv_heads + head) * key_head_elements();
+  }
+  int64_t value_offset(int64_t page, int64_t head) const {
+    return (page * num_kv_heads + head) * value_head_elements();
+  }
+  // Offset within (page, head) of dimension d at position `slot` of the page.
+  int64_t key_index(int64_t slot, int64_t d) const {
+    return weight_index(layout, dtype, head_dim, slot, d);
+  }
+  int64_t value_index(int64_t slot, int64_t d) const {
+    return layout == WeightLayout::row_major ? slot * head_dim + d
+                                             : panel_index(dtype, kKeyBlock, d, slot);
+  }
+  std::size_t num_bytes() const {
+    return static_cast<std::size_t>(num_pages * num_kv_heads *
+                                    (key_head_elements() + value_head_elements())) *
+           tensor::size_of(dtype);
+  }
+};
+
+}  // namespace dsmoe::kernels

@@ -1,0 +1,35 @@
+// Rotary positions on q and k, and the writing of k and v into the KV cache.
+#pragma once
+
+#include "kernels/context.h"
+#include "kernels/layout.h"
+
+namespace dsmoe::kernels {
+
+// Each row of qkv holds query heads, then key heads, then value heads, each head_dim wide.
+// q and k are rotated (half-split: dimension i pairs with i + head_dim / 2) and rounded; v is
+// rounded.
+struct RopeForward {
+  TensorView qkv;  // [tokens, (heads + 2 * kv_heads) * head_dim] F32 (F64)
+  TensorView cos;  // [positions, head_dim / 2] F32, also when qkv is F64: the table is an input
+  TensorView sin;  // [positions, head_dim / 2] F32
+  TensorView position;  // [tokens] I32, from the start of the document
+  TensorView kv_slot;   // [tokens] I32: page * 64 + place in the page
+  TensorView q;         // [tokens, heads, head_dim], operand type, written
+  KvPages kv;           // written at kv_slot
+};
+void rope_forward(const Context& context, const RopeForward& args);
+
+// Rotates back the gradients of q and k, and rounds all three.
+struct RopeBackward {
+  TensorView d_qkv;  // [tokens, (heads + 2 * kv_heads) * head_dim] F32 (F64)
+  TensorView cos;
+  TensorView sin;
+  TensorView position;  // [tokens] I32
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  TensorView out;  // same shape, operand type, written
+};
+void rope_backward(const Context& context, const RopeBackward& args);
+
+}  // namespace dsmoe::kernels

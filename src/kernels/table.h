@@ -1,0 +1,86 @@
+// The implementation table: one function per op and tier, chosen once at start, printable.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "kernels/balance.h"
+#include "kernels/combine.h"
+#include "kernels/context.h"
+#include "kernels/embedding.h"
+#include "kernels/experts.h"
+#include "kernels/log_prob.h"
+#include "kernels/matmul.h"
+#include "kernels/memory.h"
+#include "kernels/optimizer.h"
+#include "kernels/pack.h"
+#include "kernels/plan.h"
+#include "kernels/rms_norm.h"
+#include "kernels/rope.h"
+#include "kernels/router.h"
+#include "tensor/arena.h"
+
+namespace dsmoe::kernels {
+
+// A tier fills what it implements over a copy of the table below it (amx over v4 over ref), so a
+// slot is never empty. Callers use the checked functions of the op headers, which call through the
+// table of their context.
+struct KernelTable {
+  std::string_view name;  // "ref", "v3", "v4", "amx", "cuda"
+  Device device = Device::cpu;
+  WeightLayout weight_layout = WeightLayout::panels;
+  tensor::Arena::Allocator allocator;  // of the device's memory
+  MemoryOps memory;
+
+  void (*pack_weight)(const Context&, const PackWeight&) = nullptr;
+  void (*embedding_forward)(const Context&, const EmbeddingForward&) = nullptr;
+  void (*rms_norm_forward)(const Context&, const RmsNormForward&) = nullptr;
+  void (*matmul_forward)(const Context&, const MatmulForward&) = nullptr;
+  void (*rope_forward)(const Context&, const RopeForward&) = nullptr;
+  void (*attention_forward)(const Context&, const AttentionForward&) = nullptr;
+  void (*router_forward)(const Context&, const RouterForward&) = nullptr;
+  void (*plan_build)(const Context&, const PlanBuild&) = nullptr;
+  void (*experts_up_forward)(const Context&, const ExpertsUpForward&) = nullptr;
+  void (*experts_down_forward)(const Context&, const ExpertsDownForward&) = nullptr;
+  void (*combine_forward)(const Context&, const CombineForward&) = nullptr;
+  void (*log_prob_forward)(const Context&, const LogProbForward&) = nullptr;
+
+  void (*dispatch_gates)(const Context&, const DispatchGates&) = nullptr;
+  void (*weight_gradient)(const Context&, const WeightGradient&) = nullptr;
+  void (*bias_gradient)(const Context&, const BiasGradient&) = nullptr;
+  void (*round_values)(const Context&, const RoundValues&) = nullptr;
+  void (*experts_down_backward)(const Context&, const ExpertsDownBackward&) = nullptr;
+  void (*experts_up_backward)(const Context&, const ExpertsUpBackward&) = nullptr;
+  void (*router_backward)(const Context&, const RouterBackward&) = nullptr;
+  void (*rms_norm_backward)(const Context&, const RmsNormBackward&) = nullptr;
+  void (*rope_backward)(const Context&, const RopeBackward&) = nullptr;
+  void (*attention_backward)(const Context&, const AttentionBackward&) = nullptr;
+  void (*embedding_backward)(const Context&, const EmbeddingBackward&) = nullptr;
+  void (*cross_entropy_backward)(const Context&, const CrossEntropyBackward&) = nullptr;
+  void (*balance_loss)(const Context&, const BalanceLoss&) = nullptr;
+  void (*router_z_loss)(const Context&, const RouterZLoss&) = nullptr;
+  void (*sum_of_squares)(const Context&, const SumOfSquares&) = nullptr;
+  void (*adamw_step)(const Context&, const AdamwStep&) = nullptr;
+};
+
+// The specification: ref<float> for BF16 and F32, ref<double> for F64.
+const KernelTable& ref_table();
+
+// One line of `dsmoe info`: a tier this program knows, and why it was passed over (empty when it
+// can run here).
+struct Candidate {
+  const KernelTable* table;  // nullptr: not built in
+  std::string_view name;
+  std::string declined;
+};
+
+// CPU tiers, best first, "ref" last.
+std::vector<Candidate> cpu_candidates();
+
+// The first candidate that can run, or the one DSMOE_ISA names; an unknown or impossible name is an
+// Error(usage).
+const KernelTable& select_cpu_table();
+
+}  // namespace dsmoe::kernels

@@ -1,0 +1,50 @@
+// The KV cache: pages of 64 positions for all layers, handed out to sequences.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/context.h"
+#include "kernels/layout.h"
+#include "model/config.h"
+#include "tensor/arena.h"
+
+namespace dsmoe::model {
+
+// One document: the pages that hold its keys and values, and how many positions are filled.
+struct KvSequence {
+  std::vector<int32_t> pages;
+  int64_t length = 0;
+};
+
+class KvCache {
+ public:
+  KvCache(const kernels::Context& context, const ModelConfig& config, kernels::DType operand,
+          int64_t num_pages);
+
+  static int64_t pages_for(int64_t positions) {
+    return (positions + kernels::kKeyBlock - 1) / kernels::kKeyBlock;
+  }
+
+  // Gives the sequence pages for `length` positions; they read as zero until written. Throws
+  // Error(resource) and changes nothing when too few are free.
+  void reserve(KvSequence& sequence, int64_t length);
+  // Forgets positions from `length` on and frees their pages; what remains of the last page reads
+  // as zero.
+  void truncate(KvSequence& sequence, int64_t length);
+
+  const kernels::KvPages& layer(int64_t layer_idx) const { return layers_[layer_idx]; }
+  int64_t num_free_pages() const { return static_cast<int64_t>(free_pages_.size()); }
+  const tensor::Arena& arena() const { return arena_; }
+
+ private:
+  void zero_page(int32_t page);
+  void zero_from(int32_t page, int64_t place);
+
+  kernels::Context context_;
+  tensor::Arena arena_;
+  std::vector<kernels::KvPages> layers_;
+  std::vector<int32_t> free_pages_;  // the next one to hand out is last
+};
+
+}  // namespace dsmoe::model

@@ -1,0 +1,94 @@
+// The language model: embedding, blocks of attention and MoE layer, final norm, head. One forward
+// pass for prefill, chunked prefill, decoding and training.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/function_ref.h"
+#include "model/block.h"
+#include "model/kv_cache.h"
+#include "model/parameters.h"
+#include "model/rope_table.h"
+
+namespace dsmoe::model {
+
+// Weights and tables; unchanging once made, shared by any number of forward passes.
+struct Model {
+  ModelConfig config;
+  DType operand = DType::F32;  // the compute type
+  int64_t context = 0;         // positions the rope table covers
+  tensor::Arena weights{"weights"};
+  ParameterSet parameters;
+  RopeTable rope;
+};
+
+struct ModelOptions {
+  DType operand = DType::F32;
+  int64_t context = 0;  // 0: max_position_embeddings; more is refused unless rope_scaling is set
+  moe::Passes passes = moe::Passes::forward;
+};
+std::unique_ptr<Model> make_model(const Context& context, const ModelConfig& config,
+                                  TensorSource& source, const ModelOptions& options);
+
+// `num_tokens` new tokens at the end of one sequence.
+struct Segment {
+  KvSequence* sequence = nullptr;
+  int64_t num_tokens = 0;
+};
+
+// Called after each block: the layer's routing (its views are empty in a dense layer) and the
+// residual stream.
+using BlockObserver =
+    FunctionRef<void(int64_t layer, const moe::LayerState& state, const TensorView& residual)>;
+
+struct ForwardInput {
+  std::span<const int32_t> tokens;  // of all segments, one after the other
+  std::span<const Segment> segments;
+  int64_t top_k = 0;                          // experts per token; 0: the model's
+  std::span<const int32_t> experts_of_token;  // per token, each at most top_k; empty: top_k for all
+  BlockObserver* observer = nullptr;
+};
+
+// The working memory of forward passes over at most `max_tokens` tokens of at most `max_sequences`
+// sequences.
+class ForwardPass {
+ public:
+  struct Limits {
+    int64_t max_tokens = 0;
+    int64_t max_sequences = 0;
+    int64_t max_top_k = 0;  // 0: the model's
+  };
+  ForwardPass(const Context& context, const Model& model, KvCache& cache, const Limits& limits);
+
+  // Appends the tokens to their sequences. Returns the normalised final hidden states [tokens,
+  // hidden], valid until the next call. On an error the sequences are as before.
+  TensorView run(const ForwardInput& input);
+
+  // logits[r] = head . hidden[r]; any rows of what run() returned.
+  void logits(const TensorView& hidden, const TensorView& out) const;
+
+  const tensor::Arena& arena() const { return arena_; }
+  const Limits& limits() const { return limits_; }
+
+ private:
+  void check(const ForwardInput& input) const;
+  BatchViews upload_batch(const ForwardInput& input);
+  void run_blocks(const ForwardInput& input, const BatchViews& batch);
+  void attention(const BlockWeights& weights, int64_t layer, const BatchViews& batch,
+                 int64_t tokens);
+
+  Context context_;
+  const Model& model_;
+  KvCache& cache_;
+  Limits limits_;
+  tensor::Arena arena_;
+  TensorView residual_;  // [max_tokens, hidden]
+  BlockTape tape_;       // shared by all blocks; its ffn state is one of the next two
+  moe::LayerState moe_state_;
+  moe::LayerState dense_state_;
+  BatchViews batch_;  // at full size
+};
+
+}  // namespace dsmoe::model

@@ -1,0 +1,67 @@
+// The DeepSeekMoE layer: h = u + sum_shared FFN(x) + sum_routed g FFN(x), x = RMSNorm(u), as in the
+// paper, equations 3 to 11; and the mirror image of it for the backward pass.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/experts.h"
+#include "kernels/plan.h"
+#include "kernels/router.h"
+#include "moe/state.h"
+#include "moe/weights.h"
+
+namespace dsmoe::moe {
+
+using kernels::Context;
+
+struct LayerForward {
+  int layer_idx = 0;         // for messages
+  kernels::RouterRule rule;  // top_k slots per token
+  LayerWeights weights;
+  LayerState state;             // the used part; written
+  TensorView x;                 // [tokens, hidden], operand type: the normalised stream
+  TensorView token_range;       // [2] I32 = {0, tokens}
+  TensorView sequence_starts;   // [sequences + 1] I32
+  TensorView experts_of_token;  // [tokens] I32, or absent: rule.top_k each
+  TensorView replayed_index;    // [tokens, top_k] I32, or absent
+  TensorView residual;          // [tokens, hidden] F32: u, becomes h
+};
+
+// Throws Error(input) naming layer and token when a score is not finite.
+void layer_forward(const Context& context, const LayerForward& args);
+
+// Which balance losses act on the router, and how they are scaled (kernels/balance.h).
+struct BalanceRule {
+  double alpha = 0;         // expert level
+  double device_alpha = 0;  // device level
+  double z_alpha = 0;       // router z loss
+  int64_t num_devices = 1;
+  int64_t sequences_per_group = 1;
+  double group_weight = 0;  // 1 / groups of the whole step
+  double token_weight = 0;  // 1 / counted targets of the whole step
+};
+
+struct BalanceLosses {
+  TensorView balance;  // [2] F64, accumulated: expert level, device level
+  TensorView z;        // [1] F64, accumulated
+};
+
+struct LayerBackward {
+  kernels::RouterRule rule;
+  BalanceRule balance;
+  LayerTransposed weights;
+  LayerGradients gradients;  // accumulated; absent ones are not computed
+  LayerState state;          // of the forward pass
+  BackwardState scratch;     // the used part
+  BalanceLosses losses;
+  TensorView x;                // [tokens, hidden], operand type
+  TensorView d_out;            // [tokens, hidden], operand type: gradient of h, rounded
+  TensorView is_counted;       // [tokens] I32: the token's target counts; needed for the z loss
+  TensorView token_range;      // [2] I32
+  TensorView sequence_starts;  // [sequences + 1] I32
+  TensorView d_x;              // [tokens, hidden] F32, written: gradient of x
+};
+
+void layer_backward(const Context& context, const LayerBackward& args);
+
+}  // namespace dsmoe::moe

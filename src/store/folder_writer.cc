@@ -1,0 +1,113 @@
+// Splits tensors into shards, writes them into a staging folder, publishes it with one rename.
+#include "store/folder_writer.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "store/atomic_file.h"
+#include "store/json_cursor.h"
+
+namespace dsmoe::store {
+namespace {
+
+namespace fs = std::filesystem;
+using tensor::TensorSpec;
+
+// "out/" and "out/." name the folder "out".
+fs::path normal_target(const fs::path& target) {
+  fs::path normal = fs::absolute(target).lexically_normal();
+  if (!normal.has_filename()) normal = normal.parent_path();
+  return normal;
+}
+
+std::vector<std::vector<TensorSpec>> split(std::vector<TensorSpec> tensors, uint64_t max_bytes) {
+  std::sort(tensors.begin(), tensors.end(),
+            [](const TensorSpec& a, const TensorSpec& b) { return a.name < b.name; });
+  std::vector<std::vector<TensorSpec>> shards(1);
+  uint64_t filled = 0;
+  for (TensorSpec& spec : tensors) {
+    const uint64_t num_bytes = num_bytes_of(spec);
+    if (!shards.back().empty() && num_bytes > max_bytes - std::min(filled, max_bytes)) {
+      shards.emplace_back();
+      filled = 0;
+    }
+    filled += num_bytes;
+    shards.back().push_back(std::move(spec));
+  }
+  return shards;
+}
+
+}  // namespace
+
+FolderWriter::FolderWriter(const fs::path& target, std::vector<TensorSpec> tensors,
+                           uint64_t max_shard_bytes)
+    : target_(normal_target(target)) {
+  std::error_code error;
+  if (fs::exists(target_, error) &&
+      !(fs::is_directory(target_, error) && fs::is_empty(target_, error))) {
+    fail(ErrorKind::input, "{}: already exists; choose another name or remove it",
+         target_.string());
+  }
+  fs::create_directories(target_.parent_path(), error);  // a failure shows in the next line
+  staging_ = make_temporary_folder(target_);
+  try {
+    std::vector<std::vector<TensorSpec>> shards = split(std::move(tensors), max_shard_bytes);
+    for (std::size_t i = 0; i < shards.size(); ++i) {
+      shard_names_.push_back(shards.size() == 1 ? "model.safetensors"
+                                                : fmt::format("model-{:05}-of-{:05}.safetensors",
+                                                              i + 1, shards.size()));
+      for (const TensorSpec& spec : shards[i]) {
+        total_bytes_ += num_bytes_of(spec);
+        if (!shard_index_.try_emplace(spec.name, i).second) {
+          fail(ErrorKind::input, "{}: two tensors are called {}", target_.string(),
+               in_quotes(spec.name));
+        }
+      }
+      shards_.emplace_back(staging_ / shard_names_.back(), std::move(shards[i]));
+    }
+  } catch (...) {
+    shards_.clear();
+    fs::remove_all(staging_, error);
+    throw;
+  }
+}
+
+FolderWriter::~FolderWriter() {
+  if (committed_) return;
+  shards_.clear();
+  std::error_code ignored;
+  fs::remove_all(staging_, ignored);
+}
+
+void FolderWriter::add_file(const std::string& name, std::string_view bytes) {
+  DSMOE_CHECK(!name.empty() && name.front() != '.' && name.find('/') == std::string::npos,
+              "{} is not a plain name", in_quotes(name));
+  atomic_write_file(staging_ / name, bytes);
+}
+
+SafetensorsWriter& FolderWriter::shard_of(std::string_view name) {
+  const auto found = shard_index_.find(name);
+  DSMOE_CHECK(found != shard_index_.end(), "tensor {} was not declared for {}", in_quotes(name),
+              target_.string());
+  return shards_[found->second];
+}
+
+void FolderWriter::commit() {
+  DSMOE_CHECK(!committed_, "{} is already complete", target_.string());
+  for (SafetensorsWriter& shard : shards_) shard.finish();
+  if (shards_.size() > 1) {
+    Json index = {{"metadata", {{"total_size", total_bytes_}}}, {"weight_map", Json::object()}};
+    for (const auto& [name, shard] : shard_index_) index["weight_map"][name] = shard_names_[shard];
+    add_file("model.safetensors.index.json", index.dump(2) + "\n");
+  }
+  fsync_folder(staging_);
+  if (std::rename(staging_.c_str(), target_.c_str()) != 0) {
+    fail_errno(fmt::format("cannot rename {} to {}", staging_.string(), target_.string()));
+  }
+  committed_ = true;
+  fsync_folder(target_.parent_path());
+}
+
+}  // namespace dsmoe::store

@@ -1,0 +1,133 @@
+// open, fstat, mmap, pread, madvise with every failure named.
+#include "store/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "base/error.h"
+
+namespace dsmoe::store {
+namespace {
+
+// O_NONBLOCK: opening a pipe must not wait for a writer; it has no effect on regular files.
+int open_regular(const std::filesystem::path& path, std::size_t& size) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) fail_errno("cannot open " + path.string());
+  struct stat info {};
+  if (::fstat(descriptor, &info) != 0) {
+    const int code = errno;
+    ::close(descriptor);
+    errno = code;
+    fail_errno("cannot examine " + path.string());
+  }
+  if (!S_ISREG(info.st_mode)) {
+    ::close(descriptor);
+    fail(ErrorKind::input, "{}: expected a regular file, found {}", path.string(),
+         S_ISDIR(info.st_mode) ? "a folder" : "a special file");
+  }
+  size = static_cast<std::size_t>(info.st_size);
+  return descriptor;
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
+  descriptor_ = open_regular(path, size_);
+  if (size_ == 0) return;  // mmap refuses a length of 0
+  void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor_, 0);
+  if (data == MAP_FAILED) {
+    const int code = errno;
+    close();
+    errno = code;
+    fail_errno(fmt::format("cannot map the {} bytes of {}", size_, path.string()));
+  }
+  data_ = static_cast<const std::byte*>(data);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  if (this == &other) return *this;
+  close();
+  path_ = std::move(other.path_);
+  descriptor_ = std::exchange(other.descriptor_, -1);
+  data_ = std::exchange(other.data_, nullptr);
+  size_ = std::exchange(other.size_, 0);
+  return *this;
+}
+
+MappedFile::~MappedFile() { close(); }
+
+void MappedFile::close() noexcept {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (descriptor_ >= 0) ::close(descriptor_);
+  data_ = nullptr;
+  descriptor_ = -1;
+}
+
+void MappedFile::read(std::size_t offset, std::span<std::byte> out) const {
+  while (!out.empty()) {
+    const ssize_t count = ::pread(descriptor_, out.data(), out.size(), static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0)
+      fail_errno(
+          fmt::format("cannot read {} bytes at {} of {}", out.size(), offset, path_.string()));
+    if (count == 0) {
+      fail(ErrorKind::io,
+           "{}: ends at byte {}, it had {} bytes when it was opened; was it changed meanwhile?",
+           path_.string(), offset, size_);
+    }
+    offset += static_cast<std::size_t>(count);
+    out = out.subspan(static_cast<std::size_t>(count));
+  }
+}
+
+void MappedFile::release(std::span<const std::byte> part) const {
+  if (part.empty()) return;
+  DSMOE_CHECK(part.data() >= data_ && part.data() + part.size() <= data_ + size_,
+              "not a part of {}", path_.string());
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::size_t begin = static_cast<std::size_t>(part.data() - data_) / page * page;
+  const std::size_t end = static_cast<std::size_t>(part.data() - data_) + part.size();
+  // A hint: on failure the pages stay, which is slower and not wrong.
+  (void)::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
+}
+
+std::string read_small_file(const std::filesystem::path& path, std::size_t max_bytes) {
+  std::size_t size = 0;
+  const int descriptor = open_regular(path, size);
+  if (size > max_bytes) {
+    ::close(descriptor);
+    fail(ErrorKind::input, "{}: {} bytes, at most {} are expected of such a file", path.string(),
+         size, max_bytes);
+  }
+  std::string text(size, '\0');
+  std::size_t done = 0;
+  while (done < size) {
+    const ssize_t count =
+        ::pread(descriptor, text.data() + done, size - done, static_cast<off_t>(done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      const int code = errno;
+      ::close(descriptor);
+      errno = code;
+      fail_errno("cannot read " + path.string());
+    }
+    if (count == 0) break;
+    done += static_cast<std::size_t>(count);
+  }
+  ::close(descriptor);
+  text.resize(done);
+  return text;
+}
+
+}  // namespace dsmoe::store

@@ -1,0 +1,45 @@
+// Read-only access to a file: mapped for views without a copy, read for copies that cannot fault.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string>
+
+namespace dsmoe::store {
+
+// A regular file, open and mapped. A file that another process shortens while it is mapped faults
+// on access: code that copies anyway should use read(), which reports an error instead.
+class MappedFile {
+ public:
+  // Throws Error(io) if the file cannot be opened, Error(input) if it is not a regular file.
+  explicit MappedFile(const std::filesystem::path& path);
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  ~MappedFile();
+
+  const std::filesystem::path& path() const { return path_; }
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+
+  // Copies the bytes from `offset` on into `out`. Throws Error(io) if the file ends before or the
+  // disk fails.
+  void read(std::size_t offset, std::span<std::byte> out) const;
+
+  // Gives the pages of `part` (a part of bytes()) back to the system; a later access loads them
+  // again.
+  void release(std::span<const std::byte> part) const;
+
+ private:
+  void close() noexcept;
+
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+  const std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+// The whole of a small file. Throws Error(input) if it is longer than `max_bytes`, before reading
+// it.
+std::string read_small_file(const std::filesystem::path& path, std::size_t max_bytes);
+
+}  // namespace dsmoe::store

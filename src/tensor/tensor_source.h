@@ -1,0 +1,19 @@
+// Where stored tensors come from: a checkpoint folder, or numbers made up in memory.
+#pragma once
+
+#include <string>
+
+#include "tensor/tensor.h"
+
+namespace dsmoe::tensor {
+
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+  // The named tensor, row-major, in host memory, perhaps unaligned, valid until released. Unknown
+  // names throw.
+  virtual TensorView tensor(const std::string& name) = 0;
+  virtual void release(const std::string& name) = 0;
+};
+
+}  // namespace dsmoe::tensor
