@@ -200,7 +200,9 @@ TokenDocument encode_document(const Document& document, const Encoder& encoder, 
   };
   bool last_counted = true;
   for (const DocumentPart& part : document.parts) {
-    const std::vector<int32_t> ids = encoder.encode(part.text);
+    const auto& encode =
+        part.rendered && encoder.encode_rendered ? encoder.encode_rendered : encoder.encode;
+    const std::vector<int32_t> ids = encode(part.text);
     for (const int32_t id : ids) append(id, part.counted);
     const bool has_eos = std::find(ids.begin(), ids.end(), encoder.eos) != ids.end();
     if (part.ends_turn && !has_eos) append(encoder.eos, part.counted);

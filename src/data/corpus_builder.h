@@ -17,8 +17,10 @@ namespace dsmoe::data {
 
 // What the corpus needs of a tokenizer.
 struct Encoder {
-  // Ids of a text, without bos and eos added.
+  // Ids of a text, without bos and eos added. "</s>" in it is four characters, not a token.
   std::function<std::vector<int32_t>(std::string_view)> encode;
+  // The same for what a chat template wrote, where "</s>" is a token. Empty: as encode.
+  std::function<std::vector<int32_t>(std::string_view)> encode_rendered;
   int64_t vocab_size = 0;
   std::optional<int32_t> bos;  // absent: documents do not begin with one
   int32_t eos = 0;

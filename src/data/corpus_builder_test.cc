@@ -53,16 +53,19 @@ TEST(EncodeDocument, AssistantTurnsEndWithOneCountedEos) {
 
 TEST(EncodeDocument, DoesNotDoubleWhatATemplateWrote) {
   Encoder encoder = byte_encoder();
-  encoder.encode = [plain = encoder.encode](std::string_view text) {
+  encoder.encode_rendered = [plain = encoder.encode](std::string_view text) {
     std::vector<int32_t> ids = plain(text);
     for (int32_t& id : ids) id = id == '<' + 2 ? 0 : id == '>' + 2 ? 1 : id;
     return ids;
   };
-  const DocumentPart user{.text = "<u", .counted = false};
-  const DocumentPart answer{.text = "a>", .counted = true, .ends_turn = true};
+  const DocumentPart user{.text = "<u", .counted = false, .rendered = true};
+  const DocumentPart answer{.text = "a>", .ends_turn = true, .rendered = true};
   EXPECT_EQ(decode(encode_document({{user, answer}}, encoder, 0).tokens), "<ua>");
-  const DocumentPart newline{.text = "a>\n", .counted = true, .ends_turn = true};
+  const DocumentPart newline{.text = "a>\n", .ends_turn = true, .rendered = true};
   EXPECT_EQ(decode(encode_document({{user, newline, user}}, encoder, 0).tokens), "<ua>\n<u>");
+  // In plain text the same characters are only characters.
+  EXPECT_EQ(encode_document({{{.text = "a>"}}}, encoder, 0).tokens,
+            (std::vector<int32_t>{0, 'a' + 2, '>' + 2, 1}));
 }
 
 class BuildCorpus : public ::testing::Test {

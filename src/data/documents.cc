@@ -156,6 +156,7 @@ class JsonlReader : public DocumentReader {
     } catch (const Error& error) {
       fail(error.kind(), "{}: {}", where, error.what());
     }
+    for (DocumentPart& part : document.parts) part.rendered = true;
   }
 
   std::unique_ptr<ByteStream> stream_;

@@ -22,6 +22,7 @@ struct DocumentPart {
   std::string text;
   bool counted = true;     // its tokens are targets of the loss
   bool ends_turn = false;  // an assistant turn: eos follows if the text does not hold it already
+  bool rendered = false;   // a chat template wrote it: special tokens in it are tokens, not text
 
   friend bool operator==(const DocumentPart&, const DocumentPart&) = default;
 };
@@ -34,7 +35,8 @@ struct ChatMessage {
   std::string role, content;
 };
 
-// Turns the messages of one conversation into its parts, by the chat template of the model.
+// Turns the messages of one conversation into its parts, by the chat template of the model. The
+// reader marks them as rendered.
 using RenderChat = std::function<std::vector<DocumentPart>(std::span<const ChatMessage>)>;
 
 struct ReaderOptions {

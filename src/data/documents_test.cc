@@ -88,7 +88,8 @@ TEST(JsonlDocuments, TextPromptAndMessages) {
   ASSERT_EQ(all.size(), 3u);
   EXPECT_EQ(all[0].parts, (Parts{{"h\xC3\xA9\nllo", true, false}}));
   EXPECT_EQ(all[1].parts, (Parts{{"2 + 2 =", false, false}, {" 4", true, false}}));
-  EXPECT_EQ(all[2].parts, (Parts{{"user: hi", false, false}, {"assistant: ho", true, true}}));
+  EXPECT_EQ(all[2].parts,
+            (Parts{{"user: hi", false, false, true}, {"assistant: ho", true, true, true}}));
 }
 
 TEST(JsonlDocuments, EmptyTextsArePassedOver) {
