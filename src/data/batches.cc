@@ -9,8 +9,8 @@
 namespace dsmoe::data {
 namespace {
 
-// Only every 32nd document's first piece is remembered: 25 MB for 100 million documents.
-constexpr int64_t kStride = 32;
+// Only every 16th document's first piece is remembered: 50 MB for 100 million documents.
+constexpr int64_t kStride = 16;
 
 }  // namespace
 

@@ -124,7 +124,6 @@ TEST(DemoCorpus, HeldOutAdditionsNeverAppear) {
   }
   EXPECT_EQ(unordered.size(), 500u);
   EXPECT_NEAR(swapped, 245, 60);
-  const std::regex pair("(\\d\\d) \\+ (\\d\\d)");
   int additions = 0;
   for (uint64_t i = 0; i < 20000; ++i) {
     for (const uint64_t index : {i, kDemoValidation + i}) {

@@ -18,17 +18,20 @@ DocumentSplit::DocumentSplit(const TokenCorpus& corpus, SplitOptions options)
          options.fraction);
   }
   if (options.fraction == 0) return;
-  int64_t num_chosen = 0;
-  if (corpus.num_documents() >= kFewDocuments) {
-    for (int64_t d = 0; d < corpus.num_documents(); ++d) num_chosen += chosen(d) ? 1 : 0;
-  }
-  if (num_chosen == 0 || num_chosen == corpus.num_documents()) cut_by_tokens();
+  if (corpus.num_documents() >= kFewDocuments) choose_documents();
+  if (chosen_.empty()) cut_by_tokens();
 }
 
-bool DocumentSplit::chosen(int64_t document) const {
-  if (options_.fraction == 0) return false;
+void DocumentSplit::choose_documents() {
   const Rng rng{.seed = options_.seed, .purpose = RngPurpose::data_order, .stream = 1};
-  return rng.uniform_f64(corpus_.content_hash(document)) < options_.fraction;
+  chosen_.resize(static_cast<size_t>(corpus_.num_documents()));
+  int64_t num_chosen = 0;
+  for (int64_t d = 0; d < corpus_.num_documents(); ++d) {
+    const bool chosen = rng.uniform_f64(corpus_.content_hash(d)) < options_.fraction;
+    chosen_[static_cast<size_t>(d)] = chosen;
+    num_chosen += chosen ? 1 : 0;
+  }
+  if (num_chosen == 0 || num_chosen == corpus_.num_documents()) chosen_.clear();
 }
 
 void DocumentSplit::cut_by_tokens() {
@@ -45,7 +48,10 @@ void DocumentSplit::cut_by_tokens() {
 
 TokenRange DocumentSplit::training(int64_t document) const {
   const int64_t length = corpus_.length(document);
-  if (by_document_) return {0, chosen(document) ? 0 : length};
+  if (by_document_) {
+    const bool chosen = !chosen_.empty() && chosen_[static_cast<size_t>(document)];
+    return {0, chosen ? 0 : length};
+  }
   if (document == cut_document_) return {0, cut_offset_};
   return {0, document < cut_document_ ? length : 0};
 }

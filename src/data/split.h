@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "data/token_corpus.h"
 
@@ -33,12 +34,13 @@ class DocumentSplit {
   const TokenCorpus& corpus() const { return corpus_; }
 
  private:
-  bool chosen(int64_t document) const;
+  void choose_documents();
   void cut_by_tokens();
 
   const TokenCorpus& corpus_;
   SplitOptions options_;
   bool by_document_ = true;
+  std::vector<bool> chosen_;  // per document: for validation; empty when none is
   // Without by_document_: everything before token cut_offset_ of document cut_document_ is
   // training.
   int64_t cut_document_ = 0, cut_offset_ = 0;
