@@ -82,7 +82,7 @@ shared-check: build
 	tests/shared/run.sh ../shared
 
 install: build
-	cmake --install build --prefix "$(DESTDIR)$(PREFIX)"
+	cmake --install build --prefix "$(PREFIX)"
 
 format: deps-check
 	tools/check_format.sh --fix

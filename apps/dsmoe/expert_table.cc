@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "store/json_cursor.h"
+
 namespace dsmoe::app {
 namespace {
 
@@ -101,20 +103,23 @@ int terminal_columns() {
 
 std::string quoted_token(std::string_view bytes) {
   std::string text = "\"";
-  for (const char c : bytes) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '\n') {
-      text += "\\n";
-    } else if (c == '\t') {
-      text += "\\t";
-    } else if (c == '"' || c == '\\') {
+  while (!bytes.empty()) {
+    // Part of a character, as byte-level tokens can be, counts as one byte.
+    const auto length = static_cast<std::size_t>(std::max(store::utf8_sequence_length(bytes), 1));
+    const auto byte = static_cast<unsigned char>(bytes[0]);
+    if (length > 1) {
+      text += bytes.substr(0, length);
+    } else if (byte == '\n' || byte == '\t') {
+      text += byte == '\n' ? "\\n" : "\\t";
+    } else if (byte == '"' || byte == '\\') {
       text += '\\';
-      text += c;
-    } else if (byte < 0x20 || byte == 0x7f) {
+      text += bytes[0];
+    } else if (byte < 0x20 || byte >= 0x7f) {
       text += fmt::format("\\x{:02x}", byte);
     } else {
-      text += c;
+      text += bytes[0];
     }
+    bytes.remove_prefix(length);
   }
   return text + "\"";
 }

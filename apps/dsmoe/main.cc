@@ -28,6 +28,7 @@ int run(int argc, char** argv) {
   add_logits(app, action);
   add_eval(app, action);
   add_generate(app, action);
+  add_chat(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {  // --help, --version

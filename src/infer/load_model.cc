@@ -60,9 +60,10 @@ std::unique_ptr<model::Model> load_model(const kernels::Context& context,
     log_info("{}: stored in F16; computing in BF16", folder.string());
   }
   FolderSource source(weights);
-  return model::make_model(
-      context, config, source,
-      {.operand = options.operand.value_or(default_operand(config)), .context = options.context});
+  return model::make_model(context, config, source,
+                           {.operand = options.operand.value_or(default_operand(config)),
+                            .context = options.context,
+                            .passes = options.passes});
 }
 
 }  // namespace dsmoe::infer

@@ -13,6 +13,7 @@ struct LoadOptions {
   std::optional<kernels::DType>
       operand;          // absent: the type the config names (F16 computes in BF16)
   int64_t context = 0;  // 0: max_position_embeddings
+  moe::Passes passes = moe::Passes::forward;
 };
 
 model::ModelConfig read_config(const std::filesystem::path& folder);

@@ -2,11 +2,29 @@
 #include <cstdlib>
 
 #include "base/cpu_features.h"
+#include "kernels/cpu/ops.h"
 #include "kernels/table.h"
 
 namespace dsmoe::kernels {
+namespace {
 
-std::vector<Candidate> cpu_candidates() { return {{&ref_table(), "ref", ""}}; }
+const KernelTable& v3_table() {
+  static const KernelTable table = cpu::make_table<v3::kTier>("v3", ref_table());
+  return table;
+}
+
+const KernelTable& v4_table() {
+  static const KernelTable table = cpu::make_table<v4::kTier>("v4", ref_table());
+  return table;
+}
+
+}  // namespace
+
+std::vector<Candidate> cpu_candidates() {
+  return {{&v4_table(), "v4", why_unavailable(CpuTier::x86_64_v4)},
+          {&v3_table(), "v3", why_unavailable(CpuTier::x86_64_v3)},
+          {&ref_table(), "ref", ""}};
+}
 
 const KernelTable& select_cpu_table() {
   const std::vector<Candidate> candidates = cpu_candidates();
@@ -19,8 +37,7 @@ const KernelTable& select_cpu_table() {
       if (candidate.declined.empty()) return *candidate.table;
     } else if (candidate.name == wanted) {
       if (candidate.declined.empty()) return *candidate.table;
-      fail(ErrorKind::usage, "DSMOE_ISA={}: this tier cannot run here: {}", wanted,
-           candidate.declined);
+      fail(ErrorKind::usage, "DSMOE_ISA={}: this tier cannot run here: {}", wanted, candidate.declined);
     }
   }
   fail(ErrorKind::usage, "DSMOE_ISA={}: no such tier; known tiers: {}", wanted, known);

@@ -1,0 +1,146 @@
+// Tier: the inner loops of one instruction set, as plain functions on plain pointers. Ops divide the work and call them.
+#pragma once
+
+#include <cstdint>
+
+// This header is compiled for instruction sets that the running CPU may lack: data only, nothing to link.
+namespace dsmoe::kernels::cpu {
+
+// What an element is, and with the weight how a product adds up (docs/numerics.md).
+enum class Element : uint8_t { bf16, f32 };
+
+constexpr int64_t kLanes = 16;          // outputs of a panel, lanes of a row reduction
+constexpr int64_t kAttentionKeys = 64;  // keys of a block
+constexpr int64_t kSpanBlocks = 8;      // blocks of a span
+
+enum class Epilogue : uint8_t {
+  assign,      // float out = acc (+ bias)
+  accumulate,  // float out = out + (acc (+ bias))
+  round,       // element out = acc, rounded
+  swiglu,      // element out = silu(acc of weight[0]) * acc of weight[1], rounded
+};
+
+// Rows [row_begin, row_end) times panels [panel_begin, panel_end) of one matrix, or of two side by side (swiglu).
+// Row r reads row_index[r] of x (r itself when null) and writes row r of out.
+struct ProductBlock {
+  const void* x = nullptr;
+  int64_t x_stride = 0;  // elements
+  const int32_t* row_index = nullptr;
+  int64_t row_begin = 0;
+  int64_t row_end = 0;
+  Element x_type = Element::bf16;
+  Element weight_type = Element::bf16;  // decides the order of the sum; out elements are of this type
+  const void* weight[2] = {nullptr, nullptr};
+  int64_t k = 0;
+  int64_t panel_bytes = 0;
+  int64_t panel_begin = 0;
+  int64_t panel_end = 0;
+  int64_t n = 0;  // columns of the whole matrix; the last panel may hold fewer than 16
+  Epilogue epilogue = Epilogue::assign;
+  const float* bias = nullptr;
+  void* out = nullptr;
+  int64_t out_stride = 0;     // elements
+  float* scratch = nullptr;   // kProductScratch floats, 64-byte aligned
+};
+
+constexpr int64_t kProductOperandFloats = 48 * 1024;  // widened rows: a part of the L2 cache
+constexpr int64_t kProductTileFloats = 16 * 1024;     // accumulators
+constexpr int64_t kProductScratch = kProductOperandFloats + kProductTileFloats;
+
+// Queries that share one KV head of one sequence.
+constexpr int kAttendRows = 48;
+struct AttendBlock {
+  Element type = Element::bf16;
+  const void* q = nullptr;
+  void* out = nullptr;
+  const int64_t* row_offset = nullptr;  // [num_rows] first element of the row, in q and in out
+  const int32_t* num_keys = nullptr;    // [num_rows] at least 1
+  int num_rows = 0;                     // at most kAttendRows
+  const void* keys = nullptr;           // of this KV head in page 0
+  const void* values = nullptr;
+  int64_t key_page_bytes = 0;
+  int64_t value_page_bytes = 0;
+  int64_t key_panel_bytes = 0;
+  int64_t value_panel_bytes = 0;
+  const int32_t* pages = nullptr;
+  int64_t head_dim = 0;
+  float scale = 0;
+  float* scratch = nullptr;  // attend_scratch(head_dim) floats, 64-byte aligned
+};
+
+constexpr int64_t attend_scratch(int64_t head_dim) {
+  const int64_t padded = (head_dim + 31) / 32 * 32;
+  return kAttendRows * (3 * padded + 2 * kAttentionKeys);
+}
+
+struct RmsNormRows {
+  const float* x = nullptr;  // [rows, size]
+  const float* weight = nullptr;
+  void* out = nullptr;
+  Element type = Element::bf16;
+  int64_t row_begin = 0;
+  int64_t row_end = 0;
+  int64_t size = 0;
+  float eps = 0;
+};
+
+// One head of one token: d < half pairs with d + half.
+struct RotateHead {
+  const float* head = nullptr;  // [2 * half]
+  const float* cos = nullptr;   // [half]
+  const float* sin = nullptr;
+  int64_t half = 0;
+  float* out = nullptr;  // [2 * half], not rounded
+};
+
+// One token: terms by ascending expert; joins[i] additions of the two topmost partial sums follow term i.
+struct CombineRow {
+  const void* const* routed = nullptr;  // [terms] rows
+  const float* gate = nullptr;          // [terms]
+  const uint8_t* joins = nullptr;       // [terms]
+  int terms = 0;
+  const void* shared = nullptr;  // or null
+  float* residual = nullptr;
+  Element type = Element::bf16;
+  int64_t size = 0;
+};
+constexpr int kMaxPartialSums = 33;  // one per bit of an expert index, and the newest
+
+// 16 rows of a row-major source into one panel; rows outside [lane_begin, lane_end) are left as they are.
+struct PackPanel {
+  const void* source = nullptr;  // row lane_begin; any alignment
+  Element source_type = Element::bf16;
+  Element target_type = Element::bf16;
+  int64_t k = 0;
+  int lane_begin = 0;
+  int lane_end = 0;
+  void* panel = nullptr;
+};
+
+struct MaxAndSum {
+  float max = 0;
+  float sum = 0;  // of exp(s - max)
+};
+
+struct Tier {
+  void (*product)(const ProductBlock&) = nullptr;
+  void (*attend)(const AttendBlock&) = nullptr;
+  void (*rms_norm)(const RmsNormRows&) = nullptr;
+  void (*rotate)(const RotateHead&) = nullptr;
+  void (*combine)(const CombineRow&) = nullptr;
+  void (*pack)(const PackPanel&) = nullptr;
+  void (*widen)(const void* bf16, float* out, int64_t size) = nullptr;
+  void (*round)(const float* x, void* bf16, int64_t size) = nullptr;
+  void (*softmax)(float* s, int64_t size) = nullptr;  // in place
+  void (*sigmoid)(float* s, int64_t size) = nullptr;  // in place
+  MaxAndSum (*max_and_sum)(const float* s, int64_t size) = nullptr;
+};
+
+}  // namespace dsmoe::kernels::cpu
+
+namespace dsmoe::kernels::v3 {
+extern const cpu::Tier kTier;
+}
+namespace dsmoe::kernels::v4 {
+extern const cpu::Tier kTier;
+}

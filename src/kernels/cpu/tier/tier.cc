@@ -1,0 +1,20 @@
+// The tier's table.
+#include "kernels/cpu/tier/leaves.h"
+
+namespace dsmoe::kernels::DSMOE_TIER {
+
+constinit const cpu::Tier kTier{
+    .product = product,
+    .attend = attend,
+    .rms_norm = rms_norm,
+    .rotate = rotate,
+    .combine = combine,
+    .pack = pack,
+    .widen = widen,
+    .round = round,
+    .softmax = softmax,
+    .sigmoid = sigmoid,
+    .max_and_sum = max_and_sum,
+};
+
+}  // namespace dsmoe::kernels::DSMOE_TIER
