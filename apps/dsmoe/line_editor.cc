@@ -3,6 +3,7 @@
 #include "line_editor.h"
 
 #include <poll.h>
+#include <termios.h>
 #include <unistd.h>
 #include <clocale>
 #include <cwchar>
