@@ -49,7 +49,8 @@ std::string TextSide::token_text(int32_t id) const {
 TextSide::Stream::Stream(const TextSide& side) : state_(std::make_unique<State>()) {
   if (side.has_tokenizer()) {
     state_->decoder.emplace(*side.state_->tokenizer,
-                            text::DecodeOptions{.skip_special = text::SkipSpecial::yes});
+                            text::DecodeOptions{.skip_special = text::SkipSpecial::yes,
+                                                .ill_formed = text::IllFormed::replace});
   }
 }
 TextSide::Stream::~Stream() = default;

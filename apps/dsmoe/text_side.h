@@ -30,7 +30,8 @@ class TextSide {
   // The bytes of one token, or its number.
   std::string token_text(int32_t id) const;
 
-  // Turns ids into text as they come; never ends inside a character.
+  // Turns ids into valid UTF-8 as they come: no piece ends inside a character, broken ones are
+  // U+FFFD.
   class Stream {
    public:
     explicit Stream(const TextSide& side);
