@@ -82,6 +82,18 @@ int width_of(const std::vector<Glyph>& glyphs) {
 
 }  // namespace
 
+EchoOff::EchoOff() {
+  termios settings{};
+  if (::tcgetattr(STDIN_FILENO, &settings) != 0) return;
+  saved_ = settings;
+  settings.c_lflag &= ~static_cast<tcflag_t>(ECHO);
+  ::tcsetattr(STDIN_FILENO, TCSADRAIN, &settings);
+}
+
+EchoOff::~EchoOff() {
+  if (saved_) ::tcsetattr(STDIN_FILENO, TCSADRAIN, &*saved_);
+}
+
 LineEditor::LineEditor()
     : is_terminal_(::isatty(STDIN_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1) {
   if (is_terminal_) std::setlocale(LC_CTYPE, "C.UTF-8");  // for the width of characters

@@ -1,12 +1,27 @@
 // Reads lines from a person: editing and history on a terminal, plain lines elsewhere.
 #pragma once
 
+#include <termios.h>
+
 #include <deque>
+#include <optional>
 #include <string>
 
 #include "line_buffer.h"
 
 namespace dsmoe::app {
+
+// While one exists, what is typed does not appear among the answer; it waits for the next line.
+class EchoOff {
+ public:
+  EchoOff();
+  ~EchoOff();
+  EchoOff(const EchoOff&) = delete;
+  EchoOff& operator=(const EchoOff&) = delete;
+
+ private:
+  std::optional<termios> saved_;  // absent: stdin is no terminal
+};
 
 class LineEditor {
  public:
