@@ -1,4 +1,5 @@
-// The ops of the CPU tiers: each divides its work over the threads and leaves the inner loops to a Tier.
+// The ops of the CPU tiers: each divides its work over the threads and leaves the inner loops to a
+// Tier.
 #pragma once
 
 #include "kernels/cpu/tier.h"
@@ -18,23 +19,42 @@ void experts_down_forward(const Tier& tier, const Context& context, const Expert
 void combine_forward(const Tier& tier, const Context& context, const CombineForward& args);
 void log_prob_forward(const Tier& tier, const Context& context, const LogProbForward& args);
 
-// The table of a tier: its ops over those of `below`. The plan is a counting sort of a few thousand integers and stays ref's.
+// The table of a tier: its ops over those of `below`. The plan is a counting sort of a few thousand
+// integers and stays ref's.
 template <const Tier& tier>
 KernelTable make_table(std::string_view name, const KernelTable& below) {
   KernelTable table = below;
   table.name = name;
   table.weight_layout = WeightLayout::panels;
   table.pack_weight = [](const Context& c, const PackWeight& a) { pack_weight(tier, c, a); };
-  table.embedding_forward = [](const Context& c, const EmbeddingForward& a) { embedding_forward(tier, c, a); };
-  table.rms_norm_forward = [](const Context& c, const RmsNormForward& a) { rms_norm_forward(tier, c, a); };
-  table.matmul_forward = [](const Context& c, const MatmulForward& a) { matmul_forward(tier, c, a); };
+  table.embedding_forward = [](const Context& c, const EmbeddingForward& a) {
+    embedding_forward(tier, c, a);
+  };
+  table.rms_norm_forward = [](const Context& c, const RmsNormForward& a) {
+    rms_norm_forward(tier, c, a);
+  };
+  table.matmul_forward = [](const Context& c, const MatmulForward& a) {
+    matmul_forward(tier, c, a);
+  };
   table.rope_forward = [](const Context& c, const RopeForward& a) { rope_forward(tier, c, a); };
-  table.attention_forward = [](const Context& c, const AttentionForward& a) { attention_forward(tier, c, a); };
-  table.router_forward = [](const Context& c, const RouterForward& a) { router_forward(tier, c, a); };
-  table.experts_up_forward = [](const Context& c, const ExpertsUpForward& a) { experts_up_forward(tier, c, a); };
-  table.experts_down_forward = [](const Context& c, const ExpertsDownForward& a) { experts_down_forward(tier, c, a); };
-  table.combine_forward = [](const Context& c, const CombineForward& a) { combine_forward(tier, c, a); };
-  table.log_prob_forward = [](const Context& c, const LogProbForward& a) { log_prob_forward(tier, c, a); };
+  table.attention_forward = [](const Context& c, const AttentionForward& a) {
+    attention_forward(tier, c, a);
+  };
+  table.router_forward = [](const Context& c, const RouterForward& a) {
+    router_forward(tier, c, a);
+  };
+  table.experts_up_forward = [](const Context& c, const ExpertsUpForward& a) {
+    experts_up_forward(tier, c, a);
+  };
+  table.experts_down_forward = [](const Context& c, const ExpertsDownForward& a) {
+    experts_down_forward(tier, c, a);
+  };
+  table.combine_forward = [](const Context& c, const CombineForward& a) {
+    combine_forward(tier, c, a);
+  };
+  table.log_prob_forward = [](const Context& c, const LogProbForward& a) {
+    log_prob_forward(tier, c, a);
+  };
   return table;
 }
 

@@ -1,6 +1,6 @@
 // Projections and experts: lists of products, divided over the threads by what they cost.
-#include "kernels/cpu/ops.h"
 #include "kernels/cpu/products.h"
+#include "kernels/cpu/ops.h"
 
 namespace dsmoe::kernels::cpu {
 namespace {
@@ -134,7 +134,8 @@ void experts_up_forward(const Tier& tier, const Context& context, const ExpertsU
   run_products(tier, context, each_expert(args.families, make_block));
 }
 
-void experts_down_forward(const Tier& tier, const Context& context, const ExpertsDownForward& args) {
+void experts_down_forward(const Tier& tier, const Context& context,
+                          const ExpertsDownForward& args) {
   const auto make_block = [&](const ExpertFamily& family, int64_t expert) {
     ProductBlock block = expert_block(family, family.down, expert);
     block.x = family.activation.data;

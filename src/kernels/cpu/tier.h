@@ -1,9 +1,11 @@
-// Tier: the inner loops of one instruction set, as plain functions on plain pointers. Ops divide the work and call them.
+// Tier: the inner loops of one instruction set, as plain functions on plain pointers. Ops divide
+// the work and call them.
 #pragma once
 
 #include <cstdint>
 
-// This header is compiled for instruction sets that the running CPU may lack: data only, nothing to link.
+// This header is compiled for instruction sets that the running CPU may lack: data only, nothing to
+// link.
 namespace dsmoe::kernels::cpu {
 
 // What an element is, and with the weight how a product adds up (docs/numerics.md).
@@ -20,8 +22,8 @@ enum class Epilogue : uint8_t {
   swiglu,      // element out = silu(acc of weight[0]) * acc of weight[1], rounded
 };
 
-// Rows [row_begin, row_end) times panels [panel_begin, panel_end) of one matrix, or of two side by side (swiglu).
-// Row r reads row_index[r] of x (r itself when null) and writes row r of out.
+// Rows [row_begin, row_end) times panels [panel_begin, panel_end) of one matrix, or of two side by
+// side (swiglu). Row r reads row_index[r] of x (r itself when null) and writes row r of out.
 struct ProductBlock {
   const void* x = nullptr;
   int64_t x_stride = 0;  // elements
@@ -29,7 +31,8 @@ struct ProductBlock {
   int64_t row_begin = 0;
   int64_t row_end = 0;
   Element x_type = Element::bf16;
-  Element weight_type = Element::bf16;  // decides the order of the sum; out elements are of this type
+  Element weight_type =
+      Element::bf16;  // decides the order of the sum; out elements are of this type
   const void* weight[2] = {nullptr, nullptr};
   int64_t k = 0;
   int64_t panel_bytes = 0;
@@ -39,8 +42,8 @@ struct ProductBlock {
   Epilogue epilogue = Epilogue::assign;
   const float* bias = nullptr;
   void* out = nullptr;
-  int64_t out_stride = 0;     // elements
-  float* scratch = nullptr;   // kProductScratch floats, 64-byte aligned
+  int64_t out_stride = 0;    // elements
+  float* scratch = nullptr;  // kProductScratch floats, 64-byte aligned
 };
 
 constexpr int64_t kProductOperandFloats = 48 * 1024;  // widened rows: a part of the L2 cache
@@ -93,7 +96,8 @@ struct RotateHead {
   float* out = nullptr;  // [2 * half], not rounded
 };
 
-// One token: terms by ascending expert; joins[i] additions of the two topmost partial sums follow term i.
+// One token: terms by ascending expert; joins[i] additions of the two topmost partial sums follow
+// term i.
 struct CombineRow {
   const void* const* routed = nullptr;  // [terms] rows
   const float* gate = nullptr;          // [terms]
@@ -106,7 +110,8 @@ struct CombineRow {
 };
 constexpr int kMaxPartialSums = 33;  // one per bit of an expert index, and the newest
 
-// 16 rows of a row-major source into one panel; rows outside [lane_begin, lane_end) are left as they are.
+// 16 rows of a row-major source into one panel; rows outside [lane_begin, lane_end) are left as
+// they are.
 struct PackPanel {
   const void* source = nullptr;  // row lane_begin; any alignment
   Element source_type = Element::bf16;
@@ -144,3 +149,8 @@ extern const cpu::Tier kTier;
 namespace dsmoe::kernels::v4 {
 extern const cpu::Tier kTier;
 }
+namespace dsmoe::kernels::amx {
+extern const cpu::Tier kTier;
+// Both types bf16, at least one row and one panel.
+void product_bf16(const cpu::ProductBlock& args);
+}  // namespace dsmoe::kernels::amx

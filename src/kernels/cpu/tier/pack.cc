@@ -1,4 +1,5 @@
-// Sixteen rows of a checkpoint tensor into one panel: a transposition of 32-bit words, with conversion.
+// Sixteen rows of a checkpoint tensor into one panel: a transposition of 32-bit words, with
+// conversion.
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/tier/leaves.h"
 
@@ -40,8 +41,9 @@ void pack_elements(const PackPanel& args, int64_t k_begin) {
   }
 }
 
-// Sixteen rows of a strip of k, side by side: rows of a matrix often lie a multiple of 4096 bytes apart, all in one set of
-// the cache, where gathering from them directly would evict each line before its next use.
+// Sixteen rows of a strip of k, side by side: rows of a matrix often lie a multiple of 4096 bytes
+// apart, all in one set of the cache, where gathering from them directly would evict each line
+// before its next use.
 constexpr int64_t kStripBytes = 64;
 
 struct Strip {
@@ -70,7 +72,9 @@ int64_t pack_strips(const PackPanel& args) {
   for (; begin + kStrip <= args.k; begin += kStrip) {
     Strip strip;
     for (int64_t row = 0; row < 16; ++row) {
-      std::memcpy(strip.rows[row], static_cast<const char*>(args.source) + (row * args.k + begin) * kElement, kStripBytes);
+      std::memcpy(strip.rows[row],
+                  static_cast<const char*>(args.source) + (row * args.k + begin) * kElement,
+                  kStripBytes);
     }
     for (int64_t k = 0; k < kStrip; k += 2) {
       F32x16 even, odd;
@@ -92,7 +96,8 @@ int64_t pack_strips(const PackPanel& args) {
 void pack(const PackPanel& args) {
   int64_t done = 0;
   if (args.lane_begin == 0 && args.lane_end == 16) {
-    done = args.source_type == Element::bf16 ? pack_strips<Element::bf16>(args) : pack_strips<Element::f32>(args);
+    done = args.source_type == Element::bf16 ? pack_strips<Element::bf16>(args)
+                                             : pack_strips<Element::f32>(args);
   }
   pack_elements(args, done);
 }
