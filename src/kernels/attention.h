@@ -21,4 +21,24 @@ struct AttentionForward {
 };
 void attention_forward(const Context& context, const AttentionForward& args);
 
+// Every sequence must be whole: its first query is at position 0. Query blocks are 64 positions
+// like key blocks. With M, L the softmax maximum and sum over all keys of a query (M by blocks, L
+// by spans as in the forward pass):
+//   p = exp(s - M) / L,  D = row_sum(d_out * out),  ds = (p * (dp - D)) * scale,  dp = d_out . v
+//   dq = sum over key blocks ds k;  dk = sum over heads of the group, then query blocks, ds q;  dv
+//   likewise p d_out
+// where p and ds are rounded to the operand type when they enter a product, and each sum is one
+// chain.
+struct AttentionBackward {
+  TensorView q;  // [tokens, heads, head_dim]
+  KvPages kv;
+  TensorView q_starts;    // [sequences + 1] I32
+  TensorView page_table;  // [sequences, max_pages] I32
+  float scale = 0;
+  TensorView out;    // [tokens, heads, head_dim]: the forward pass's result
+  TensorView d_out;  // [tokens, heads, head_dim], operand type
+  TensorView d_qkv;  // [tokens, (heads + 2 * kv_heads) * head_dim] F32 (F64), written
+};
+void attention_backward(const Context& context, const AttentionBackward& args);
+
 }  // namespace dsmoe::kernels

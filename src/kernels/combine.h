@@ -3,19 +3,31 @@
 #pragma once
 
 #include "kernels/context.h"
+#include "kernels/matmul.h"
 #include "kernels/plan.h"
 
 namespace dsmoe::kernels {
 
-// residual[t] = residual[t] + ((tree over chosen experts of gate * routed) + shared[t]).
+// out[t] = (tree over chosen experts of gate * routed) + shared[t], assigned or added to what is
+// there (the residual stream). With absent gates (1 each) and Store::assign it is the adjoint of
+// dispatch: the input gradient of the experts.
 struct CombineForward {
   TensorView index;        // [tokens, top_k] I32; absent with routed: no routed experts
-  TensorView gate;         // [tokens, top_k] F32 (F64)
+  TensorView gate;         // [tokens, top_k] F32 (F64); absent: 1
   TensorView row_of_slot;  // [tokens, top_k] I32, from the plan
   TensorView routed;       // [rows, hidden], operand type, or absent
   TensorView shared;       // [tokens, hidden], operand type, or absent
-  TensorView residual;     // [tokens, hidden] F32 (F64), read and written
+  TensorView residual;     // [tokens, hidden] F32 (F64), written
+  Store store = Store::accumulate;
 };
 void combine_forward(const Context& context, const CombineForward& args);
+
+// gate_of_row[row_of_slot[slot]] = gate[slot]: gates in the order of the plan's rows.
+struct DispatchGates {
+  TensorView gate;         // [tokens, top_k] F32 (F64)
+  TensorView row_of_slot;  // [tokens, top_k] I32
+  TensorView gate_of_row;  // [tokens * top_k] F32 (F64), written
+};
+void dispatch_gates(const Context& context, const DispatchGates& args);
 
 }  // namespace dsmoe::kernels

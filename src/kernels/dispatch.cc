@@ -20,8 +20,11 @@ void pack_weight(const Context& context, const PackWeight& args) {
   const OpCheck check("pack_weight", context);
   check.rank("source", args.source, 2);
   check.that(args.source.device == Device::cpu, "source must lie in host memory");
-  check.that(args.source.dim(1) == args.target.k, "source and target differ in k");
-  check.that(0 <= args.row_begin && args.row_begin + args.source.dim(0) <= args.target.n,
+  const bool transposed = args.order == PackOrder::transposed;
+  check.that(args.source.dim(1) == (transposed ? args.target.n : args.target.k),
+             "source and target differ in the number of columns");
+  check.that(0 <= args.row_begin && args.row_begin + args.source.dim(0) <=
+                                        (transposed ? args.target.k : args.target.n),
              "the rows do not fit into the target");
   check.that(0 <= args.matrix_idx && args.matrix_idx < args.target.count,
              "no such matrix in the target");
@@ -122,6 +125,7 @@ void router_forward(const Context& context, const RouterForward& args) {
   check.optional("selection_bias", args.selection_bias, scalar, {experts});
   check.optional("experts_of_token", args.experts_of_token, DType::I32, {tokens});
   check.optional("replayed_index", args.replayed_index, DType::I32, {tokens, rule.top_k});
+  check.optional("logits", args.logits, scalar, {tokens, experts});
   check.tensor("affinity", args.affinity, scalar, {tokens, experts});
   check.tensor("index", args.index, DType::I32, {tokens, rule.top_k});
   check.tensor("gate", args.gate, scalar, {tokens, rule.top_k});
@@ -157,6 +161,8 @@ void check_family(const OpCheck& check, const ExpertFamily& family, DType operan
   check.optional("token_of_row", family.token_of_row, DType::I32, {rows});
   check.tensor("activation", family.activation, operand, {rows, width});
   check.tensor("out", family.out, operand, {rows, hidden});
+  check.optional("gate_product", family.gate_product, operand, {rows, width});
+  check.optional("up_product", family.up_product, operand, {rows, width});
 }
 
 }  // namespace
@@ -195,7 +201,7 @@ void combine_forward(const Context& context, const CombineForward& args) {
     check.rank("index", args.index, 2);
     const Shape slots{tokens, args.index.dim(1)};
     check.tensor("index", args.index, DType::I32, slots);
-    check.tensor("gate", args.gate, scalar, slots);
+    check.optional("gate", args.gate, scalar, slots);
     check.tensor("row_of_slot", args.row_of_slot, DType::I32, slots);
     check.tensor("routed", args.routed, operand, {slots.num_elements(), hidden});
   }

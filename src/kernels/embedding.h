@@ -13,4 +13,12 @@ struct EmbeddingForward {
 };
 void embedding_forward(const Context& context, const EmbeddingForward& args);
 
+// d_table[id] += d_out[t], tokens ascending.
+struct EmbeddingBackward {
+  TensorView ids;      // [tokens] I32
+  TensorView d_out;    // [tokens, hidden] F32 (F64)
+  TensorView d_table;  // [vocabulary, hidden] F32 (F64), accumulated
+};
+void embedding_backward(const Context& context, const EmbeddingBackward& args);
+
 }  // namespace dsmoe::kernels

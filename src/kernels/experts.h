@@ -19,6 +19,10 @@ struct ExpertFamily {
   TensorView token_of_row;  // [rows] I32; absent: row r is token r
   TensorView activation;    // [rows, width], operand type: silu(gate x) * (up x), rounded
   TensorView out;           // [rows, hidden], operand type: down activation, rounded
+  // Kept for the backward pass, in training only (absent otherwise): the products before SwiGLU,
+  // rounded.
+  TensorView gate_product;  // [rows, width], operand type
+  TensorView up_product;    // [rows, width], operand type
 };
 
 // activation = silu(x Wg^T) * (x Wu^T). Families run side by side.
@@ -33,5 +37,39 @@ struct ExpertsDownForward {
   std::span<const ExpertFamily> families;
 };
 void experts_down_forward(const Context& context, const ExpertsDownForward& args);
+
+// The same experts on the way back. Weights are transposed: products run over the other dimension.
+struct ExpertFamilyBackward {
+  WeightStack gate_transposed;   // count x [hidden, width]
+  WeightStack up_transposed;     // count x [hidden, width]
+  WeightStack down_transposed;   // count x [width, hidden]
+  TensorView offsets;            // [count + 1] I32
+  TensorView token_of_row;       // [rows] I32, or absent
+  TensorView gate_of_row;        // [rows] F32 (F64); absent: 1 (shared experts)
+  TensorView activation;         // [rows, width], kept by the forward pass, like the next two
+  TensorView gate_product;       // [rows, width]
+  TensorView up_product;         // [rows, width]
+  TensorView scaled_activation;  // [rows, width], operand type, written: gate_of_row * activation;
+                                 // absent with gate_of_row
+  TensorView d_gate_of_row;      // [rows] F32 (F64), written; absent with gate_of_row
+  TensorView d_gate_product;     // [rows, width], operand type, written
+  TensorView d_up_product;       // [rows, width], operand type, written
+  TensorView d_x;                // [rows, hidden], operand type, written by experts_up_backward
+};
+
+// With a = d_out[token] W_down (not scaled by the gate): d_gate_of_row = row_sum(a * activation);
+// d_activation = gate * a; then through SwiGLU, with s = sigmoid(g): d_up = d_activation * silu(g),
+// d_gate = (d_activation * u) * (s * fma(g, 1 - s, 1)).
+struct ExpertsDownBackward {
+  TensorView d_out;  // [tokens, hidden], operand type: gradient of the layer's output, rounded
+  std::span<const ExpertFamilyBackward> families;
+};
+void experts_down_backward(const Context& context, const ExpertsDownBackward& args);
+
+// d_x = d_gate_product W_gate + d_up_product W_up: one chain, gate first; rounded.
+struct ExpertsUpBackward {
+  std::span<const ExpertFamilyBackward> families;
+};
+void experts_up_backward(const Context& context, const ExpertsUpBackward& args);
 
 }  // namespace dsmoe::kernels

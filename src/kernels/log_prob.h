@@ -14,4 +14,15 @@ struct LogProbForward {
 };
 void log_prob_forward(const Context& context, const LogProbForward& args);
 
+// Cross-entropy: d_logits = (softmax - one-hot(target)) * scale, rounded; zero where the target is
+// not counted.
+struct CrossEntropyBackward {
+  TensorView logits;    // [rows, vocabulary] F32 (F64)
+  TensorView target;    // [rows] I32; -1: not counted
+  double scale = 0;     // 1 / counted targets of the whole step
+  TensorView log_prob;  // [rows] F32 (F64), written
+  TensorView d_logits;  // [rows, vocabulary], operand type, written
+};
+void cross_entropy_backward(const Context& context, const CrossEntropyBackward& args);
+
 }  // namespace dsmoe::kernels

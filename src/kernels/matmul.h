@@ -21,4 +21,38 @@ struct MatmulForward {
 };
 void matmul_forward(const Context& context, const MatmulForward& args);
 
+// The input gradient of y = x W^T is a product too: matmul_forward of dy (rounded) with the
+// transposed weight [k, n].
+
+// dW += dy^T x over the rows of each matrix: the weight gradient of dense layers (count 1) and of
+// experts. One chain per element, continued in d_weight: sequences ascending, rows ascending,
+// blocks restarting zero-padded at each sequence. x is BF16, F32 or F64; dy has the type of x, or
+// F32 beside BF16 (then the fp32 rule holds: the router).
+struct WeightGradient {
+  TensorView dy;                // [.., n]
+  TensorView dy_of_row;         // [rows] I32: row r reads dy[dy_of_row[r]]; absent: dy[r]
+  TensorView x;                 // [.., k]
+  TensorView x_of_row;          // [rows] I32; absent: x[r]
+  TensorView sequence_offsets;  // [count, sequences + 1] I32: rows of (matrix, sequence)
+  TensorView
+      slot_of_matrix;  // [count] I32: where in d_weight, -1: not wanted; absent: matrix m in slot m
+  TensorView d_weight;  // [slots, n, k] F32 (F64), accumulated
+};
+void weight_gradient(const Context& context, const WeightGradient& args);
+
+// d_bias[n] += dy[., n]: per sequence one chain from zero, sequences added in order.
+struct BiasGradient {
+  TensorView dy;               // [tokens, n], operand type
+  TensorView sequence_starts;  // [sequences + 1] I32
+  TensorView d_bias;           // [n] F32 (F64), accumulated
+};
+void bias_gradient(const Context& context, const BiasGradient& args);
+
+// Rounding of a gradient that enters a product.
+struct RoundValues {
+  TensorView x;    // F32 (F64)
+  TensorView out;  // same shape, operand type
+};
+void round_values(const Context& context, const RoundValues& args);
+
 }  // namespace dsmoe::kernels

@@ -14,4 +14,16 @@ struct RmsNormForward {
 };
 void rms_norm_forward(const Context& context, const RmsNormForward& args);
 
+// With y = x * inv: d_x += inv * (d_out * weight - y * (row_sum((d_out * weight) * y) / hidden)).
+struct RmsNormBackward {
+  TensorView x;       // [tokens, hidden] F32 (F64)
+  TensorView weight;  // [hidden]
+  double eps = 1e-6;
+  TensorView d_out;            // [tokens, hidden] F32 (F64)
+  TensorView sequence_starts;  // [sequences + 1] I32
+  TensorView d_x;       // [tokens, hidden] F32 (F64), accumulated: the residual stream's gradient
+  TensorView d_weight;  // [hidden] F32 (F64), accumulated; absent: not wanted
+};
+void rms_norm_backward(const Context& context, const RmsNormBackward& args);
+
 }  // namespace dsmoe::kernels

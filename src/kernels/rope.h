@@ -20,4 +20,16 @@ struct RopeForward {
 };
 void rope_forward(const Context& context, const RopeForward& args);
 
+// Rotates back the gradients of q and k, and rounds all three.
+struct RopeBackward {
+  TensorView d_qkv;  // [tokens, (heads + 2 * kv_heads) * head_dim] F32 (F64)
+  TensorView cos;
+  TensorView sin;
+  TensorView position;  // [tokens] I32
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  TensorView out;  // same shape, operand type, written
+};
+void rope_backward(const Context& context, const RopeBackward& args);
+
 }  // namespace dsmoe::kernels

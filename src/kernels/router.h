@@ -37,11 +37,25 @@ struct RouterForward {
   TensorView experts_of_token;  // [tokens] I32, each in [0, top_k]; absent: top_k for all
   TensorView
       replayed_index;    // [tokens, top_k] I32: take this choice, compute its gates; absent: choose
+  TensorView logits;     // [tokens, experts] F32 (F64), written; absent: not wanted
   TensorView affinity;   // [tokens, experts] F32 (F64), written
   TensorView index;      // [tokens, top_k] I32, written
   TensorView gate;       // [tokens, top_k] F32 (F64), written
   TensorView bad_token;  // [1] I32, written: lowest token with a non-finite logit, or -1
 };
 void router_forward(const Context& context, const RouterForward& args);
+
+// From the gates' gradients to the logits'. The choice itself is constant.
+struct RouterBackward {
+  RouterRule rule;
+  TensorView affinity;       // [tokens, experts]
+  TensorView index;          // [tokens, top_k]
+  TensorView row_of_slot;    // [tokens, top_k]
+  TensorView d_gate_of_row;  // [tokens * top_k] F32 (F64)
+  TensorView
+      d_affinity;       // [tokens, experts] F32 (F64): what the balance losses add; absent: nothing
+  TensorView d_logits;  // [tokens, experts] F32 (F64), written
+};
+void router_backward(const Context& context, const RouterBackward& args);
 
 }  // namespace dsmoe::kernels

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
+#include "kernels/balance.h"
 #include "kernels/combine.h"
 #include "kernels/context.h"
 #include "kernels/embedding.h"
@@ -13,6 +14,7 @@
 #include "kernels/log_prob.h"
 #include "kernels/matmul.h"
 #include "kernels/memory.h"
+#include "kernels/optimizer.h"
 #include "kernels/pack.h"
 #include "kernels/plan.h"
 #include "kernels/rms_norm.h"
@@ -44,6 +46,23 @@ struct KernelTable {
   void (*experts_down_forward)(const Context&, const ExpertsDownForward&) = nullptr;
   void (*combine_forward)(const Context&, const CombineForward&) = nullptr;
   void (*log_prob_forward)(const Context&, const LogProbForward&) = nullptr;
+
+  void (*dispatch_gates)(const Context&, const DispatchGates&) = nullptr;
+  void (*weight_gradient)(const Context&, const WeightGradient&) = nullptr;
+  void (*bias_gradient)(const Context&, const BiasGradient&) = nullptr;
+  void (*round_values)(const Context&, const RoundValues&) = nullptr;
+  void (*experts_down_backward)(const Context&, const ExpertsDownBackward&) = nullptr;
+  void (*experts_up_backward)(const Context&, const ExpertsUpBackward&) = nullptr;
+  void (*router_backward)(const Context&, const RouterBackward&) = nullptr;
+  void (*rms_norm_backward)(const Context&, const RmsNormBackward&) = nullptr;
+  void (*rope_backward)(const Context&, const RopeBackward&) = nullptr;
+  void (*attention_backward)(const Context&, const AttentionBackward&) = nullptr;
+  void (*embedding_backward)(const Context&, const EmbeddingBackward&) = nullptr;
+  void (*cross_entropy_backward)(const Context&, const CrossEntropyBackward&) = nullptr;
+  void (*balance_loss)(const Context&, const BalanceLoss&) = nullptr;
+  void (*router_z_loss)(const Context&, const RouterZLoss&) = nullptr;
+  void (*sum_of_squares)(const Context&, const SumOfSquares&) = nullptr;
+  void (*adamw_step)(const Context&, const AdamwStep&) = nullptr;
 };
 
 // The specification: ref<float> for BF16 and F32, ref<double> for F64.

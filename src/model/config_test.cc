@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 #include <set>
 #include <sstream>
 
@@ -101,6 +102,134 @@ TEST(Config, TensorNamesAndShapes) {
   EXPECT_EQ(shapes.at("model.layers.1.mlp.experts.4.down_proj.weight"), Shape({40, 7}));
   EXPECT_EQ(shapes.at("model.layers.1.mlp.shared_experts.up_proj.weight"), Shape({14, 40}));
   EXPECT_EQ(shapes.at("model.layers.1.mlp.shared_experts.down_proj.weight"), Shape({40, 14}));
+}
+
+TEST(Config, ShippedSizes) {
+  const ModelConfig two = shipped("deepseek-moe-2b");
+  EXPECT_EQ(two.num_moe_layers(), 9);
+  EXPECT_NEAR(static_cast<double>(two.num_parameters()), 2.0e9, 0.1e9);  // as the paper prints
+  EXPECT_NEAR(static_cast<double>(two.num_active_parameters()), 0.3e9, 0.05e9);
+  EXPECT_NEAR(static_cast<double>(shipped("small").num_parameters()), 4.7e6, 0.2e6);
+  EXPECT_LT(shipped("tiny").num_parameters(), 200'000);
+}
+
+TEST(Config, DefaultsOfThePublishedClass) {
+  const ModelConfig config =
+      parse(parse_json(R"({"model_type":"deepseek","vocab_size":10,"hidden_size":8,
+    "num_hidden_layers":1,"num_attention_heads":2,"intermediate_size":4})",
+                       "t"));
+  EXPECT_EQ(config.num_key_value_heads, 2);
+  EXPECT_EQ(config.head_dim, 4);
+  EXPECT_EQ(config.aux_loss_alpha, 0.001);
+  EXPECT_TRUE(config.seq_aux);
+  EXPECT_FALSE(config.norm_topk_prob);
+  EXPECT_EQ(config.moe_layer_freq, 1);
+  EXPECT_EQ(config.first_k_dense_replace, 0);
+  EXPECT_EQ(config.rms_norm_eps, 1e-6);
+  EXPECT_EQ(config.rope_theta, 10000.0);
+  EXPECT_EQ(config.torch_dtype, DType::F32);
+  EXPECT_EQ(config.num_moe_layers(), 0);
+  EXPECT_FALSE(config.bos_token_id.has_value());
+}
+
+// GigaChat-20B-A3B: grouped heads, explicit head_dim, large theta.
+TEST(Config, GroupedHeadsWithExplicitHeadDim) {
+  const ModelConfig config =
+      parse(parse_json(R"({"model_type":"deepseek","architectures":["DeepseekForCausalLM"],
+    "vocab_size":128256,"hidden_size":1792,"num_hidden_layers":28,"num_attention_heads":16,"num_key_value_heads":8,
+    "head_dim":128,"intermediate_size":14336,"moe_intermediate_size":1792,"n_routed_experts":64,"n_shared_experts":2,
+    "num_experts_per_tok":6,"first_k_dense_replace":1,"rope_theta":1400000.0,"max_position_embeddings":131072,
+    "dtype":"bfloat16","eos_token_id":[128001,128009],"rope_scaling":null})",
+                       "t"));
+  EXPECT_EQ(config.q_width(), 2048);
+  EXPECT_EQ(config.kv_width(), 1024);
+  EXPECT_EQ(config.kv_bytes_per_token(DType::BF16), 2 * 28 * 1024 * 2);
+  EXPECT_EQ(config.eos_token_ids, (std::vector<int64_t>{128001, 128009}));
+  const Json saved = config.to_json();
+  EXPECT_EQ(saved["head_dim"], 128);
+  EXPECT_EQ(saved["model_type"], "deepseek");
+  EXPECT_EQ(saved["torch_dtype"], "bfloat16");
+  EXPECT_EQ(saved["eos_token_id"], Json::array({128001, 128009}));
+  for (const auto& spec : expected_tensors(config)) {
+    const bool is_o = spec.name.ends_with("o_proj.weight");
+    EXPECT_TRUE(!is_o || spec.shape == Shape({1792, 2048})) << spec.name;
+  }
+}
+
+TEST(Config, LayerKinds) {
+  const ModelConfig config = parse(
+      changed(small(), R"({"num_hidden_layers":9,"first_k_dense_replace":3,"moe_layer_freq":2})"));
+  std::string kinds;
+  for (int layer = 0; layer < 9; ++layer) kinds += config.is_moe_layer(layer) ? 'M' : 'd';
+  EXPECT_EQ(kinds, "ddddMdMdM");
+}
+
+TEST(Config, RopeSpellings) {
+  const auto rope = [](const char* patch) { return parse(changed(small(), patch)); };
+  ModelConfig config = rope(R"({"rope_scaling":{"type":"linear","factor":4}})");
+  EXPECT_EQ(config.rope_kind, RopeKind::linear);
+  EXPECT_EQ(config.rope_factor, 4.0);
+  config = rope(R"({"rope_scaling":{"rope_type":"dynamic","type":"dynamic","factor":2.5}})");
+  EXPECT_EQ(config.rope_kind, RopeKind::dynamic);
+  EXPECT_EQ(config.to_json()["rope_scaling"], Json({{"type", "dynamic"}, {"factor", 2.5}}));
+  config = rope(R"({"rope_parameters":{"rope_type":"default","rope_theta":5e5}})");
+  EXPECT_EQ(config.rope_kind, RopeKind::plain);
+  EXPECT_EQ(config.rope_theta, 5e5);
+  config = rope(
+      R"({"rope_theta":7,"rope_parameters":{"rope_type":"linear","factor":2,"rope_theta":7.0}})");
+  EXPECT_EQ(config.rope_kind, RopeKind::linear);
+  EXPECT_EQ(config.rope_theta, 7.0);
+  EXPECT_TRUE(rope("{}").to_json()["rope_scaling"].is_null());
+}
+
+TEST(Config, SavedAndReadBackIsTheSame) {
+  const std::vector<Json> sources = {
+      small(), changed(small(), R"({"n_routed_experts":null,"n_shared_experts":null,
+               "num_experts_per_tok":null,"moe_intermediate_size":null,"tie_word_embeddings":true,"pad_token_id":3})"),
+      changed(
+          small(),
+          R"({"model_type":"dsmoe","scoring_func":"sigmoid","topk_method":"noaux_tc","n_routed_experts":6,
+               "n_group":3,"topk_group":2,"routed_scaling_factor":2.5,"norm_topk_prob":true,"eos_token_id":[1,2]})"),
+      changed(small(),
+              R"({"unknown":{"a":[1,2.5,"x"]},"use_cache":true,"transformers_version":"4.36.0",
+               "pretraining_tp":1,"attention_dropout":0.0,"rms_norm_eps":1e-05,"rope_theta":1.4e6})")};
+  for (const Json& source : sources) {
+    const Json saved = parse(source).to_json();
+    EXPECT_EQ(parse(saved).to_json().dump(2), saved.dump(2));
+    for (const auto& [key, value] : source.items())
+      EXPECT_EQ(saved.value(key, Json("absent")), value) << key;
+  }
+}
+
+TEST(Config, SavedAsDeepseekOnlyWithinTheReleasedOptions) {
+  const Json plain =
+      parse(changed(small(), R"({"model_type":"dsmoe","auto_map":{"AutoConfig":"x.Y"}})"))
+          .to_json();
+  EXPECT_EQ(plain["model_type"], "deepseek");
+  EXPECT_EQ(plain["architectures"], Json::array({"DeepseekForCausalLM"}));
+  EXPECT_FALSE(plain.contains("topk_method"));
+  EXPECT_TRUE(plain.contains("auto_map"));
+  for (const char* beyond :
+       {R"({"scoring_func":"sigmoid"})", R"({"topk_method":"noaux_tc"})",
+        R"({"routed_scaling_factor":2})", R"({"quantization_config":{"quant_method":"dsmoe"}})",
+        R"({"topk_method":"group_limited_greedy","n_group":5,"topk_group":4})"}) {
+    Json json = changed(
+        changed(small(), R"({"model_type":"dsmoe","auto_map":{"AutoConfig":"x.Y"}})"), beyond);
+    const Json saved = parse(json).to_json();
+    EXPECT_EQ(saved["model_type"], "dsmoe") << beyond;
+    EXPECT_EQ(saved["architectures"], Json::array({"DsmoeForCausalLM"}));
+    EXPECT_FALSE(saved.contains("auto_map"));
+    json["model_type"] = "deepseek";
+    EXPECT_THROW(parse(json), Error) << beyond;
+  }
+}
+
+TEST(Config, ProgramsAreCheckedToo) {
+  ModelConfig config = parse(small());
+  EXPECT_NO_THROW(config.check("t"));
+  config.num_experts_per_tok = 6;
+  EXPECT_THROW(config.check("t"), Error);
+  EXPECT_THROW(ModelConfig().check("t"), Error);
 }
 
 }  // namespace

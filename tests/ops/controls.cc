@@ -147,12 +147,13 @@ void combine_slot_order(const Context&, const CombineForward& args) {
     float sum = 0;
     for (int64_t slot = t * top_k; slot < (t + 1) * top_k; ++slot) {
       const int32_t row = args.row_of_slot.as<int32_t>()[slot];
-      if (row >= 0)
-        sum =
-            sum + args.gate.as<float>()[slot] * args.routed.as<float>()[row * hidden + i % hidden];
+      if (row < 0) continue;
+      const float y = args.routed.as<float>()[row * hidden + i % hidden];
+      sum = sum + (args.gate ? args.gate.as<float>()[slot] * y : y);
     }
     if (args.shared) sum = sum + args.shared.as<float>()[i];
-    args.residual.as<float>()[i] = args.residual.as<float>()[i] + sum;
+    float& h = args.residual.as<float>()[i];
+    h = args.store == Store::assign ? sum : h + sum;
   }
 }
 

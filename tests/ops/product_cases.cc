@@ -65,14 +65,17 @@ class MatmulCase : public OpCase {
 struct PackShape {
   int64_t n, k, rows, row_begin;
   DType source;
+  kernels::PackOrder order = kernels::PackOrder::as_stored;
 };
 
 class PackCase : public OpCase {
  public:
-  PackCase(const Variant& variant, const PackShape& shape) : OpCase(variant) {
+  PackCase(const Variant& variant, const PackShape& shape) : OpCase(variant), order_(shape.order) {
+    const bool transposed = shape.order == kernels::PackOrder::transposed;
     // 2^-126: half of the numbers are denormal and must be flushed.
-    source_ = random(shape.source, {shape.rows, shape.k},
-                     {.stream = 1, .scale = 0x1p-126, .precision = shape.source});
+    source_ =
+        random(shape.source, transposed ? Shape{shape.rows, shape.n} : Shape{shape.rows, shape.k},
+               {.stream = 1, .scale = 0x1p-126, .precision = shape.source});
     target_ = {.dtype = variant.operand,
                .layout = WeightLayout::panels,
                .count = 2,
@@ -84,8 +87,11 @@ class PackCase : public OpCase {
   }
   void run(const Context& context) override {
     clear(view_);
-    kernels::pack_weight(
-        context, {.source = source_, .target = target_, .matrix_idx = 1, .row_begin = row_begin_});
+    kernels::pack_weight(context, {.source = source_,
+                                   .target = target_,
+                                   .matrix_idx = 1,
+                                   .row_begin = row_begin_,
+                                   .order = order_});
   }
   int64_t num_rows() const override { return 0; }
   bool has_bound(std::size_t) const override { return false; }
@@ -95,6 +101,7 @@ class PackCase : public OpCase {
   TensorView source_, view_;
   WeightStack target_;
   int64_t row_begin_;
+  kernels::PackOrder order_;
 };
 
 struct RouterShape {
@@ -181,6 +188,7 @@ class RouterCase : public OpCase {
 
 struct ExpertsShape {
   int64_t tokens, experts, top_k, hidden, width, shared_width;
+  enum { inference, training } phase = inference;
 };
 
 // Routed experts through a plan, and a fused shared one, side by side.
@@ -196,6 +204,7 @@ class ExpertsCase : public OpCase {
     if (shape.shared_width > 0) {
       add_family(1, shape.shared_width, tokens_, 20, ints({0, static_cast<int32_t>(tokens_)}), {});
     }
+    if (half == Half::up && shape.phase == ExpertsShape::training) keep_products();
   }
   void run(const Context& context) override {
     for (const Output& output : outputs_) clear(output.view);
@@ -217,9 +226,10 @@ class ExpertsCase : public OpCase {
       const int32_t row = row_of_slot_[token * shape_.top_k + slot];
       if (row >= 0) append(outputs_[0].view, row);
     }
-    if (outputs_.size() > 1) append(outputs_[1].view, token);
+    if (families_.size() > 1) append(outputs_[1].view, token);
     return all;
   }
+  bool has_bound(std::size_t idx) const override { return idx < families_.size(); }
   // Inputs are normal: |x . w| terms sum to at most hidden * 5 * 5 * scale, far above what occurs;
   // silu has slope <= 1.1.
   std::vector<double> bound(std::size_t idx, const OpCase& exact, const OpCase&) const override {
@@ -286,6 +296,13 @@ class ExpertsCase : public OpCase {
     families_.push_back(family);
   }
 
+  void keep_products() {
+    for (ExpertFamily& family : families_) {
+      family.gate_product = output("gate_product", variant_.operand, family.activation.shape);
+      family.up_product = output("up_product", variant_.operand, family.activation.shape);
+    }
+  }
+
   // Inputs of the down product: by token, so that a token alone meets the same numbers.
   TensorView activations(int64_t rows, int64_t width, uint32_t stream, bool routed) {
     const int64_t per_token = routed ? shape_.top_k : 1;
@@ -348,6 +365,10 @@ void add_product_cases(std::vector<OpEntry>& cases) {
     pack((type + "_whole").c_str(), {48, 64, 48, 0, source});
     pack((type + "_odd").c_str(), {45, 33, 45, 0, source});
     pack((type + "_stacked").c_str(), {60, 35, 21, 13, source});
+    using enum kernels::PackOrder;
+    pack((type + "_transposed").c_str(), {48, 64, 64, 0, source, transposed});
+    pack((type + "_transposed_odd").c_str(), {45, 33, 33, 0, source, transposed});
+    pack((type + "_transposed_stacked").c_str(), {37, 60, 22, 13, source, transposed});
     pack((type + "_no_rows").c_str(), {60, 35, 0, 13, source});
   }
   pack("F64", {20, 9, 20, 0, DType::F64});
@@ -394,6 +415,7 @@ void add_product_cases(std::vector<OpEntry>& cases) {
   experts("odd", {6, 5, 3, 41, 23, 37});
   experts("no_shared", {5, 6, 2, 33, 17, 0});
   experts("uneven", {60, 3, 2, 70, 31, 50});
+  experts("training", {7, 5, 2, 40, 35, 20, ExpertsShape::training});
   experts("many_rows", {150, 4, 2, 40, 35, 20});
 }
 

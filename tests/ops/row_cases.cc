@@ -149,7 +149,7 @@ class RopeCase : public OpCase {
 
 struct CombineShape {
   int64_t tokens, experts, top_k, hidden;
-  enum { both, routed_only, shared_only } kind = both;
+  enum { both, routed_only, shared_only, gradient } kind = both;
 };
 
 class CombineCase : public OpCase {
@@ -157,7 +157,10 @@ class CombineCase : public OpCase {
   CombineCase(const Variant& variant, const CombineShape& shape) : OpCase(variant), shape_(shape) {
     const int64_t tokens = rows_of(shape.tokens);
     if (shape.kind != CombineShape::shared_only) add_routed(tokens);
-    if (shape.kind != CombineShape::routed_only) {
+    if (shape.kind == CombineShape::gradient) {
+      args_.gate = {};
+      args_.store = kernels::Store::assign;
+    } else if (shape.kind != CombineShape::routed_only) {
       args_.shared = random(variant.operand, {tokens, shape.hidden}, {.stream = 3, .by_row = true});
     }
     before_ = random(scalar(), {tokens, shape.hidden},
@@ -187,7 +190,8 @@ class CombineCase : public OpCase {
       const int64_t start = random_below(5, global, shape_.experts);
       // 7 is prime to the numbers of experts used: top_k different ones, not in order.
       for (int64_t slot = 0; slot < top_k; ++slot) {
-        const bool absent = slot > 0 && random_below(6, global * top_k + slot, 4) == 0;
+        const bool absent = (slot > 0 || shape_.kind == CombineShape::gradient) &&
+                            random_below(6, global * top_k + slot, 4) == 0;
         index.push_back(absent ? -1 : static_cast<int32_t>((start + 7 * slot) % shape_.experts));
         row_of_slot.push_back(absent ? -1 : static_cast<int32_t>(t * top_k + (slot + t) % top_k));
       }
@@ -304,6 +308,8 @@ void add_row_cases(std::vector<OpEntry>& cases) {
   add<CombineCase>(cases, "combine_forward", "shared_only",
                    CombineShape{3, 0, 0, 37, CombineShape::shared_only});
   add<CombineCase>(cases, "combine_forward", "many_tokens", CombineShape{70, 64, 6, 130});
+  add<CombineCase>(cases, "combine_forward", "gradient",
+                   CombineShape{30, 9, 2, 45, CombineShape::gradient});
   add<LogProbCase>(cases, "log_prob_forward", "odd", RowsShape{9, 203, 3});
   add<LogProbCase>(cases, "log_prob_forward", "short", RowsShape{2, 3, 30});
   add<LogProbCase>(cases, "log_prob_forward", "long", RowsShape{5, 4111, 8});

@@ -128,6 +128,8 @@ void experts_up_forward(const Tier& tier, const Context& context, const ExpertsU
     block.row_index = family.token_of_row ? family.token_of_row.as<int32_t>() : nullptr;
     block.epilogue = Epilogue::swiglu;
     block.out = family.activation.data;
+    block.kept[0] = family.gate_product.data;
+    block.kept[1] = family.up_product.data;
     block.out_stride = family.gate.n;
     return block;
   };

@@ -1,6 +1,7 @@
 // The router: one product, then scores, selection and gates of each token by itself.
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "kernels/cpu/ops.h"
@@ -128,6 +129,7 @@ void router_forward(const Tier& tier, const Context& context, const RouterForwar
   block.out = args.affinity.data;
   block.out_stride = args.centroids.n;
   run_product(tier, context, block);
+  if (args.logits) std::memcpy(args.logits.data, args.affinity.data, args.affinity.num_bytes());
 
   int32_t& bad_token = args.bad_token.as<int32_t>()[0];
   bad_token = -1;

@@ -95,13 +95,15 @@ class CombineTerms {
     std::sort(slots, slots + count_, [&](int a, int b) { return expert[a] < expert[b]; });
     for (int i = 0; i < count_; ++i) {
       routed_[i] = static_cast<const char*>(args.routed.data) + row[slots[i]] * row_bytes;
-      gate_[i] = args.gate.as<float>()[t * top_k + slots[i]];
+      if (args.gate) gate_[i] = args.gate.as<float>()[t * top_k + slots[i]];
     }
     plan_joins(expert, slots);
+    has_gates_ = static_cast<bool>(args.gate);
   }
 
   CombineRow row() const {
-    return {.routed = routed_, .gate = gate_, .joins = joins_, .terms = count_};
+    return {
+        .routed = routed_, .gate = has_gates_ ? gate_ : nullptr, .joins = joins_, .terms = count_};
   }
 
  private:
@@ -127,6 +129,7 @@ class CombineTerms {
   }
 
   int count_ = 0;
+  bool has_gates_ = false;
   const void* routed_[kMaxTerms];
   float gate_[kMaxTerms];
   uint8_t joins_[kMaxTerms];
@@ -203,6 +206,7 @@ void combine_forward(const Tier& tier, const Context& context, const CombineForw
           row.shared =
               args.shared ? static_cast<const char*>(args.shared.data) + t * row_bytes : nullptr;
           row.residual = args.residual.as<float>() + t * hidden;
+          row.add_to_residual = args.store == Store::accumulate;
           row.type = type;
           row.size = hidden;
           tier.combine(row);

@@ -42,8 +42,9 @@ struct ProductBlock {
   Epilogue epilogue = Epilogue::assign;
   const float* bias = nullptr;
   void* out = nullptr;
-  int64_t out_stride = 0;    // elements
-  float* scratch = nullptr;  // kProductScratch floats, 64-byte aligned
+  int64_t out_stride = 0;              // elements
+  void* kept[2] = {nullptr, nullptr};  // swiglu: both products, rounded, laid out like out; or null
+  float* scratch = nullptr;            // kProductScratch floats, 64-byte aligned
 };
 
 constexpr int64_t kProductOperandFloats = 48 * 1024;  // widened rows: a part of the L2 cache
@@ -100,11 +101,12 @@ struct RotateHead {
 // term i.
 struct CombineRow {
   const void* const* routed = nullptr;  // [terms] rows
-  const float* gate = nullptr;          // [terms]
+  const float* gate = nullptr;          // [terms]; null: 1 each
   const uint8_t* joins = nullptr;       // [terms]
   int terms = 0;
   const void* shared = nullptr;  // or null
   float* residual = nullptr;
+  bool add_to_residual = true;
   Element type = Element::bf16;
   int64_t size = 0;
 };
@@ -122,6 +124,19 @@ struct PackPanel {
   void* panel = nullptr;
 };
 
+// Rows of a source become consecutive k of one panel: the panel's outputs are columns of the
+// source.
+struct PackColumns {
+  const void* source = nullptr;  // first row, first column of the panel; any alignment
+  int64_t source_stride = 0;     // elements
+  int64_t rows = 0;
+  int64_t k_begin = 0;  // where the first row goes
+  int columns = 0;      // of the panel, at most 16
+  Element source_type = Element::bf16;
+  Element target_type = Element::bf16;
+  void* panel = nullptr;
+};
+
 struct MaxAndSum {
   float max = 0;
   float sum = 0;  // of exp(s - max)
@@ -134,6 +149,7 @@ struct Tier {
   void (*rotate)(const RotateHead&) = nullptr;
   void (*combine)(const CombineRow&) = nullptr;
   void (*pack)(const PackPanel&) = nullptr;
+  void (*pack_columns)(const PackColumns&) = nullptr;
   void (*widen)(const void* bf16, float* out, int64_t size) = nullptr;
   void (*round)(const float* x, void* bf16, int64_t size) = nullptr;
   void (*softmax)(float* s, int64_t size) = nullptr;  // in place

@@ -1,5 +1,6 @@
 // Attention of one query head at a time: blocks of 64 keys, spans of 8 blocks, spans merged
 // ascending.
+#include <algorithm>
 #include <vector>
 
 #include "kernels/ref/ref.h"
@@ -94,6 +95,172 @@ void attention_forward(const Context&, const AttentionForward& args) {
       for (int64_t t = starts[s]; t < starts[s + 1]; ++t) {
         const int64_t num_keys = int64_t{args.position.as<int32_t>()[t]} + 1;
         for (int64_t h = 0; h < args.q.dim(1); ++h) attend<Operand>(args, pages, num_keys, t, h);
+      }
+    }
+  });
+}
+
+namespace {
+
+// Softmax statistics of one query, with the sums of the forward pass.
+template <class S>
+struct RowStatistics {
+  S max = 0;
+  S sum = 0;
+  S d_dot_out = 0;  // D = row_sum(d_out * out)
+};
+
+// All numbers of one (sequence, head): probabilities and score gradients [n, n] for keys up to the
+// query.
+template <class Operand>
+class HeadBackward {
+ public:
+  using S = Scalar<Operand>;
+
+  HeadBackward(const AttentionBackward& args, int64_t sequence, int64_t head)
+      : args_(args),
+        heads_(args.q.dim(1)),
+        head_dim_(args.kv.head_dim),
+        head_(head),
+        kv_head_(head / (heads_ / args.kv.num_kv_heads)),
+        first_token_(args.q_starts.as<int32_t>()[sequence]),
+        size_(args.q_starts.as<int32_t>()[sequence + 1] - first_token_),
+        pages_(args.page_table.as<int32_t>() + sequence * args.page_table.dim(1)),
+        p_(size_ * size_, S(0)),
+        ds_(size_ * size_, S(0)) {
+    for (int64_t t = 0; t < size_; ++t) fill_row(t);
+  }
+
+  // dq[t][d], one chain over the key blocks.
+  S d_query(int64_t t, int64_t d) const {
+    S acc = 0;
+    for (int64_t block = 0; block <= t; block += kKeyBlock) {
+      acc = product<Operand>(
+          acc, kKeyBlock,
+          [&](int64_t j) { return widen(round_to<Operand>(at(ds_, t, block + j))); },
+          [&](int64_t j) { return block + j < size_ ? key(block + j, d) : S(0); });
+    }
+    return acc;
+  }
+
+  // Continues the chains of dk[j][d] and dv[j][d] over the query blocks.
+  S d_key(int64_t j, int64_t d, S acc) const {
+    return over_queries(ds_, j, acc, [&](int64_t t) { return query(t, d); });
+  }
+  S d_value(int64_t j, int64_t d, S acc) const {
+    return over_queries(p_, j, acc, [&](int64_t t) { return widen(row(args_.d_out, t)[d]); });
+  }
+
+ private:
+  const Operand* row(const TensorView& view, int64_t t) const {
+    return view.as<Operand>() + ((first_token_ + t) * heads_ + head_) * head_dim_;
+  }
+  S query(int64_t t, int64_t d) const { return widen(row(args_.q, t)[d]); }
+  S key(int64_t j, int64_t d) const {
+    const auto* keys = static_cast<const Operand*>(args_.kv.keys) +
+                       args_.kv.key_offset(pages_[j / kKeyBlock], kv_head_);
+    return widen(keys[args_.kv.key_index(j % kKeyBlock, d)]);
+  }
+  S value(int64_t j, int64_t d) const {
+    const auto* values = static_cast<const Operand*>(args_.kv.values) +
+                         args_.kv.value_offset(pages_[j / kKeyBlock], kv_head_);
+    return widen(values[args_.kv.value_index(j % kKeyBlock, d)]);
+  }
+  S at(const std::vector<S>& matrix, int64_t t, int64_t j) const {
+    return t < size_ && j < size_ ? matrix[t * size_ + j] : S(0);
+  }
+
+  template <class Factor>
+  S over_queries(const std::vector<S>& matrix, int64_t j, S acc, Factor&& factor) const {
+    for (int64_t block = j / kKeyBlock * kKeyBlock; block < size_; block += kKeyBlock) {
+      acc = product<Operand>(
+          acc, kKeyBlock,
+          [&](int64_t i) { return widen(round_to<Operand>(at(matrix, block + i, j))); },
+          [&](int64_t i) { return block + i < size_ ? factor(block + i) : S(0); });
+    }
+    return acc;
+  }
+
+  // The maximum and the sum over keys 0 .. t, spans merged as in the forward pass.
+  RowStatistics<S> statistics(int64_t t, const std::vector<S>& s) const {
+    Partial<S> total;
+    for (int64_t span_begin = 0; span_begin <= t; span_begin += kKeyBlock * kBlocksPerSpan) {
+      Partial<S> span;
+      for (int64_t block = span_begin;
+           block <= t && block < span_begin + kKeyBlock * kBlocksPerSpan; block += kKeyBlock) {
+        const int64_t count = std::min(kKeyBlock, t + 1 - block);
+        const S max = larger(span.max, row_max<S>(count, [&](int64_t j) { return s[block + j]; }));
+        const S correction = exp(span.max - max);
+        span.sum = fma(span.sum, correction,
+                       row_sum<S>(count, [&](int64_t j) { return exp(s[block + j] - max); }));
+        span.max = max;
+      }
+      if (span_begin == 0) {
+        total = span;
+      } else {
+        merge(total, span);
+      }
+    }
+    const Operand* out = row(args_.out, t);
+    const Operand* d_out = row(args_.d_out, t);
+    return {.max = total.max, .sum = total.sum, .d_dot_out = row_sum<S>(head_dim_, [&](int64_t d) {
+                                                  return widen(d_out[d]) * widen(out[d]);
+                                                })};
+  }
+
+  void fill_row(int64_t t) {
+    std::vector<S> s(t + 1);
+    for (int64_t j = 0; j <= t; ++j) {
+      const S dot = product<Operand>(
+          0, head_dim_, [&](int64_t d) { return query(t, d); },
+          [&](int64_t d) { return key(j, d); });
+      s[j] = dot * S(args_.scale);
+    }
+    const RowStatistics<S> stats = statistics(t, s);
+    for (int64_t j = 0; j <= t; ++j) {
+      const S p = exp(s[j] - stats.max) / stats.sum;
+      const S dp = product<Operand>(
+          0, head_dim_, [&](int64_t d) { return widen(row(args_.d_out, t)[d]); },
+          [&](int64_t d) { return value(j, d); });
+      p_[t * size_ + j] = p;
+      ds_[t * size_ + j] = (p * (dp - stats.d_dot_out)) * S(args_.scale);
+    }
+  }
+
+  const AttentionBackward& args_;
+  int64_t heads_, head_dim_, head_, kv_head_, first_token_, size_;
+  const int32_t* pages_;
+  std::vector<S> p_;   // [n, n], 0 above the diagonal
+  std::vector<S> ds_;  // [n, n]
+};
+
+}  // namespace
+
+void attention_backward(const Context&, const AttentionBackward& args) {
+  with_operand(args.q.dtype, [&]<class Operand>() {
+    using S = Scalar<Operand>;
+    const int64_t heads = args.q.dim(1);
+    const int64_t kv_heads = args.kv.num_kv_heads;
+    const int64_t head_dim = args.kv.head_dim;
+    const int32_t* starts = args.q_starts.as<int32_t>();
+    const auto target = [&](int64_t token, int64_t head) {
+      return args.d_qkv.as<S>() + (token * (heads + 2 * kv_heads) + head) * head_dim;
+    };
+    for (int64_t s = 0; s + 1 < args.q_starts.dim(0); ++s) {
+      for (int64_t head = 0; head < heads; ++head) {
+        const HeadBackward<Operand> backward(args, s, head);
+        const int64_t kv_head = head / (heads / kv_heads);
+        const bool first_of_group = head % (heads / kv_heads) == 0;
+        for (int64_t t = 0; t < starts[s + 1] - starts[s]; ++t) {
+          S* d_query = target(starts[s] + t, head);
+          S* d_key = target(starts[s] + t, heads + kv_head);
+          S* d_value = target(starts[s] + t, heads + kv_heads + kv_head);
+          for (int64_t d = 0; d < head_dim; ++d) {
+            d_query[d] = backward.d_query(t, d);
+            d_key[d] = backward.d_key(t, d, first_of_group ? S(0) : d_key[d]);
+            d_value[d] = backward.d_value(t, d, first_of_group ? S(0) : d_value[d]);
+          }
+        }
       }
     }
   });

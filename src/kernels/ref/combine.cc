@@ -1,6 +1,7 @@
 // The binary tree over expert indices, written as the recursion that defines it.
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <optional>
 #include <vector>
 
@@ -50,7 +51,7 @@ void combine_forward(const Context&, const CombineForward& args) {
           if (row < 0) continue;
           const int32_t expert = args.index.as<int32_t>()[slot];
           const S y = widen(args.routed.as<Operand>()[row * hidden + i]);
-          terms.push_back({expert, args.gate.as<S>()[slot] * y});
+          terms.push_back({expert, args.gate ? args.gate.as<S>()[slot] * y : y});
           last_expert = std::max(last_expert, expert);
         }
         const int64_t leaves = std::bit_ceil(static_cast<uint64_t>(last_expert) + 1);
@@ -60,10 +61,25 @@ void combine_forward(const Context&, const CombineForward& args) {
           sum = sum ? *sum + shared : shared;
         }
         S& h = residual[t * hidden + i];
-        if (sum) h = h + *sum;
+        if (args.store == Store::assign) {
+          h = sum.value_or(S(0));
+        } else if (sum) {
+          h = h + *sum;
+        }
       }
     }
   });
+}
+
+void dispatch_gates(const Context&, const DispatchGates& args) {
+  const std::size_t element = tensor::size_of(args.gate.dtype);
+  for (int64_t slot = 0; slot < args.gate.num_elements(); ++slot) {
+    const int32_t row = args.row_of_slot.as<int32_t>()[slot];
+    if (row < 0) continue;
+    std::memcpy(static_cast<char*>(args.gate_of_row.data) + static_cast<std::size_t>(row) * element,
+                static_cast<const char*>(args.gate.data) + static_cast<std::size_t>(slot) * element,
+                element);
+  }
 }
 
 }  // namespace dsmoe::kernels::ref

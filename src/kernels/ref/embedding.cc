@@ -15,4 +15,16 @@ void embedding_forward(const Context&, const EmbeddingForward& args) {
   });
 }
 
+void embedding_backward(const Context&, const EmbeddingBackward& args) {
+  with_operand(args.d_out.dtype, [&]<class S>() {
+    if constexpr (!std::is_same_v<S, Bf16>) {
+      const int64_t hidden = args.d_out.dim(1);
+      for (int64_t t = 0; t < args.ids.dim(0); ++t) {
+        S* row = args.d_table.as<S>() + args.ids.as<int32_t>()[t] * hidden;
+        for (int64_t i = 0; i < hidden; ++i) row[i] = row[i] + args.d_out.as<S>()[t * hidden + i];
+      }
+    }
+  });
+}
+
 }  // namespace dsmoe::kernels::ref

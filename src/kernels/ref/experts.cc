@@ -1,4 +1,6 @@
 // SwiGLU experts, row by row: only rows that the plan lists are computed.
+#include <vector>
+
 #include "kernels/ref/ref.h"
 #include "kernels/ref/scalar.h"
 
@@ -7,12 +9,12 @@ namespace {
 
 // body(expert, row, token) for every row of the family.
 template <class Body>
-void for_each_row(const ExpertFamily& family, Body&& body) {
-  const int32_t* offsets = family.offsets.as<int32_t>();
-  const int32_t* token_of_row = family.token_of_row ? family.token_of_row.as<int32_t>() : nullptr;
-  for (int64_t expert = 0; expert < family.gate.count; ++expert) {
-    for (int64_t row = offsets[expert]; row < offsets[expert + 1]; ++row) {
-      body(expert, row, token_of_row != nullptr ? token_of_row[row] : row);
+void for_each_row(const TensorView& offsets, const TensorView& token_of_row, Body&& body) {
+  const int32_t* first_row = offsets.as<int32_t>();
+  const int32_t* token = token_of_row ? token_of_row.as<int32_t>() : nullptr;
+  for (int64_t expert = 0; expert + 1 < offsets.dim(0); ++expert) {
+    for (int64_t row = first_row[expert]; row < first_row[expert + 1]; ++row) {
+      body(expert, row, token != nullptr ? token[row] : row);
     }
   }
 }
@@ -26,14 +28,19 @@ void experts_up_forward(const Context&, const ExpertsUpForward& args) {
     for (const ExpertFamily& family : args.families) {
       const int64_t width = family.gate.n;
       auto* activation = family.activation.as<Operand>();
-      for_each_row(family, [&](int64_t expert, int64_t row, int64_t token) {
-        const Operand* x_row = x + token * family.gate.k;
-        for (int64_t n = 0; n < width; ++n) {
-          const S gate = dot(x_row, family.gate, expert, n);
-          const S up = dot(x_row, family.up, expert, n);
-          activation[row * width + n] = round_to<Operand>(silu(gate) * up);
-        }
-      });
+      for_each_row(
+          family.offsets, family.token_of_row, [&](int64_t expert, int64_t row, int64_t token) {
+            const Operand* x_row = x + token * family.gate.k;
+            for (int64_t n = 0; n < width; ++n) {
+              const S gate = dot(x_row, family.gate, expert, n);
+              const S up = dot(x_row, family.up, expert, n);
+              activation[row * width + n] = round_to<Operand>(silu(gate) * up);
+              if (family.gate_product) {
+                family.gate_product.as<Operand>()[row * width + n] = round_to<Operand>(gate);
+                family.up_product.as<Operand>()[row * width + n] = round_to<Operand>(up);
+              }
+            }
+          });
     }
   });
 }
@@ -43,10 +50,67 @@ void experts_down_forward(const Context&, const ExpertsDownForward& args) {
     with_operand(family.activation.dtype, [&]<class Operand>() {
       const auto* activation = family.activation.as<Operand>();
       auto* out = family.out.as<Operand>();
-      for_each_row(family, [&](int64_t expert, int64_t row, int64_t) {
+      for_each_row(family.offsets, family.token_of_row, [&](int64_t expert, int64_t row, int64_t) {
         for (int64_t n = 0; n < family.down.n; ++n) {
           out[row * family.down.n + n] =
               round_to<Operand>(dot(activation + row * family.down.k, family.down, expert, n));
+        }
+      });
+    });
+  }
+}
+
+void experts_down_backward(const Context&, const ExpertsDownBackward& args) {
+  with_operand(args.d_out.dtype, [&]<class Operand>() {
+    using S = Scalar<Operand>;
+    const int64_t hidden = args.d_out.dim(1);
+    for (const ExpertFamilyBackward& family : args.families) {
+      const int64_t width = family.activation.dim(1);
+      std::vector<S> a(width);
+      for_each_row(
+          family.offsets, family.token_of_row, [&](int64_t expert, int64_t row, int64_t token) {
+            const Operand* d_out = args.d_out.as<Operand>() + token * hidden;
+            const Operand* activation = family.activation.as<Operand>() + row * width;
+            for (int64_t n = 0; n < width; ++n)
+              a[n] = dot(d_out, family.down_transposed, expert, n);
+            S gate = 1;
+            if (family.gate_of_row) {
+              gate = family.gate_of_row.as<S>()[row];
+              family.d_gate_of_row.as<S>()[row] =
+                  row_sum<S>(width, [&](int64_t n) { return a[n] * widen(activation[n]); });
+            }
+            for (int64_t n = 0; n < width; ++n) {
+              const int64_t i = row * width + n;
+              const S g = widen(family.gate_product.as<Operand>()[i]);
+              const S u = widen(family.up_product.as<Operand>()[i]);
+              const S d_activation = gate * a[n];
+              const S s = sigmoid(g);
+              const S d_up = d_activation * silu(g);
+              const S d_gate = (d_activation * u) * (s * fma(g, S(1) - s, S(1)));
+              family.d_up_product.as<Operand>()[i] = round_to<Operand>(d_up);
+              family.d_gate_product.as<Operand>()[i] = round_to<Operand>(d_gate);
+              if (family.gate_of_row) {
+                family.scaled_activation.as<Operand>()[i] =
+                    round_to<Operand>(gate * widen(activation[n]));
+              }
+            }
+          });
+    }
+  });
+}
+
+void experts_up_backward(const Context&, const ExpertsUpBackward& args) {
+  for (const ExpertFamilyBackward& family : args.families) {
+    with_operand(family.d_x.dtype, [&]<class Operand>() {
+      const int64_t width = family.d_gate_product.dim(1);
+      const int64_t hidden = family.d_x.dim(1);
+      for_each_row(family.offsets, family.token_of_row, [&](int64_t expert, int64_t row, int64_t) {
+        const Operand* d_gate = family.d_gate_product.as<Operand>() + row * width;
+        const Operand* d_up = family.d_up_product.as<Operand>() + row * width;
+        for (int64_t n = 0; n < hidden; ++n) {
+          const Scalar<Operand> gate_part = dot(d_gate, family.gate_transposed, expert, n);
+          family.d_x.as<Operand>()[row * hidden + n] =
+              round_to<Operand>(dot(d_up, family.up_transposed, expert, n, gate_part));
         }
       });
     });

@@ -25,4 +25,29 @@ void log_prob_forward(const Context&, const LogProbForward& args) {
   });
 }
 
+void cross_entropy_backward(const Context&, const CrossEntropyBackward& args) {
+  with_operand(args.d_logits.dtype, [&]<class Operand>() {
+    using S = Scalar<Operand>;
+    const int64_t vocabulary = args.logits.dim(1);
+    const S scale = static_cast<S>(args.scale);
+    for (int64_t r = 0; r < args.logits.dim(0); ++r) {
+      const S* s = args.logits.as<S>() + r * vocabulary;
+      Operand* d_logits = args.d_logits.as<Operand>() + r * vocabulary;
+      const int32_t target = args.target.as<int32_t>()[r];
+      if (target < 0) {
+        args.log_prob.as<S>()[r] = 0;
+        for (int64_t v = 0; v < vocabulary; ++v) d_logits[v] = round_to<Operand>(S(0));
+        continue;
+      }
+      const S max = row_max<S>(vocabulary, [&](int64_t v) { return s[v]; });
+      const S sum = row_sum<S>(vocabulary, [&](int64_t v) { return exp(s[v] - max); });
+      args.log_prob.as<S>()[r] = (s[target] - max) - log(sum);
+      for (int64_t v = 0; v < vocabulary; ++v) {
+        const S p = exp(s[v] - max) / sum;
+        d_logits[v] = round_to<Operand>((v == target ? p - S(1) : p) * scale);
+      }
+    }
+  });
+}
+
 }  // namespace dsmoe::kernels::ref

@@ -21,4 +21,72 @@ void matmul_forward(const Context&, const MatmulForward& args) {
   });
 }
 
+void weight_gradient(const Context&, const WeightGradient& args) {
+  with_operand(args.x.dtype, [&]<class Operand>() {
+    const auto accumulate = [&]<class Factor>(const Factor* dy) {
+      using S = Scalar<Operand>;
+      const auto* x = args.x.as<Operand>();
+      const int32_t* dy_of_row = args.dy_of_row ? args.dy_of_row.as<int32_t>() : nullptr;
+      const int32_t* x_of_row = args.x_of_row ? args.x_of_row.as<int32_t>() : nullptr;
+      const int64_t sequences = args.sequence_offsets.dim(1) - 1;
+      const int64_t size_n = args.d_weight.dim(1);
+      const int64_t size_k = args.d_weight.dim(2);
+      for (int64_t m = 0; m < args.sequence_offsets.dim(0); ++m) {
+        const int64_t slot = args.slot_of_matrix ? args.slot_of_matrix.as<int32_t>()[m] : m;
+        if (slot < 0) continue;
+        const int32_t* offsets = args.sequence_offsets.as<int32_t>() + m * (sequences + 1);
+        S* d_weight = args.d_weight.as<S>() + slot * size_n * size_k;
+        for (int64_t i = 0; i < size_n * size_k; ++i) {
+          const int64_t n = i / size_k;
+          const int64_t k = i % size_k;
+          for (int64_t s = 0; s < sequences; ++s) {
+            d_weight[i] = product<Factor>(
+                d_weight[i], offsets[s + 1] - offsets[s],
+                [&](int64_t j) {
+                  const int64_t row = offsets[s] + j;
+                  return widen(dy[(dy_of_row != nullptr ? dy_of_row[row] : row) * size_n + n]);
+                },
+                [&](int64_t j) {
+                  const int64_t row = offsets[s] + j;
+                  return widen(x[(x_of_row != nullptr ? x_of_row[row] : row) * size_k + k]);
+                });
+          }
+        }
+      }
+    };
+    // A gradient in fp32 beside bf16 activations (the router's) asks for the fp32 rule.
+    if (args.dy.dtype == args.x.dtype) {
+      accumulate(args.dy.as<Operand>());
+    } else {
+      accumulate(args.dy.as<Scalar<Operand>>());
+    }
+  });
+}
+
+void bias_gradient(const Context&, const BiasGradient& args) {
+  with_operand(args.dy.dtype, [&]<class Operand>() {
+    using S = Scalar<Operand>;
+    const int64_t size = args.dy.dim(1);
+    const int32_t* starts = args.sequence_starts.as<int32_t>();
+    for (int64_t n = 0; n < size; ++n) {
+      for (int64_t s = 0; s + 1 < args.sequence_starts.dim(0); ++s) {
+        S chain = 0;
+        for (int64_t t = starts[s]; t < starts[s + 1]; ++t) {
+          chain = chain + widen(args.dy.as<Operand>()[t * size + n]);
+        }
+        S& total = args.d_bias.as<S>()[n];
+        total = total + chain;
+      }
+    }
+  });
+}
+
+void round_values(const Context&, const RoundValues& args) {
+  with_operand(args.out.dtype, [&]<class Operand>() {
+    const auto* x = args.x.as<Scalar<Operand>>();
+    auto* out = args.out.as<Operand>();
+    for (int64_t i = 0; i < args.x.num_elements(); ++i) out[i] = round_to<Operand>(x[i]);
+  });
+}
+
 }  // namespace dsmoe::kernels::ref

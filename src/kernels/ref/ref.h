@@ -18,4 +18,21 @@ void experts_down_forward(const Context&, const ExpertsDownForward&);
 void combine_forward(const Context&, const CombineForward&);
 void log_prob_forward(const Context&, const LogProbForward&);
 
+void dispatch_gates(const Context&, const DispatchGates&);
+void weight_gradient(const Context&, const WeightGradient&);
+void bias_gradient(const Context&, const BiasGradient&);
+void round_values(const Context&, const RoundValues&);
+void experts_down_backward(const Context&, const ExpertsDownBackward&);
+void experts_up_backward(const Context&, const ExpertsUpBackward&);
+void router_backward(const Context&, const RouterBackward&);
+void rms_norm_backward(const Context&, const RmsNormBackward&);
+void rope_backward(const Context&, const RopeBackward&);
+void attention_backward(const Context&, const AttentionBackward&);
+void embedding_backward(const Context&, const EmbeddingBackward&);
+void cross_entropy_backward(const Context&, const CrossEntropyBackward&);
+void balance_loss(const Context&, const BalanceLoss&);
+void router_z_loss(const Context&, const RouterZLoss&);
+void sum_of_squares(const Context&, const SumOfSquares&);
+void adamw_step(const Context&, const AdamwStep&);
+
 }  // namespace dsmoe::kernels::ref

@@ -45,4 +45,31 @@ void rope_forward(const Context&, const RopeForward& args) {
   });
 }
 
+void rope_backward(const Context&, const RopeBackward& args) {
+  with_operand(args.out.dtype, [&]<class Operand>() {
+    using S = Scalar<Operand>;
+    const int64_t heads = args.num_heads + 2 * args.num_kv_heads;
+    const int64_t head_dim = args.d_qkv.dim(1) / heads;
+    const int64_t half = head_dim / 2;
+    for (int64_t t = 0; t < args.d_qkv.dim(0); ++t) {
+      const float* cos = args.cos.as<float>() + args.position.as<int32_t>()[t] * half;
+      const float* sin = args.sin.as<float>() + args.position.as<int32_t>()[t] * half;
+      for (int64_t h = 0; h < heads; ++h) {
+        const int64_t begin = (t * heads + h) * head_dim;
+        const S* d_head = args.d_qkv.as<S>() + begin;
+        Operand* out = args.out.as<Operand>() + begin;
+        const bool is_value = h >= args.num_heads + args.num_kv_heads;
+        for (int64_t i = 0; i < half; ++i) {
+          const S a = d_head[i];
+          const S b = d_head[i + half];
+          const S c = cos[i];
+          const S s = sin[i];
+          out[i] = round_to<Operand>(is_value ? a : fma(a, c, b * s));
+          out[i + half] = round_to<Operand>(is_value ? b : fma(b, c, -(a * s)));
+        }
+      }
+    }
+  });
+}
+
 }  // namespace dsmoe::kernels::ref

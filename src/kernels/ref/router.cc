@@ -73,6 +73,30 @@ void gate_row(const RouterRule& rule, const S* s, const int32_t* index, int coun
   }
 }
 
+// The gradient of the chosen affinities: with g_i = scale * s_i / sum, d_s_i = scale * (d_g_i -
+// sum_j d_g_j s_j / sum) / sum. Sums run by ascending expert index, like the forward pass's.
+template <class S>
+void gate_row_backward(const RouterRule& rule, const S* s, const int32_t* index,
+                       const int32_t* rows, const S* d_gate_of_row, S* d_s) {
+  int count = 0;
+  while (count < rule.top_k && index[count] >= 0) ++count;
+  const bool normalised = rule.normalise && count > 1;
+  const bool scaled = rule.scale != 1.0f && (!normalised || rule.scale_gates == ScaleGates::always);
+  for (int slot = 0; slot < count; ++slot) {
+    const S d_gate = d_gate_of_row[rows[slot]];
+    d_s[index[slot]] = scaled ? d_gate * S(rule.scale) : d_gate;
+  }
+  if (!normalised) return;
+  std::vector<int32_t> ascending(index, index + count);
+  std::sort(ascending.begin(), ascending.end());
+  S sum = 0;
+  for (int32_t e : ascending) sum = sum + s[e];
+  const S divisor = sum + S(1e-20);
+  S weighted = 0;
+  for (int32_t e : ascending) weighted = weighted + d_s[e] * (s[e] / divisor);
+  for (int32_t e : ascending) d_s[e] = (d_s[e] - weighted) / divisor;
+}
+
 }  // namespace
 
 void router_forward(const Context&, const RouterForward& args) {
@@ -94,6 +118,7 @@ void router_forward(const Context&, const RouterForward& args) {
         s[e] = dot<S>(widened.data(), args.centroids, 0, e);
         finite = finite && std::isfinite(s[e]);
       }
+      if (args.logits) std::copy_n(s, experts, args.logits.as<S>() + t * experts);
       if (!finite && bad_token < 0) bad_token = static_cast<int32_t>(t);
       score_row(rule.score, s, experts);
 
@@ -116,6 +141,34 @@ void router_forward(const Context&, const RouterForward& args) {
         std::copy_n(order.begin(), count, index);
       }
       gate_row(rule, s, index, count, gate);
+    }
+  });
+}
+
+void router_backward(const Context&, const RouterBackward& args) {
+  with_operand(args.affinity.dtype, [&]<class S>() {
+    if constexpr (!std::is_same_v<S, Bf16>) {
+      const RouterRule& rule = args.rule;
+      const int64_t experts = args.affinity.dim(1);
+      std::vector<S> d_s(experts);
+      for (int64_t t = 0; t < args.affinity.dim(0); ++t) {
+        const S* s = args.affinity.as<S>() + t * experts;
+        const int32_t* index = args.index.as<int32_t>() + t * rule.top_k;
+        const int32_t* rows = args.row_of_slot.as<int32_t>() + t * rule.top_k;
+        std::fill(d_s.begin(), d_s.end(), S(0));
+        gate_row_backward(rule, s, index, rows, args.d_gate_of_row.as<S>(), d_s.data());
+        if (args.d_affinity) {
+          for (int64_t e = 0; e < experts; ++e)
+            d_s[e] = d_s[e] + args.d_affinity.as<S>()[t * experts + e];
+        }
+        S* d_logits = args.d_logits.as<S>() + t * experts;
+        if (rule.score == ScoreFunction::sigmoid) {
+          for (int64_t e = 0; e < experts; ++e) d_logits[e] = d_s[e] * (s[e] * (S(1) - s[e]));
+        } else {
+          const S mean = row_sum<S>(experts, [&](int64_t e) { return s[e] * d_s[e]; });
+          for (int64_t e = 0; e < experts; ++e) d_logits[e] = s[e] * (d_s[e] - mean);
+        }
+      }
     }
   });
 }

@@ -82,12 +82,13 @@ Scalar<Operand> product(Scalar<Operand> acc, int64_t size, A&& a, B&& b) {
   }
 }
 
-// One row of x times row n of matrix `matrix_idx`: the building block of every projection.
+// acc + one row of x times row n of matrix `matrix_idx`: the building block of every projection.
 template <class Operand>
-Scalar<Operand> dot(const Operand* x, const WeightStack& weight, int64_t matrix_idx, int64_t n) {
+Scalar<Operand> dot(const Operand* x, const WeightStack& weight, int64_t matrix_idx, int64_t n,
+                    Scalar<Operand> acc = 0) {
   const auto* w = static_cast<const Operand*>(weight.matrix(matrix_idx));
   return product<Operand>(
-      0, weight.k, [&](int64_t k) { return widen(x[k]); },
+      acc, weight.k, [&](int64_t k) { return widen(x[k]); },
       [&](int64_t k) {
         return widen(w[weight_index(weight.layout, weight.dtype, weight.k, n, k)]);
       });

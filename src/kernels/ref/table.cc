@@ -33,6 +33,22 @@ const KernelTable& ref_table() {
       .experts_down_forward = ref::experts_down_forward,
       .combine_forward = ref::combine_forward,
       .log_prob_forward = ref::log_prob_forward,
+      .dispatch_gates = ref::dispatch_gates,
+      .weight_gradient = ref::weight_gradient,
+      .bias_gradient = ref::bias_gradient,
+      .round_values = ref::round_values,
+      .experts_down_backward = ref::experts_down_backward,
+      .experts_up_backward = ref::experts_up_backward,
+      .router_backward = ref::router_backward,
+      .rms_norm_backward = ref::rms_norm_backward,
+      .rope_backward = ref::rope_backward,
+      .attention_backward = ref::attention_backward,
+      .embedding_backward = ref::embedding_backward,
+      .cross_entropy_backward = ref::cross_entropy_backward,
+      .balance_loss = ref::balance_loss,
+      .router_z_loss = ref::router_z_loss,
+      .sum_of_squares = ref::sum_of_squares,
+      .adamw_step = ref::adamw_step,
   };
   return table;
 }

@@ -55,22 +55,32 @@ DSMOE_HD void for_each_lane_block(const ProductBlock& args, const Chunk& chunk, 
   }
 }
 
-inline void store_element(const ProductBlock& args, int64_t place, int64_t columns, F32x16 value) {
+inline void store_element(const ProductBlock& args, void* target, int64_t place, int64_t columns,
+                          F32x16 value) {
   if (args.weight_type == Element::bf16) {
-    auto* out = static_cast<uint16_t*>(args.out) + place;
+    auto* out = static_cast<uint16_t*>(target) + place;
     if (columns == 16) {
       store_bf16(out, value);
     } else {
       store_first_bf16(out, value, columns);
     }
   } else {
-    auto* out = static_cast<float*>(args.out) + place;
+    auto* out = static_cast<float*>(target) + place;
     if (columns == 16) {
       store(out, value);
     } else {
       store_first(out, value, columns);
     }
   }
+}
+
+inline void store_swiglu(const ProductBlock& args, int64_t place, int64_t columns, F32x16 gate,
+                         F32x16 up) {
+  if (args.kept[0] != nullptr) {
+    store_element(args, args.kept[0], place, columns, gate);
+    store_element(args, args.kept[1], place, columns, up);
+  }
+  store_element(args, args.out, place, columns, mul(silu(gate), up));
 }
 
 inline void store_float(const ProductBlock& args, int64_t place, int64_t column, int64_t columns,
@@ -96,18 +106,18 @@ inline void finish_chunk(const ProductBlock& args, const Chunk& chunk, const Str
     const float* tile = panel < streams.steps ? acc + panel * tile_size
                                               : second + (panel - streams.steps) * tile_size;
     const float* up = second + panel * tile_size;
-    for_each_lane_block(
-        args, chunk, panel, [&](int64_t r, int64_t place, int64_t column, int64_t columns) {
-          const F32x16 value = load(tile + r * 16);
-          switch (args.epilogue) {
-            case Epilogue::swiglu:
-              return store_element(args, place, columns, mul(silu(value), load(up + r * 16)));
-            case Epilogue::round:
-              return store_element(args, place, columns, value);
-            default:
-              return store_float(args, place, column, columns, value);
-          }
-        });
+    for_each_lane_block(args, chunk, panel,
+                        [&](int64_t r, int64_t place, int64_t column, int64_t columns) {
+                          const F32x16 value = load(tile + r * 16);
+                          switch (args.epilogue) {
+                            case Epilogue::swiglu:
+                              return store_swiglu(args, place, columns, value, load(up + r * 16));
+                            case Epilogue::round:
+                              return store_element(args, args.out, place, columns, value);
+                            default:
+                              return store_float(args, place, column, columns, value);
+                          }
+                        });
   }
 }
 

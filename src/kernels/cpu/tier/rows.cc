@@ -70,8 +70,8 @@ void combine_row(const cpu::CombineRow& args) {
         F32x16 sums[cpu::kMaxPartialSums];
         int top = 0;
         for (int term = 0; term < args.terms; ++term) {
-          const In* routed = static_cast<const In*>(args.routed[term]) + i;
-          sums[top++] = mul(broadcast(args.gate[term]), load_up_to(routed, count));
+          const F32x16 y = load_up_to(static_cast<const In*>(args.routed[term]) + i, count);
+          sums[top++] = args.gate != nullptr ? mul(broadcast(args.gate[term]), y) : y;
           for (int join = 0; join < args.joins[term]; ++join, --top)
             sums[top - 2] = add(sums[top - 2], sums[top - 1]);
         }
@@ -79,9 +79,11 @@ void combine_row(const cpu::CombineRow& args) {
           const F32x16 shared = load_up_to(static_cast<const In*>(args.shared) + i, count);
           sums[0] = top > 0 ? add(sums[0], shared) : shared;
         } else if (top == 0) {
+          if (!args.add_to_residual) store_up_to(args.residual + i, zero(), count);
           return;
         }
-        store_up_to(args.residual + i, add(load_up_to(args.residual + i, count), sums[0]), count);
+        if (args.add_to_residual) sums[0] = add(load_up_to(args.residual + i, count), sums[0]);
+        store_up_to(args.residual + i, sums[0], count);
       });
 }
 

@@ -10,6 +10,7 @@ constinit const cpu::Tier kTier{
     .rotate = rotate,
     .combine = combine,
     .pack = pack,
+    .pack_columns = pack_columns,
     .widen = widen,
     .round = round,
     .softmax = softmax,

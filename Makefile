@@ -1,0 +1,94 @@
+# The front door: every target installs what it needs, builds, runs. See README.md for the list.
+JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
+FUZZ_SECONDS ?= 60
+PYTHON ?= python3
+# Where the CUDA packages put nvcc without telling the shell.
+export PATH := $(PATH):/usr/local/cuda/bin
+BUILD = cmake --build --preset
+
+.DEFAULT_GOAL := build
+.PHONY: build test check cuda demo soak clients bench fuzz oracle shared-check install clean format tidy \
+        deps deps-check deps-fuzz configure-% check-format check-layers
+
+# One dpkg-query: quick when nothing is missing.
+deps:
+	@tools/install_deps.sh build
+deps-check:
+	@tools/install_deps.sh build check
+deps-fuzz:
+	@tools/install_deps.sh build fuzz
+
+# Ninja itself notices changed CMakeLists; the presets are ours to watch.
+%/build.ninja: CMakePresets.json
+	cmake --preset $(if $(filter build,$*),release,$(patsubst build-%,%,$*))
+	@touch $@
+
+build: deps
+	@$(MAKE) -s --no-print-directory build/build.ninja
+	$(BUILD) release -j $(JOBS)
+
+test: build
+	ctest --preset release
+
+check-format: deps-check
+	tools/check_format.sh
+
+check-layers: deps-check
+	tools/check_layers.py --self-test
+	tools/check_layers.py
+
+check: check-format check-layers
+	@$(MAKE) -s --no-print-directory build-debug/build.ninja
+	$(BUILD) debug -j $(JOBS)
+	ctest --preset debug
+
+cuda: deps
+	@tools/need.sh cuda nvcc "the CUDA 13 toolkit (nvcc) is not installed or not in PATH"
+	@tools/need.sh cuda any:src/kernels/cuda/*.cu "src/kernels/cuda holds no kernels yet"
+	@$(MAKE) -s --no-print-directory build-cuda/build.ninja
+	$(BUILD) cuda -j $(JOBS)
+
+demo: build
+	tools/demo.sh
+
+# ThreadSanitizer over the quick suite; kills, load and abuse join it with training and the server.
+soak: deps
+	@echo "make soak: ThreadSanitizer only so far; tests that kill, load and abuse come with training and the server"
+	@$(MAKE) -s --no-print-directory build-tsan/build.ninja
+	$(BUILD) tsan -j $(JOBS)
+	ctest --preset tsan
+
+clients: build
+	@tools/need.sh clients tests/clients/run.sh "there is no server yet for the openai SDK, LangChain and lm-eval to talk to"
+	PYTHON=$(PYTHON) tests/clients/run.sh
+
+bench: build
+	@tools/need.sh bench bench/run.sh "bench/ holds no benchmarks yet"
+	bench/run.sh
+
+fuzz: deps-fuzz
+	@$(MAKE) -s --no-print-directory build-fuzz/build.ninja
+	$(BUILD) fuzz -j $(JOBS) --target fuzz_targets
+	tools/fuzz.sh $(FUZZ_SECONDS)
+
+oracle:
+	@tools/need.sh oracle oracle/run.sh "oracle/ (the PyTorch twin) is not there yet"
+	PYTHON=$(PYTHON) oracle/run.sh
+
+shared-check: build
+	@tools/need.sh shared-check ../shared "there is no ../shared folder beside this checkout"
+	@tools/need.sh shared-check tests/shared/run.sh "tests/shared/ holds no checks yet"
+	tests/shared/run.sh ../shared
+
+install: build
+	cmake --install build --prefix "$(PREFIX)"
+
+format: deps-check
+	tools/check_format.sh --fix
+
+tidy: deps-check build
+	tools/tidy.sh
+
+clean:
+	rm -rf build build-debug build-tsan build-cuda build-fuzz

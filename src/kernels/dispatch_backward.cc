@@ -1,0 +1,226 @@
+// The checked entry of every op of the backward pass and of the optimiser.
+#include "kernels/checks.h"
+
+namespace dsmoe::kernels {
+
+void weight_gradient(const Context& context, const WeightGradient& args) {
+  const OpCheck check("weight_gradient", context);
+  check.rank("dy", args.dy, 2);
+  check.rank("x", args.x, 2);
+  check.operand("x", args.x.dtype);
+  const DType scalar = scalar_type(args.x.dtype);
+  check.that(args.dy.dtype == args.x.dtype || args.dy.dtype == scalar,
+             "dy has neither the type of x nor its scalar type");
+  check.rank("sequence_offsets", args.sequence_offsets, 2);
+  check.rank("d_weight", args.d_weight, 3);
+  check.optional("slot_of_matrix", args.slot_of_matrix, DType::I32, {args.sequence_offsets.dim(0)});
+  check.that(args.slot_of_matrix || args.d_weight.dim(0) == args.sequence_offsets.dim(0),
+             "one slot per matrix is needed");
+  check.tensor("d_weight", args.d_weight, scalar,
+               {args.d_weight.dim(0), args.dy.dim(1), args.x.dim(1)});
+  launch(context, args.x.dtype, &KernelTable::weight_gradient, args);
+}
+
+void bias_gradient(const Context& context, const BiasGradient& args) {
+  const OpCheck check("bias_gradient", context);
+  check.rank("dy", args.dy, 2);
+  check.operand("dy", args.dy.dtype);
+  check.rank("sequence_starts", args.sequence_starts, 1);
+  check.tensor("d_bias", args.d_bias, scalar_type(args.dy.dtype), {args.dy.dim(1)});
+  launch(context, args.dy.dtype, &KernelTable::bias_gradient, args);
+}
+
+void round_values(const Context& context, const RoundValues& args) {
+  const OpCheck check("round_values", context);
+  check.operand("out", args.out.dtype);
+  check.tensor("x", args.x, scalar_type(args.out.dtype), args.out.shape);
+  launch(context, args.out.dtype, &KernelTable::round_values, args);
+}
+
+void dispatch_gates(const Context& context, const DispatchGates& args) {
+  const OpCheck check("dispatch_gates", context);
+  check.rank("gate", args.gate, 2);
+  check.tensor("row_of_slot", args.row_of_slot, DType::I32, args.gate.shape);
+  check.tensor("gate_of_row", args.gate_of_row, args.gate.dtype, {args.gate.num_elements()});
+  launch(context, args.gate.dtype, &KernelTable::dispatch_gates, args);
+}
+
+namespace {
+
+void check_family(const OpCheck& check, const ExpertFamilyBackward& family, DType operand) {
+  const DType scalar = scalar_type(operand);
+  const int64_t count = family.down_transposed.count;
+  const int64_t width = family.down_transposed.n;
+  const int64_t hidden = family.down_transposed.k;
+  check.weights("down_transposed", family.down_transposed, operand, count, width, hidden);
+  check.weights("gate_transposed", family.gate_transposed, operand, count, hidden, width);
+  check.weights("up_transposed", family.up_transposed, operand, count, hidden, width);
+  check.tensor("offsets", family.offsets, DType::I32, {count + 1});
+  check.rank("activation", family.activation, 2);
+  const int64_t rows = family.activation.dim(0);
+  const Shape shape{rows, width};
+  check.optional("token_of_row", family.token_of_row, DType::I32, {rows});
+  check.tensor("activation", family.activation, operand, shape);
+  check.tensor("gate_product", family.gate_product, operand, shape);
+  check.tensor("up_product", family.up_product, operand, shape);
+  check.tensor("d_gate_product", family.d_gate_product, operand, shape);
+  check.tensor("d_up_product", family.d_up_product, operand, shape);
+  check.tensor("d_x", family.d_x, operand, {rows, hidden});
+  if (family.gate_of_row) {
+    check.tensor("gate_of_row", family.gate_of_row, scalar, {rows});
+    check.tensor("d_gate_of_row", family.d_gate_of_row, scalar, {rows});
+    check.tensor("scaled_activation", family.scaled_activation, operand, shape);
+  }
+}
+
+}  // namespace
+
+void experts_down_backward(const Context& context, const ExpertsDownBackward& args) {
+  const OpCheck check("experts_down_backward", context);
+  check.rank("d_out", args.d_out, 2);
+  check.operand("d_out", args.d_out.dtype);
+  for (const ExpertFamilyBackward& family : args.families) {
+    check_family(check, family, args.d_out.dtype);
+    check.that(family.down_transposed.k == args.d_out.dim(1),
+               "d_out and the experts differ in hidden size");
+  }
+  launch(context, args.d_out.dtype, &KernelTable::experts_down_backward, args);
+}
+
+void experts_up_backward(const Context& context, const ExpertsUpBackward& args) {
+  const OpCheck check("experts_up_backward", context);
+  if (args.families.empty()) return;
+  const DType operand = args.families[0].d_x.dtype;
+  for (const ExpertFamilyBackward& family : args.families) check_family(check, family, operand);
+  launch(context, operand, &KernelTable::experts_up_backward, args);
+}
+
+void router_backward(const Context& context, const RouterBackward& args) {
+  const OpCheck check("router_backward", context);
+  check.rank("affinity", args.affinity, 2);
+  const DType scalar = args.affinity.dtype;
+  const int64_t tokens = args.affinity.dim(0);
+  check.tensor("affinity", args.affinity, scalar_type(scalar), args.affinity.shape);
+  check.tensor("index", args.index, DType::I32, {tokens, args.rule.top_k});
+  check.tensor("row_of_slot", args.row_of_slot, DType::I32, args.index.shape);
+  check.tensor("d_gate_of_row", args.d_gate_of_row, scalar, {args.index.num_elements()});
+  check.optional("d_affinity", args.d_affinity, scalar, args.affinity.shape);
+  check.tensor("d_logits", args.d_logits, scalar, args.affinity.shape);
+  launch(context, scalar, &KernelTable::router_backward, args);
+}
+
+void rms_norm_backward(const Context& context, const RmsNormBackward& args) {
+  const OpCheck check("rms_norm_backward", context);
+  check.rank("x", args.x, 2);
+  const DType scalar = scalar_type(args.x.dtype);
+  check.tensor("x", args.x, scalar, args.x.shape);
+  check.tensor("weight", args.weight, scalar, {args.x.dim(1)});
+  check.tensor("d_out", args.d_out, scalar, args.x.shape);
+  check.tensor("d_x", args.d_x, scalar, args.x.shape);
+  check.optional("d_weight", args.d_weight, scalar, {args.x.dim(1)});
+  check.rank("sequence_starts", args.sequence_starts, 1);
+  launch(context, scalar, &KernelTable::rms_norm_backward, args);
+}
+
+void rope_backward(const Context& context, const RopeBackward& args) {
+  const OpCheck check("rope_backward", context);
+  check.rank("d_qkv", args.d_qkv, 2);
+  check.operand("out", args.out.dtype);
+  check.tensor("d_qkv", args.d_qkv, scalar_type(args.out.dtype), args.out.shape);
+  const int64_t heads = args.num_heads + 2 * args.num_kv_heads;
+  check.that(heads > 0 && args.d_qkv.dim(1) % (2 * heads) == 0,
+             "d_qkv does not divide into heads of even size");
+  check.rank("cos", args.cos, 2);
+  check.tensor("cos", args.cos, DType::F32, {args.cos.dim(0), args.d_qkv.dim(1) / heads / 2});
+  check.tensor("sin", args.sin, DType::F32, args.cos.shape);
+  check.tensor("position", args.position, DType::I32, {args.d_qkv.dim(0)});
+  launch(context, args.out.dtype, &KernelTable::rope_backward, args);
+}
+
+void attention_backward(const Context& context, const AttentionBackward& args) {
+  const OpCheck check("attention_backward", context);
+  check.rank("q", args.q, 3);
+  check.operand("q", args.q.dtype);
+  check.that(args.kv.head_dim == args.q.dim(2) && args.kv.dtype == args.q.dtype,
+             "q and the KV pages differ in head_dim or type");
+  check.that(args.q.dim(1) % args.kv.num_kv_heads == 0,
+             "query heads are not a multiple of KV heads");
+  check.rank("q_starts", args.q_starts, 1);
+  check.rank("page_table", args.page_table, 2);
+  check.that(args.page_table.dim(0) + 1 == args.q_starts.dim(0),
+             "page_table and q_starts differ in sequences");
+  check.tensor("out", args.out, args.q.dtype, args.q.shape);
+  check.tensor("d_out", args.d_out, args.q.dtype, args.q.shape);
+  const int64_t heads = args.q.dim(1) + 2 * args.kv.num_kv_heads;
+  check.tensor("d_qkv", args.d_qkv, scalar_type(args.q.dtype),
+               {args.q.dim(0), heads * args.q.dim(2)});
+  launch(context, args.q.dtype, &KernelTable::attention_backward, args);
+}
+
+void embedding_backward(const Context& context, const EmbeddingBackward& args) {
+  const OpCheck check("embedding_backward", context);
+  check.rank("ids", args.ids, 1);
+  check.rank("d_table", args.d_table, 2);
+  const DType scalar = scalar_type(args.d_out.dtype);
+  check.tensor("d_out", args.d_out, scalar, {args.ids.dim(0), args.d_table.dim(1)});
+  check.tensor("d_table", args.d_table, scalar, args.d_table.shape);
+  launch(context, scalar, &KernelTable::embedding_backward, args);
+}
+
+void cross_entropy_backward(const Context& context, const CrossEntropyBackward& args) {
+  const OpCheck check("cross_entropy_backward", context);
+  check.rank("logits", args.logits, 2);
+  check.operand("d_logits", args.d_logits.dtype);
+  const DType scalar = scalar_type(args.d_logits.dtype);
+  check.tensor("logits", args.logits, scalar, args.d_logits.shape);
+  check.tensor("target", args.target, DType::I32, {args.logits.dim(0)});
+  check.tensor("log_prob", args.log_prob, scalar, {args.logits.dim(0)});
+  launch(context, args.d_logits.dtype, &KernelTable::cross_entropy_backward, args);
+}
+
+void balance_loss(const Context& context, const BalanceLoss& args) {
+  const OpCheck check("balance_loss", context);
+  check.rank("affinity", args.affinity, 2);
+  check.rank("index", args.index, 2);
+  check.rank("sequence_starts", args.sequence_starts, 1);
+  const DType scalar = scalar_type(args.affinity.dtype);
+  const int64_t tokens = args.affinity.dim(0);
+  check.tensor("affinity", args.affinity, scalar, args.affinity.shape);
+  check.tensor("index", args.index, DType::I32, {tokens, args.index.dim(1)});
+  check.tensor("d_affinity", args.d_affinity, scalar, args.affinity.shape);
+  check.tensor("losses", args.losses, DType::F64, {2});
+  check.that(args.sequences_per_group > 0, "a balance group needs at least one sequence");
+  check.that(args.num_devices > 0 && args.affinity.dim(1) % args.num_devices == 0,
+             "devices must divide the experts");
+  launch(context, scalar, &KernelTable::balance_loss, args);
+}
+
+void router_z_loss(const Context& context, const RouterZLoss& args) {
+  const OpCheck check("router_z_loss", context);
+  check.rank("logits", args.logits, 2);
+  const DType scalar = scalar_type(args.logits.dtype);
+  check.tensor("logits", args.logits, scalar, args.logits.shape);
+  check.tensor("is_counted", args.is_counted, DType::I32, {args.logits.dim(0)});
+  check.tensor("d_logits", args.d_logits, scalar, args.logits.shape);
+  check.tensor("loss", args.loss, DType::F64, {1});
+  launch(context, scalar, &KernelTable::router_z_loss, args);
+}
+
+void sum_of_squares(const Context& context, const SumOfSquares& args) {
+  const OpCheck check("sum_of_squares", context);
+  check.tensor("x", args.x, scalar_type(args.x.dtype), args.x.shape);
+  check.tensor("out", args.out, DType::F64, {1});
+  launch(context, args.x.dtype, &KernelTable::sum_of_squares, args);
+}
+
+void adamw_step(const Context& context, const AdamwStep& args) {
+  const OpCheck check("adamw_step", context);
+  const DType scalar = scalar_type(args.weight.dtype);
+  check.tensor("weight", args.weight, scalar, args.weight.shape);
+  check.tensor("gradient", args.gradient, scalar, args.weight.shape);
+  check.tensor("first_moment", args.first_moment, scalar, args.weight.shape);
+  check.tensor("second_moment", args.second_moment, scalar, args.weight.shape);
+  launch(context, scalar, &KernelTable::adamw_step, args);
+}
+
+}  // namespace dsmoe::kernels

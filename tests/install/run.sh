@@ -1,0 +1,18 @@
+#!/bin/sh
+# run.sh CMAKE BUILD_DIR SOURCE_DIR COMPILER: install, build examples/ against the installation, run them.
+set -eu
+cmake=$1 build=$2 source=$3 compiler=$4
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+"$cmake" --install "$build" --prefix "$work/prefix" >"$work/install.log" || { cat "$work/install.log"; exit 1; }
+[ -x "$work/prefix/bin/dsmoe" ] || { echo "bin/dsmoe was not installed"; exit 1; }
+if find "$work/prefix/include" -name '*test*' | grep .; then
+  echo "test files were installed"
+  exit 1
+fi
+# A copy, so that nothing of the source tree can be found by accident.
+cp -r "$source/examples" "$work/examples"
+"$cmake" -G Ninja -S "$work/examples" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" \
+  -DCMAKE_CXX_COMPILER="$compiler"
+"$cmake" --build "$work/build"
+"$work/build/moe_layer"

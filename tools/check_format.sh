@@ -1,0 +1,23 @@
+#!/bin/sh
+# Checks that every C++ and CUDA file is formatted as .clang-format says; with --fix, formats them.
+set -eu
+cd "$(dirname "$0")/.."
+files=$(git ls-files --cached --others --exclude-standard -- src apps tests fuzz bench examples 2>/dev/null ||
+        find src apps tests fuzz bench examples -type f 2>/dev/null)
+# Files that git lists but that were just deleted are no business of ours.
+files=$(for file in $files; do
+  case $file in *.h | *.cc | *.cu | *.cuh) [ -f "$file" ] && echo "$file" ;; esac
+done)
+if [ "${1:-}" = --fix ]; then
+  echo "$files" | xargs clang-format -i
+  exit 0
+fi
+wrong=0
+for file in $files; do
+  clang-format --dry-run -Werror "$file" 2>/dev/null || { echo "$file: not formatted"; wrong=$((wrong + 1)); }
+done
+if [ "$wrong" -gt 0 ]; then
+  echo "check_format: $wrong files are not formatted; run 'make format'" >&2
+  exit 1
+fi
+echo "check_format: $(echo "$files" | wc -l) files are formatted"
