@@ -175,7 +175,7 @@ double Optimizer::step(double lr) {
   return norm;
 }
 
-void Optimizer::place(std::size_t idx) {
+TensorView Optimizer::stored(std::size_t idx) {
   TensorView master = tensors_[idx].master;
   if (master.device != tensor::Device::cpu) {
     downloaded_.resize(std::max(downloaded_.size(), master.num_bytes()));
@@ -183,16 +183,19 @@ void Optimizer::place(std::size_t idx) {
     master.data = downloaded_.data();
     master.device = tensor::Device::cpu;
   }
-  const DType type = stored_type(tensors_[idx].name, model_.operand);
-  if (type != master.dtype) {
-    TensorView rounded{.dtype = type, .shape = master.shape};
-    stored_.resize(std::max(stored_.size(), rounded.num_bytes()));
-    rounded.data = stored_.data();
-    convert(*context_.pool, master, rounded);
-    master = rounded;
-  }
+  TensorView stored{.dtype = stored_type(tensors_[idx].name, model_.operand),
+                    .shape = master.shape};
+  if (stored.dtype == master.dtype) return master;
+  rounded_.resize(std::max(rounded_.size(), stored.num_bytes()));
+  stored.data = rounded_.data();
+  convert(*context_.pool, master, stored);
+  return stored;
+}
+
+void Optimizer::place(std::size_t idx) {
+  const TensorView values = stored(idx);
   for (const model::Placement* placement : places_[idx].placements) {
-    model::place_tensor(context_, *placement, master);
+    model::place_tensor(context_, *placement, values);
   }
 }
 

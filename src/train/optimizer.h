@@ -59,10 +59,14 @@ class Optimizer {
   std::span<const TrainedTensor> tensors() const { return tensors_; }
   int64_t steps_done() const { return steps_done_; }
 
+  // The idx-th of tensors() as a checkpoint holds it, in host memory; valid until the next call.
+  TensorView stored(std::size_t idx);
+
   // After masters and moments were written from outside (a checkpoint): puts all masters into the
   // model.
   void resume_after(int64_t steps_done);
 
+  const Context& context() const { return context_; }
   const tensor::Arena& arena() const { return arena_; }
 
  private:
@@ -85,9 +89,8 @@ class Optimizer {
   std::vector<TrainedTensor> tensors_;
   std::vector<Place> places_;  // beside tensors_
   TensorView square_sums_;     // [1] F64
-  // One tensor on its way into the model, in its stored type; on a device also the downloaded
-  // master.
-  std::vector<std::byte> stored_, downloaded_;
+  // One tensor on its way out of the arena: rounded, and before that downloaded from a device.
+  std::vector<std::byte> rounded_, downloaded_;
   int64_t steps_done_ = 0;
 };
 
