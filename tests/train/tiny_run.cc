@@ -107,7 +107,7 @@ train::RunOutcome run_tiny(const TinyRun& run, const fs::path& out) {
       .batch = kBatch,
       .seq = kSeq,
       .micro_batch = run.micro_batch,
-      .schedule = {.max_lr = 3e-3, .warmup_steps = 3, .total_steps = run.steps},
+      .schedule = {.max_lr = run.lr, .warmup_steps = 3, .total_steps = run.steps},
       .z_alpha = 1e-3,
       .seed = run.seed,
       .patterns = run.patterns,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -46,6 +47,7 @@ struct TinyRun {
   int64_t save_every = 0;
   bool resume = false;
   uint64_t seed = 1;
+  double lr = 3e-3;
 };
 
 // Trains into `out`; what the run returned.
