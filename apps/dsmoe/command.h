@@ -16,8 +16,11 @@ inline constexpr int kWrongUsage = 2;
 inline constexpr int kInterrupted = 130;
 
 // One per file cmd_<name>.cc: adds the subcommand with its flags, help and example.
+void add_demo(CLI::App& app, Action& action);
 void add_info(CLI::App& app, Action& action);
 void add_logits(CLI::App& app, Action& action);
 void add_eval(CLI::App& app, Action& action);
+void add_generate(CLI::App& app, Action& action);
+void add_chat(CLI::App& app, Action& action);
 
 }  // namespace dsmoe::app

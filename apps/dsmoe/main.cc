@@ -23,9 +23,12 @@ int run(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer("dsmoe COMMAND --help explains a command.\n\nExample:\n  dsmoe info my-model/");
   Action action;
+  add_demo(app, action);
   add_info(app, action);
   add_logits(app, action);
   add_eval(app, action);
+  add_generate(app, action);
+  add_chat(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {  // --help, --version

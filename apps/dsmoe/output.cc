@@ -64,6 +64,29 @@ std::string human_number(double value) {
   return unit == 0 ? fmt::format("{:.0f}", value) : fmt::format("{:.2f}{}", value, units[unit]);
 }
 
+std::string without_controls(std::string_view text) {
+  std::string safe;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    // C1 controls are two bytes in UTF-8: 0xC2 and 0x80 to 0x9F.
+    const bool is_c1 = byte == 0xC2 && i + 1 < text.size() &&
+                       static_cast<unsigned char>(text[i + 1]) >= 0x80 &&
+                       static_cast<unsigned char>(text[i + 1]) < 0xA0;
+    const bool is_c0 = (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7F;
+    if (is_c0 || is_c1) {
+      safe += "\xEF\xBF\xBD";
+      i += is_c1 ? 1 : 0;
+    } else {
+      safe += text[i];
+    }
+  }
+  return safe;
+}
+
+std::string for_terminal(std::string_view text) {
+  return ::isatty(STDOUT_FILENO) == 1 ? without_controls(text) : std::string(text);
+}
+
 bool stdout_has_colour() {
   const char* no_colour = std::getenv("NO_COLOR");
   return (no_colour == nullptr || *no_colour == '\0') && ::isatty(STDOUT_FILENO) == 1;

@@ -29,6 +29,11 @@ std::string with_commas(int64_t value);  // "16,375,728,128"
 std::string human_bytes(double bytes);   // "30.5 GiB"
 std::string human_number(double value);  // "5.65 G": powers of 1000
 
+// What a model says may hold escape sequences: on a terminal, control characters other than tab and
+// newline become U+FFFD; elsewhere the bytes stay as they are.
+std::string for_terminal(std::string_view text);
+std::string without_controls(std::string_view text);
+
 // Terminal colours: only when stdout is a terminal and NO_COLOR is unset or empty.
 bool stdout_has_colour();
 

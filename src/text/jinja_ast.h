@@ -127,7 +127,7 @@ struct Template {
 // Throws Error(input): "<what>: line L, column C: ..." for what is malformed or outside the subset.
 Template parse(std::string_view source, std::string_view what);
 
-inline constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20;
+inline constexpr std::size_t kMaxTemplateBytes = std::size_t{256} << 10;
 inline constexpr int kMaxNesting = 100;     // brackets, unary operators, blocks
 inline constexpr int kMaxExprHeight = 200;  // also counts chains such as a + b + c
 

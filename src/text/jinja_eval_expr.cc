@@ -279,8 +279,10 @@ Dict Evaluator::merged(std::string_view callee, const CallArgs& args) {
 }
 
 Value Evaluator::make_namespace(const CallArgs& args) {
+  const Dict attributes = merged("namespace", args);
+  run_.step(8 * (1 + static_cast<std::int64_t>(attributes.entries.size())));  // lives to the end
   Namespace& space = heap_.namespaces.emplace_back();
-  for (const auto& [key, value] : merged("namespace", args).entries) space.attributes[*key] = value;
+  for (const auto& [key, value] : attributes.entries) space.attributes[*key] = value;
   return &space;
 }
 

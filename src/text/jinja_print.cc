@@ -80,7 +80,7 @@ void json_list(Run& run, std::string& out, const List& list, const JsonStyle& st
 }
 
 void json_key(Run& run, std::string& out, const std::string& key, const JsonStyle& style) {
-  run.bytes(6 * key.size());
+  run.bytes(16 * key.size());
   append_json_string(out, key, style.escape);
 }
 

@@ -73,6 +73,7 @@ void Dict::set(StringPtr key, Value value) {
 }
 
 Value make_string(Run& run, std::string_view text) {
+  run.step();  // two allocations
   run.bytes(text.size());
   return make_string(std::string(text));
 }
@@ -244,7 +245,7 @@ ListPtr iterate(Run& run, const Value& value) {
   if (const auto* list = std::get_if<ListPtr>(&value)) return *list;
   std::vector<Value> items;
   if (const auto* text = as_string(value)) {
-    run.step(static_cast<std::int64_t>(text->size()));
+    run.step(2 * static_cast<std::int64_t>(text->size()));
     for (std::size_t pos = 0; pos < text->size();) {
       const std::size_t start = pos;
       next_code_point(*text, pos);

@@ -63,7 +63,7 @@ TEST(Cli, WrongUsageExitsWith2) {
            {"nonsense"},
            {"info"},
            {"info", model, "--no-such-flag"},
-           {"logits", model, "--tokens", "1"},
+           {"logits", model},
            {"logits", model, "-o", "/tmp/never.safetensors"},
            {"logits", model, "--tokens", "1", "--tokens-file", "f", "-o", "/tmp/never.safetensors"},
            {"logits", model, "--tokens", "1", "-o", "/tmp/never.safetensors", "--threads", "0"},
