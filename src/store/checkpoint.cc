@@ -84,7 +84,8 @@ std::string checkpoint_name(int64_t step) { return fmt::format("{}{:08}", kPrefi
 std::optional<int64_t> checkpoint_step(std::string_view name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
   const std::string_view digits = name.substr(kPrefix.size());
-  const bool plain = std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
+  const bool plain =
+      std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
   if (!plain || digits.empty() || digits.size() > 18) return std::nullopt;
   int64_t step = 0;
   for (const char c : digits) step = step * 10 + (c - '0');
@@ -167,9 +168,9 @@ void CheckpointWriter::guarded(F&& f) {
   try {
     f();
   } catch (const Error& error) {
-    const bool is_full = error.kind() == ErrorKind::io &&
-                         std::string_view(error.what()).find(std::strerror(ENOSPC)) !=
-                             std::string_view::npos;
+    const bool is_full =
+        error.kind() == ErrorKind::io &&
+        std::string_view(error.what()).find(std::strerror(ENOSPC)) != std::string_view::npos;
     if (!is_full) throw;
     disk_full();
   }

@@ -151,7 +151,8 @@ TEST(Checkpoint, KeepsTheLastAndMilestones) {
   fs::create_directory(run / "step-00000099");
   remove_old_checkpoints(run.path(), {.last = 2, .every = 3}, 9);
   std::vector<std::string> left;
-  for (const auto& entry : fs::directory_iterator(run.path())) left.push_back(entry.path().filename());
+  for (const auto& entry : fs::directory_iterator(run.path()))
+    left.push_back(entry.path().filename());
   std::sort(left.begin(), left.end());
   EXPECT_EQ(left, (std::vector<std::string>{"step-00000003", "step-00000006", "step-00000008",
                                             "step-00000009", "step-00000099"}));
@@ -176,7 +177,9 @@ TEST(Checkpoint, AnyFailedWriteLeavesTheOldOneWhole) {
       if (!was_reached) break;
       // The last fsync, of RUN itself, comes after the rename: the new one is there and whole.
       EXPECT_NE(message, "") << "call " << at;
-      if (code == ENOSPC) EXPECT_NE(message.find("missing"), std::string::npos) << message;
+      if (code == ENOSPC) {
+        EXPECT_NE(message.find("missing"), std::string::npos) << message;
+      }
       EXPECT_EQ(reason_of(run / "step-00000001"), "") << "call " << at;
       const NewestCheckpoint newest = newest_checkpoint(run.path());
       EXPECT_TRUE(newest.passed_over.empty()) << "call " << at;

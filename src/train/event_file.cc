@@ -39,7 +39,9 @@ void append_varint(std::string& out, uint64_t value) {
   for (; value >= 0x80; value >>= 7) out += static_cast<char>(value | 0x80);
   out += static_cast<char>(value);
 }
-void append_key(std::string& out, uint32_t field, Wire wire) { append_varint(out, field << 3 | wire); }
+void append_key(std::string& out, uint32_t field, Wire wire) {
+  append_varint(out, field << 3 | wire);
+}
 void append_bytes(std::string& out, uint32_t field, std::string_view bytes) {
   append_key(out, field, kBytes);
   append_varint(out, bytes.size());
@@ -83,7 +85,8 @@ EventFile::EventFile(const std::filesystem::path& folder, int64_t first_step) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(
                            std::chrono::system_clock::now().time_since_epoch())
                            .count();
-  path_ = (folder / fmt::format("events.out.tfevents.{}.{}.{}", seconds, host, ::getpid())).string();
+  path_ =
+      (folder / fmt::format("events.out.tfevents.{}.{}.{}", seconds, host, ::getpid())).string();
   file_ = std::fopen(path_.c_str(), "abe");
   if (file_ == nullptr) fail_errno("cannot create " + path_);
   std::string version = event_head(0);

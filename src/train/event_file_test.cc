@@ -12,7 +12,7 @@ namespace {
 
 TEST(EventFile, Crc32cKnownAnswers) {
   EXPECT_EQ(crc32c(""), 0u);
-  EXPECT_EQ(crc32c("123456789"), 0xe3069283u);           // the catalogue's check value
+  EXPECT_EQ(crc32c("123456789"), 0xe3069283u);            // the catalogue's check value
   EXPECT_EQ(crc32c(std::string(32, '\0')), 0x8a9136aau);  // RFC 3720, B.4
 }
 
@@ -50,7 +50,8 @@ TEST(EventFile, HoldsVersionRestartAndScalars) {
   EXPECT_EQ(records.data[0].substr(9), std::string("\x10\x00\x1a\x0d", 4) + "brain.Event:2");
   EXPECT_EQ(records.data[1].substr(9), std::string("\x10\x08\x3a\x02\x08\x01"));
   EXPECT_EQ(records.data[2].substr(9),
-            std::string("\x10\x08\x2a\x18", 4) + std::string("\x0a\x0b\x0a\x04loss\x15\x00\x00\x20\x40", 13) +
+            std::string("\x10\x08\x2a\x18", 4) +
+                std::string("\x0a\x0b\x0a\x04loss\x15\x00\x00\x20\x40", 13) +
                 std::string("\x0a\x09\x0a\x02lr\x15\x6f\x12\x83\x3a"));
 }
 

@@ -57,7 +57,8 @@ MetricsLog::MetricsLog(const Options& options)
 MetricsLog::~MetricsLog() { std::fclose(file_); }
 
 void MetricsLog::add(const StepMetrics& metrics, const StepResult& result) {
-  const double speed = metrics.seconds > 0 ? static_cast<double>(result.tokens) / metrics.seconds : 0;
+  const double speed =
+      metrics.seconds > 0 ? static_cast<double>(result.tokens) / metrics.seconds : 0;
   OrderedJson line = {{"step", metrics.step},
                       {"loss", result.language},
                       {"balance_loss", result.balance},

@@ -25,7 +25,7 @@ class MetricsLog {
  public:
   struct Options {
     std::filesystem::path run;
-    int64_t steps_done = 0;      // lines of later steps, left by an interrupted run, are cut off
+    int64_t steps_done = 0;       // lines of later steps, left by an interrupted run, are cut off
     std::vector<int64_t> layers;  // the MoE layers
     int64_t top_k = 0;
     int64_t load_every = 1;  // steps between lines that hold every expert's load

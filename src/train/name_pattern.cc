@@ -16,9 +16,8 @@ bool matches(const std::string& pattern, const std::string& name) {
 std::vector<tensor::TensorSpec> select_tensors(std::span<const tensor::TensorSpec> tensors,
                                                std::span<const std::string> patterns) {
   for (const std::string& pattern : patterns) {
-    const bool any = std::any_of(tensors.begin(), tensors.end(), [&](const auto& spec) {
-      return matches(pattern, spec.name);
-    });
+    const bool any = std::any_of(tensors.begin(), tensors.end(),
+                                 [&](const auto& spec) { return matches(pattern, spec.name); });
     if (!any) {
       fail(ErrorKind::usage,
            "--train {}: no tensor of this model matches; names look like "

@@ -56,10 +56,7 @@ Optimizer::Optimizer(const Context& context, const model::Model& model,
                      const model::GradientBuffers& gradients,
                      FunctionRef<bool(const std::string&)> trains, TensorSource& initial,
                      const OptimizerRule& rule)
-    : context_(context),
-      model_(model),
-      rule_(rule),
-      arena_("optimiser", context.table->allocator) {
+    : context_(context), model_(model), rule_(rule), arena_("optimiser", context.table->allocator) {
   std::map<std::string, model::NamedGradient> trained;
   for (const model::NamedGradient& named : gradients.named) trained[named.name] = named;
   for (const model::Placement& placement : model.parameters.placements) {

@@ -39,7 +39,8 @@ std::vector<std::string> CollapseWatch::add(std::span<const std::vector<int64_t>
   std::vector<std::string> warnings;
   const auto change = [&](const std::vector<std::vector<int64_t>>& step, int64_t sign) {
     for (std::size_t layer = 0; layer < sums_.size(); ++layer) {
-      for (std::size_t e = 0; e < sums_[layer].size(); ++e) sums_[layer][e] += sign * step[layer][e];
+      for (std::size_t e = 0; e < sums_[layer].size(); ++e)
+        sums_[layer][e] += sign * step[layer][e];
     }
   };
   window_.emplace_back(load.begin(), load.end());
@@ -56,7 +57,8 @@ std::vector<std::string> CollapseWatch::add(std::span<const std::vector<int64_t>
     const bool collapsed = state.top_share > (even + 3) / 4 || 2 * state.dead > num_experts_;
     if (collapsed && !warned_[layer]) {
       warnings.push_back(fmt::format(
-          "routing has collapsed in layer {}: over the last {} steps {} of {} experts took {:.0f} % "
+          "routing has collapsed in layer {}: over the last {} steps {} of {} experts took {:.0f} "
+          "% "
           "of the tokens and {} got none, so most of the model is idle; raise aux_loss_alpha in "
           "the config, or lower --lr",
           layers_[layer], kWindow, top_k_, num_experts_, 100 * state.top_share, state.dead));

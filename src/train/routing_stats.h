@@ -13,8 +13,8 @@ namespace dsmoe::train {
 struct LayerLoad {
   std::vector<double> ratio;  // per expert: its tokens / the mean over experts
   double max_ratio = 0;
-  int64_t dead = 0;      // experts without any token
-  double entropy = 0;    // of the shares of load, divided by its largest value ln(experts): 1 is even
+  int64_t dead = 0;    // experts without any token
+  double entropy = 0;  // of the shares of load, divided by its largest value ln(experts): 1 is even
   double top_share = 0;  // share of the load that the `top_k` busiest experts take
 };
 LayerLoad describe_load(std::span<const int64_t> load, int64_t top_k);

@@ -1,12 +1,12 @@
 // The loop around a step.
 #include "train/run.h"
 
+#include <algorithm>
 #include <chrono>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/sha256.h"
-#include "data/batches.h"
 #include "train/name_pattern.h"
 #include "train/routing_stats.h"
 #include "train/run_state.h"
@@ -73,12 +73,15 @@ std::optional<store::NewestCheckpoint> find_start(const RunOptions& options) {
   store::NewestCheckpoint newest = store::newest_checkpoint(options.out);
   const bool is_empty = !newest.folder && newest.passed_over.empty();
   if (is_empty) {
-    if (options.resume) log_info("{}: no checkpoint to resume; starting afresh", options.out.string());
+    if (options.resume)
+      log_info("{}: no checkpoint to resume; starting afresh", options.out.string());
     return std::nullopt;
   }
   if (!options.resume) {
-    fail(ErrorKind::input, "{}: already holds checkpoints; add --resume to go on from them, or choose "
-         "another --out", options.out.string());
+    fail(ErrorKind::input,
+         "{}: already holds checkpoints; add --resume to go on from them, or choose "
+         "another --out",
+         options.out.string());
   }
   for (const store::PassedOver& other : newest.passed_over) {
     log_warning("{} is passed over: {}", other.name, other.reason);
@@ -93,8 +96,8 @@ std::optional<store::NewestCheckpoint> find_start(const RunOptions& options) {
 
 class Run {
  public:
-  Run(const Context& context, const RunOptions& options, TensorSource& initial,
-      const data::DocumentSplit& split, const RunHooks& hooks);
+  Run(const Context& context, const RunOptions& options, const RunInput& input,
+      const RunHooks& hooks);
   RunOutcome loop();
 
  private:
@@ -107,7 +110,6 @@ class Run {
   RunOptions options_;
   const RunHooks& hooks_;
   RunIdentity identity_;
-  store::RunLock lock_;
   std::optional<store::NewestCheckpoint> start_;
   std::unique_ptr<FolderTensors> resumed_;
   TensorSource& base_;  // the first weights, or the resumed checkpoint's
@@ -120,18 +122,17 @@ class Run {
   int64_t saved_step_ = -1;
 };
 
-Run::Run(const Context& context, const RunOptions& options, TensorSource& initial,
-         const data::DocumentSplit& split, const RunHooks& hooks)
+Run::Run(const Context& context, const RunOptions& options, const RunInput& input,
+         const RunHooks& hooks)
     : options_(options),
       hooks_(hooks),
       identity_(identity_of(options)),
-      lock_(options.out),
       start_(find_start(options)),
       resumed_(start_ ? std::make_unique<FolderTensors>(store::HfFolder::open(*start_->folder))
                       : nullptr),
-      base_(resumed_ ? *resumed_ : initial),
+      base_(resumed_ ? *resumed_ : input.initial),
       frozen_(base_, options.config.torch_dtype),
-      batches_(split, {.batch = options.batch, .seq = options.seq, .seed = options.seed}) {
+      batches_(input.split, {.batch = options.batch, .seq = options.seq, .seed = options.seed}) {
   make_model(context);
   if (start_) {
     for (const std::string& change :
@@ -143,10 +144,10 @@ Run::Run(const Context& context, const RunOptions& options, TensorSource& initia
   }
   try {
     validation_ = std::make_unique<data::PackedBatches>(
-        split, data::BatchOptions{.batch = options.batch,
-                                  .seq = options.seq,
-                                  .seed = options.seed,
-                                  .part = data::SplitPart::validation});
+        input.split, data::BatchOptions{.batch = options.batch,
+                                        .seq = options.seq,
+                                        .seed = options.seed,
+                                        .part = data::SplitPart::validation});
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::input) throw;
     log_info("no validation: {}", error.what());
@@ -247,7 +248,8 @@ RunOutcome Run::loop() {
     const double start = seconds_now();
     batches_.fill(static_cast<uint64_t>(step_), batch);
     pack_rows(batch, rows);
-    StepMetrics metrics{.step = step_ + 1, .lr = options_.schedule.lr(step_ + 1), .epoch = batch.epoch};
+    StepMetrics metrics{
+        .step = step_ + 1, .lr = options_.schedule.lr(step_ + 1), .epoch = batch.epoch};
     const StepResult result = trainer_->step(rows, metrics.lr);
     ++step_;
     metrics.seconds = seconds_now() - start;
@@ -281,10 +283,10 @@ void pack_rows(const data::Batch& batch, StepRows& rows) {
   }
 }
 
-RunOutcome run_training(const Context& context, const RunOptions& options, TensorSource& initial,
-                        const data::DocumentSplit& split, const RunHooks& hooks) {
+RunOutcome run_training(const Context& context, const RunOptions& options, const RunInput& input,
+                        const RunHooks& hooks) {
   check_options(options);
-  return Run(context, options, initial, split, hooks).loop();
+  return Run(context, options, input, hooks).loop();
 }
 
 }  // namespace dsmoe::train

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "data/batches.h"
 #include "data/split.h"
 #include "store/checkpoint.h"
 #include "train/metrics.h"
@@ -57,11 +58,16 @@ struct RunOutcome {
   std::optional<double> validation_loss;
 };
 
-// `initial` gives the first weights unless a checkpoint is resumed; `split` the data. Throws
-// Error(usage) for options that cannot be, Error(input) when `out` holds checkpoints and resume is
-// not set.
-RunOutcome run_training(const Context& context, const RunOptions& options, TensorSource& initial,
-                        const data::DocumentSplit& split, const RunHooks& hooks);
+// `lock` is that of `out`, held by the caller from before it wrote anything there. `initial` gives
+// the first weights unless a checkpoint is resumed; `split` the data. Throws Error(usage) for
+// options that cannot be, Error(input) when `out` holds checkpoints and resume is not set.
+struct RunInput {
+  const store::RunLock& lock;
+  TensorSource& initial;
+  const data::DocumentSplit& split;
+};
+RunOutcome run_training(const Context& context, const RunOptions& options, const RunInput& input,
+                        const RunHooks& hooks);
 
 // Rows of a batch without their padding.
 void pack_rows(const data::Batch& batch, StepRows& rows);

@@ -57,13 +57,12 @@ std::vector<std::string> differences(const Json& stored, const Json& wanted) {
 }  // namespace
 
 void save_checkpoint(const SaveRequest& request, Optimizer& optimizer, TensorSource& frozen) {
-  store::CheckpointContent content{
-      .model = model::expected_tensors(request.config),
-      .state_metadata = {{"format", "pt"},
-                         {"train_state", std::to_string(kFormat)},
-                         {"step", std::to_string(request.step)},
-                         {"identity", request.identity.fixed.dump()},
-                         {"plan", request.identity.plan.dump()}}};
+  store::CheckpointContent content{.model = model::expected_tensors(request.config),
+                                   .state_metadata = {{"format", "pt"},
+                                                      {"train_state", std::to_string(kFormat)},
+                                                      {"step", std::to_string(request.step)},
+                                                      {"identity", request.identity.fixed.dump()},
+                                                      {"plan", request.identity.plan.dump()}}};
   std::map<std::string, std::size_t> trained;
   for (std::size_t i = 0; i < optimizer.tensors().size(); ++i) {
     trained[optimizer.tensors()[i].name] = i;

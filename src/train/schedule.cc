@@ -23,9 +23,10 @@ double after_warmup(const Schedule& schedule, int64_t step) {
       return factor;
     }
     case ScheduleKind::cosine: {
-      const auto span = static_cast<double>(
-          std::max<int64_t>(1, schedule.total_steps - schedule.warmup_steps));
-      const double way = std::clamp(static_cast<double>(step - schedule.warmup_steps) / span, 0.0, 1.0);
+      const auto span =
+          static_cast<double>(std::max<int64_t>(1, schedule.total_steps - schedule.warmup_steps));
+      const double way =
+          std::clamp(static_cast<double>(step - schedule.warmup_steps) / span, 0.0, 1.0);
       return schedule.min_ratio + (1 - schedule.min_ratio) * 0.5 * (1 + cos_f64(kPi * way));
     }
   }

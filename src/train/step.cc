@@ -25,8 +25,8 @@ Trainer::Trainer(const Context& context, const model::Model& model,
                  const TrainerOptions& options)
     : options_(options),
       gradient_arena_("gradients", context.table->allocator),
-      gradients_(model::allocate_gradients(context, model.config, model.operand, trains,
-                                           gradient_arena_)),
+      gradients_(
+          model::allocate_gradients(context, model.config, model.operand, trains, gradient_arena_)),
       optimizer_(context, model, gradients_, trains, initial, options.optimizer),
       pass_(context, model, gradients_.views, options.losses,
             {.max_tokens = options.rows_per_micro_batch * options.max_row_tokens,
@@ -100,9 +100,8 @@ StepResult Trainer::step(const StepRows& rows, double lr) {
 
 Trainer::Evaluation Trainer::evaluate(const StepRows& rows) {
   Evaluation evaluation{.counted = rows.num_counted()};
-  for_each_micro_batch(rows, [&](const model::MicroBatch& batch) {
-    evaluation.nats += pass_.evaluate(batch).nats;
-  });
+  for_each_micro_batch(
+      rows, [&](const model::MicroBatch& batch) { evaluation.nats += pass_.evaluate(batch).nats; });
   return evaluation;
 }
 

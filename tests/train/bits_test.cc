@@ -90,12 +90,12 @@ TEST_P(Bits, StopAndResume) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, Bits,
-    ::testing::Values(Kind{"fp32", tiny_config(DType::F32)}, Kind{"bf16", tiny_config(DType::BF16)},
-                      Kind{"v3_fp32", tiny_v3_config(DType::F32)},
-                      Kind{"v3_bf16", tiny_v3_config(DType::BF16)}),
-    [](const auto& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(All, Bits,
+                         ::testing::Values(Kind{"fp32", tiny_config(DType::F32)},
+                                           Kind{"bf16", tiny_config(DType::BF16)},
+                                           Kind{"v3_fp32", tiny_v3_config(DType::F32)},
+                                           Kind{"v3_bf16", tiny_v3_config(DType::BF16)}),
+                         [](const auto& test) { return test.param.name; });
 
 TEST(PartialTraining, TheOthersStayAsTheyWere) {
   ScratchFolder out;
@@ -108,13 +108,13 @@ TEST(PartialTraining, TheOthersStayAsTheyWere) {
     train::StoredTensors stored(initial, type);
     int changed = 0;
     for (const std::string_view name : first.names()) {
-      const bool wanted = name.find(".experts.2.") != std::string_view::npos ||
-                          name.ends_with("q_proj.weight");
+      const bool wanted =
+          name.find(".experts.2.") != std::string_view::npos || name.ends_with("q_proj.weight");
       const tensor::TensorView original = stored.tensor(std::string(name));
       const auto bytes = first.bytes(name);
       ASSERT_EQ(bytes.size(), original.num_bytes());
-      const bool same = std::equal(bytes.begin(), bytes.end(),
-                                   static_cast<const std::byte*>(original.data));
+      const bool same =
+          std::equal(bytes.begin(), bytes.end(), static_cast<const std::byte*>(original.data));
       EXPECT_EQ(same, !wanted) << name;
       changed += same ? 0 : 1;
     }

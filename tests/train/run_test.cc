@@ -43,7 +43,8 @@ TEST(Run, LearnsAndLogs) {
   EXPECT_TRUE(outcome.finished);
   ASSERT_TRUE(outcome.validation_loss);
   EXPECT_LT(*outcome.validation_loss, 5.5);
-  EXPECT_EQ(logged_steps(out / "run"), (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}));
+  EXPECT_EQ(logged_steps(out / "run"),
+            (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}));
   EXPECT_TRUE(fs::exists(out / "run/step-00000004"));
   EXPECT_TRUE(fs::exists(out / "run/step-00000012/tokenizer.json"));
 }
@@ -71,7 +72,8 @@ TEST(Run, AnotherRunsCheckpointIsRefusedWithEveryDifference) {
   run.seed = 9;
   run.config.aux_loss_alpha = 0.5;
   const std::string message = refusal(run, out / "run");
-  EXPECT_NE(message.find("seed: the checkpoint has 1, this run has 9"), std::string::npos) << message;
+  EXPECT_NE(message.find("seed: the checkpoint has 1, this run has 9"), std::string::npos)
+      << message;
   EXPECT_NE(message.find("config: "), std::string::npos) << message;
 }
 
@@ -111,7 +113,8 @@ TEST(Run, NothingThatVerifiesIsAnError) {
   ScratchFolder out;
   fs::create_directories(out / "run/step-00000003");
   TinyRun run{.steps = 2, .resume = true};
-  EXPECT_NE(refusal(run, out / "run").find("none of its 1 checkpoints verifies"), std::string::npos);
+  EXPECT_NE(refusal(run, out / "run").find("none of its 1 checkpoints verifies"),
+            std::string::npos);
 }
 
 TEST(Run, OneWriterPerRun) {

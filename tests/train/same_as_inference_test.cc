@@ -18,14 +18,12 @@ using tensor::DType;
 using tensor::TensorView;
 
 struct Step {
-  Step(const model::ModelConfig& config, const model::Model& model,
-       const kernels::Context& context)
+  Step(const model::ModelConfig& config, const model::Model& model, const kernels::Context& context)
       : initial(config),
-        trainer(
-            context, model, [](const std::string&) { return true; }, initial,
-            {.losses = {.balance_alpha = 0.01, .z_alpha = 1e-3},
-             .rows_per_micro_batch = 2,
-             .max_row_tokens = 40}) {}
+        trainer(context, model, [](const std::string&) { return true; }, initial,
+                {.losses = {.balance_alpha = 0.01, .z_alpha = 1e-3},
+                 .rows_per_micro_batch = 2,
+                 .max_row_tokens = 40}) {}
   RandomWeights initial;
   train::Trainer trainer;
 };
@@ -80,8 +78,7 @@ TEST_P(SameAsInference, EveryTokenOfEveryDocument) {
   for (const int32_t length : rows.document_lengths) {
     const auto tokens = std::span(rows.tokens).subspan(begin, static_cast<std::size_t>(length));
     const auto targets = std::span(rows.targets).subspan(begin, static_cast<std::size_t>(length));
-    const std::vector<float> alone =
-        inference_log_prob(context, *for_inference, tokens, targets);
+    const std::vector<float> alone = inference_log_prob(context, *for_inference, tokens, targets);
     for (std::size_t i = 0; i < alone.size(); ++i) {
       if (targets[i] < 0) continue;
       nats -= alone[i];
@@ -114,8 +111,9 @@ std::vector<std::string> gradient_bytes(const train::StepRows& rows) {
   ThreadPool pool(1);
   const kernels::Context context{.table = &kernels::select_cpu_table(), .pool = &pool};
   RandomWeights weights(config);
-  const auto model = model::make_model(
-      context, config, weights, {.operand = DType::F32, .passes = moe::Passes::forward_and_backward});
+  const auto model =
+      model::make_model(context, config, weights,
+                        {.operand = DType::F32, .passes = moe::Passes::forward_and_backward});
   Step step(config, *model, context);
   step.trainer.accumulate(rows);
   std::vector<std::string> bytes;

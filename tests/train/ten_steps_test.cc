@@ -28,18 +28,18 @@ train::StepRows golden_rows(const TrainingGolden& golden, int64_t step) {
 
 train::TrainerOptions golden_options(const TrainingGolden& golden,
                                      const model::ModelConfig& config) {
-  return {.optimizer = {.beta1 = golden.metadata("beta1"),
-                        .beta2 = golden.metadata("beta2"),
-                        .eps = golden.metadata("eps"),
-                        .weight_decay = golden.metadata("weight_decay"),
-                        .clip = golden.metadata("clip"),
-                        .bias_rate = golden.metadata("bias_rate")},
-          .losses = {.balance_alpha = config.aux_loss_alpha,
-                     .z_alpha = golden.metadata("z_loss"),
-                     .rows_per_balance_group =
-                         static_cast<int64_t>(golden.metadata("balance_group"))},
-          .rows_per_micro_batch = 2,
-          .max_row_tokens = 32};
+  return {
+      .optimizer = {.beta1 = golden.metadata("beta1"),
+                    .beta2 = golden.metadata("beta2"),
+                    .eps = golden.metadata("eps"),
+                    .weight_decay = golden.metadata("weight_decay"),
+                    .clip = golden.metadata("clip"),
+                    .bias_rate = golden.metadata("bias_rate")},
+      .losses = {.balance_alpha = config.aux_loss_alpha,
+                 .z_alpha = golden.metadata("z_loss"),
+                 .rows_per_balance_group = static_cast<int64_t>(golden.metadata("balance_group"))},
+      .rows_per_micro_batch = 2,
+      .max_row_tokens = 32};
 }
 
 struct Tolerance {
@@ -52,9 +52,9 @@ class TenSteps : public ::testing::TestWithParam<std::string> {
     const TrainingGolden golden(GetParam());
     ThreadPool pool(1);
     const kernels::Context context{.table = &kernels::select_cpu_table(), .pool = &pool};
-    const auto model = infer::load_model(
-        context, golden.folder(),
-        {.operand = operand, .passes = moe::Passes::forward_and_backward});
+    const auto model =
+        infer::load_model(context, golden.folder(),
+                          {.operand = operand, .passes = moe::Passes::forward_and_backward});
     train::FolderTensors initial(store::HfFolder::open(golden.folder()));
     train::Trainer trainer(
         context, *model, [](const std::string&) { return true; }, initial,
@@ -70,13 +70,11 @@ class TenSteps : public ::testing::TestWithParam<std::string> {
       expect_loads(golden, model->config, result, step);
     }
     for (const train::TrainedTensor& tensor : trainer.optimizer().tensors()) {
-      EXPECT_LE(
-          relative_error(to_double(tensor.master), golden.values("after." + tensor.name)),
-          tolerance.weight)
+      EXPECT_LE(relative_error(to_double(tensor.master), golden.values("after." + tensor.name)),
+                tolerance.weight)
           << tensor.name;
     }
-    EXPECT_EQ(trainer.optimizer().tensors().size(),
-              model::expected_tensors(model->config).size());
+    EXPECT_EQ(trainer.optimizer().tensors().size(), model::expected_tensors(model->config).size());
   }
 
   static void expect_loads(const TrainingGolden& golden, const model::ModelConfig& config,
@@ -101,8 +99,7 @@ TEST_P(TenSteps, DoubleIsTheMathematics) {
 }
 TEST_P(TenSteps, Fp32) { expect_equal_to_oracle(DType::F32, {.loss = 1e-6, .weight = 1e-5}); }
 
-INSTANTIATE_TEST_SUITE_P(All, TenSteps,
-                         ::testing::Values("train_softmax", "train_odd", "train_v3"),
+INSTANTIATE_TEST_SUITE_P(All, TenSteps, ::testing::Values("train_softmax", "train_odd", "train_v3"),
                          [](const auto& test) { return test.param; });
 
 }  // namespace

@@ -122,7 +122,9 @@ train::RunOutcome run_tiny(const TinyRun& run, const fs::path& out) {
       .should_stop = [&] { return steps_now == run.stop_after; },
       .on_step = [&](const train::StepMetrics& metrics,
                      const train::StepResult&) { steps_now = metrics.step; }};
-  return train::run_training(context, options, initial, split, hooks);
+  const store::RunLock lock(out);
+  return train::run_training(context, options, {.lock = lock, .initial = initial, .split = split},
+                             hooks);
 }
 
 std::map<std::string, std::string> files_of(const fs::path& folder) {
