@@ -29,6 +29,7 @@ int run(int argc, char** argv) {
   add_eval(app, action);
   add_generate(app, action);
   add_chat(app, action);
+  add_train(app, action);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {  // --help, --version
