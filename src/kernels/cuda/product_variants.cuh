@@ -9,7 +9,7 @@ namespace dsmoe::kernels::cuda {
 // Up to 64 rows per expert the weights' way through memory is the time: small tiles, two blocks to a multiprocessor, 64 to 96 KiB
 // of weights in flight on each. Beyond that, 128 x 256 keeps shared-memory reads (80 bytes a cycle) below the limit (128).
 using Rows8 = Variant<64, 8, 2, 5>;
-using Rows64 = Variant<64, 64, 2, 3>;
+using Rows64 = Variant<64, 64, 1, 5>;
 using Rows128 = Variant<128, 128, 1, 6>;
 using Rows256 = Variant<128, 256, 1, 4>;
 constexpr int kVariantRows[] = {8, 64, 128, 256};

@@ -13,7 +13,7 @@
 
 namespace dsmoe::kernels {
 
-constexpr double kRound = 1.0 / 512;            // half an ulp of bf16, relative
+constexpr double kRound = 1.0 / 256;            // half an ulp of bf16 (8 significant bits), relative to the smallest mantissa
 constexpr double kUnit = 1.0 / (1 << 24);       // unit roundoff of fp32
 constexpr double kStepUnit = 1.0 / (1 << 22);   // one tensor-core step may truncate instead of round
 
