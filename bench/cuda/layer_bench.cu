@@ -1,6 +1,6 @@
 // One DeepSeekMoE layer on a GPU: time of every op and of the whole layer against the two ceilings of the machine.
 //
-//   layer_bench [--tokens 1,8,64,512,4096,16384] [--ops] [--no-dense] [--reps 40]
+//   layer_bench [--tokens 1,8,64,512,4096,16384] [--ops] [--no-dense] [--reps 40] [--variant N]
 //
 // The layer (router, plan, up, down, combine) runs as one captured graph per rotating set of inputs; up to 64 tokens four layers'
 // weights take turns, so that nothing sits in L2. Dense cuBLASLt products of the same FLOPs alternate with it in the same
@@ -19,6 +19,7 @@
 
 #include "kernels/cuda/cuda_table.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/product.h"
 
 namespace dsmoe::kernels {
 namespace {
@@ -237,13 +238,33 @@ double dense_us(const Context& c, Device& d, Dense& dense, const LayerWeights& w
   return time_us(c, reps, {[&] {
     dense.run(c, a, xr, w.gate.data, yr);
     dense.run(c, b, hr, w.down.data, yr);
-    dense.run(c, s, xr, w.shared_gate.data, ys);
+    dense.run(c, s, xr, w.gate.data, ys);
     dense.run(c, t, hs, w.shared_down.data, ys);
   }});
 }
 
 __global__ void copy_words(const uint4* from, uint4* to, size_t count) {
   for (size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x; i < count; i += static_cast<size_t>(gridDim.x) * blockDim.x) to[i] = from[i];
+}
+
+// Reads everything, writes next to nothing.
+__global__ void read_words(const uint4* from, unsigned* to, size_t count) {
+  unsigned sum = 0;
+  const size_t stride = static_cast<size_t>(gridDim.x) * blockDim.x;
+  size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x;
+  for (; i + 3 * stride < count; i += 4 * stride) {
+    const uint4 a = from[i], b = from[i + stride], c = from[i + 2 * stride], d = from[i + 3 * stride];
+    sum += a.x ^ a.y ^ a.z ^ a.w ^ b.x ^ b.y ^ b.z ^ b.w ^ c.x ^ c.y ^ c.z ^ c.w ^ d.x ^ d.y ^ d.z ^ d.w;
+  }
+  if (sum == 0x12345678) *to = sum;
+}
+
+double read_tb_per_s(const Context& c, Device& d) {
+  const TensorView from = d.random({1 << 20, 1024}, 1), to = d.empty(DType::I32, {1});
+  const double us = time_us(c, 10, {[&] {
+    read_words<<<132 * 8, 512, 0, cuda::stream_of(c)>>>(static_cast<const uint4*>(from.data), static_cast<unsigned*>(to.data), from.num_bytes() / 16);
+  }});
+  return static_cast<double>(from.num_bytes()) / us * 1e-6;
 }
 
 double copy_tb_per_s(const Context& c, Device& d) {
@@ -258,11 +279,13 @@ void run(const std::vector<int64_t>& tokens_list, bool ops, bool with_dense, int
   Context c{.table = &cuda_table(), .pool = nullptr, .stream = make_cuda_stream()};
   Dense dense(with_dense);
   double copy = 0;
+  double read = 0;
   {
     Device d;
     copy = copy_tb_per_s(c, d);
+    read = read_tb_per_s(c, d);
   }
-  std::printf("copy (read + written) %.2f TB/s; cuBLASLt %s\n", copy, dense ? "present" : "absent");
+  std::printf("copy (read + written) %.2f TB/s, read alone %.2f; cuBLASLt %s\n", copy, read, dense ? "present" : "absent");
   std::printf("%8s %10s %10s %9s %9s %9s %9s %9s | %8s %8s\n", "tokens", "layer us", "dense us", "router", "plan", "up", "down", "combine", "TFLOP/s", "TB/s");
   for (const int64_t tokens : tokens_list) {
     Device d;
@@ -318,6 +341,7 @@ int main(int argc, char** argv) {
     const std::string flag = argv[i];
     if (flag == "--ops") ops = true;
     if (flag == "--no-dense") with_dense = false;
+    if (flag == "--variant" && i + 1 < argc) dsmoe::kernels::cuda::force_product_variant(std::atoi(argv[++i]));
     if (flag == "--reps" && i + 1 < argc) reps = std::atoi(argv[++i]);
     if (flag == "--tokens" && i + 1 < argc) {
       tokens.clear();

@@ -13,7 +13,7 @@ namespace {
 constexpr int kThreads = 512;
 constexpr int kChunkTokens = 512;
 constexpr int kMaxChunkTokens = 2 * kChunkTokens - 1;  // the last chunk takes the remainder
-constexpr int kWords = (kMaxChunkTokens + 31) / 32;
+constexpr int kMaxWords = (kMaxChunkTokens + 31) / 32;
 
 struct Parameters {
   const int32_t* index;
@@ -27,6 +27,7 @@ struct Parameters {
   int32_t experts;
   int32_t sequences;
   int32_t chunks;
+  int32_t words;  // of a chunk's bits, per expert
 };
 
 struct Chunk {
@@ -38,14 +39,14 @@ __device__ Chunk chunk_of(const Parameters& p, int idx) {
   return {begin, idx + 1 == p.chunks ? p.tokens - begin : kChunkTokens};
 }
 
-// bits[e * kWords + w]: which tokens of the chunk chose expert e.
+// bits[e * words + w]: which tokens of the chunk chose expert e.
 __device__ void mark_tokens(const Parameters& p, Chunk chunk, uint32_t* bits) {
-  for (int i = threadIdx.x; i < p.experts * kWords; i += kThreads) bits[i] = 0;
+  for (int i = threadIdx.x; i < p.experts * p.words; i += kThreads) bits[i] = 0;
   __syncthreads();
   for (int i = threadIdx.x; i < chunk.count * p.top_k; i += kThreads) {
     const int e = p.index[static_cast<int64_t>(chunk.begin) * p.top_k + i];
     const int token = i / p.top_k;
-    if (e >= 0) atomicOr(&bits[e * kWords + token / 32], 1u << (token % 32));
+    if (e >= 0) atomicOr(&bits[e * p.words + token / 32], 1u << (token % 32));
   }
   __syncthreads();
 }
@@ -56,9 +57,9 @@ __device__ int rank_of(const uint32_t* bits, int token) {
   for (int w = 0; w < token / 32; ++w) rank += __popc(bits[w]);
   return rank;
 }
-__device__ int total_of(const uint32_t* bits) {
+__device__ int total_of(const uint32_t* bits, int words) {
   int total = 0;
-  for (int w = 0; w < kWords; ++w) total += __popc(bits[w]);
+  for (int w = 0; w < words; ++w) total += __popc(bits[w]);
   return total;
 }
 
@@ -70,7 +71,7 @@ __device__ void place_tokens(const Parameters& p, Chunk chunk, const uint32_t* b
     const int token = i / p.top_k;
     int row = -1;
     if (e >= 0) {
-      row = first[e] + rank_of(bits + e * kWords, token);
+      row = first[e] + rank_of(bits + e * p.words, token);
       p.token_of_row[row] = chunk.begin + token;
     }
     p.row_of_slot[slot] = row;
@@ -81,7 +82,7 @@ __device__ void place_tokens(const Parameters& p, Chunk chunk, const uint32_t* b
     const int s = i / p.experts;
     const int start = p.starts[s] - chunk.begin;
     if (start < 0 || (start >= chunk.count && !(last && start == chunk.count))) continue;
-    const int rank = start == chunk.count ? total_of(bits + e * kWords) : rank_of(bits + e * kWords, start);
+    const int rank = start == chunk.count ? total_of(bits + e * p.words, p.words) : rank_of(bits + e * p.words, start);
     p.sequence_offsets[static_cast<int64_t>(e) * (p.sequences + 1) + s] = first[e] + rank;
   }
 }
@@ -105,13 +106,14 @@ __device__ int scan_experts(const int32_t* count, int32_t* offset, int experts) 
 
 __global__ void __launch_bounds__(kThreads) plan_one_chunk(const __grid_constant__ Parameters p) {
   extern __shared__ uint32_t bits[];
-  auto* first = reinterpret_cast<int32_t*>(bits + p.experts * kWords);
+  auto* first = reinterpret_cast<int32_t*>(bits + p.experts * p.words);
   auto* count = first + p.experts;
-  wait_for_previous_kernel();
+  // The experts' kernel may start fetching weights at once: whatever came before the kernel ahead of this one has finished.
   let_next_kernel_start();
+  wait_for_previous_kernel();
   const Chunk chunk{0, p.tokens};
   mark_tokens(p, chunk, bits);
-  for (int e = threadIdx.x; e < p.experts; e += kThreads) count[e] = total_of(bits + e * kWords);
+  for (int e = threadIdx.x; e < p.experts; e += kThreads) count[e] = total_of(bits + e * p.words, p.words);
   __syncthreads();
   if (threadIdx.x < 32) {
     const int rows = scan_experts(count, first, p.experts);
@@ -130,7 +132,7 @@ __global__ void __launch_bounds__(kThreads) plan_count(const __grid_constant__ P
   const Chunk chunk = chunk_of(p, static_cast<int>(blockIdx.x));
   mark_tokens(p, chunk, bits);
   int32_t* counts = p.row_of_slot + static_cast<int64_t>(chunk.begin) * p.top_k;
-  for (int e = threadIdx.x; e < p.experts; e += kThreads) counts[e] = total_of(bits + e * kWords);
+  for (int e = threadIdx.x; e < p.experts; e += kThreads) counts[e] = total_of(bits + e * p.words, p.words);
 }
 
 // One block: counts per chunk become first rows per chunk.
@@ -168,7 +170,7 @@ __global__ void __launch_bounds__(kThreads) plan_scan(const __grid_constant__ Pa
 
 __global__ void __launch_bounds__(kThreads) plan_place(const __grid_constant__ Parameters p) {
   extern __shared__ uint32_t bits[];
-  auto* first = reinterpret_cast<int32_t*>(bits + p.experts * kWords);
+  auto* first = reinterpret_cast<int32_t*>(bits + p.experts * p.words);
   wait_for_previous_kernel();
   let_next_kernel_start();
   const Chunk chunk = chunk_of(p, static_cast<int>(blockIdx.x));
@@ -191,8 +193,10 @@ void plan_build(const Context& context, const PlanBuild& args) {
                .top_k = static_cast<int32_t>(args.index.dim(1)),
                .experts = static_cast<int32_t>(args.plan.expert_offsets.dim(0) - 1),
                .sequences = static_cast<int32_t>(args.sequence_starts.dim(0) - 1),
-               .chunks = 1};
-  const std::size_t bytes = static_cast<std::size_t>(p.experts) * (kWords * 4 + 8);
+               .chunks = 1,
+               .words = 0};
+  p.words = p.tokens > kMaxChunkTokens ? kMaxWords : (p.tokens + 31) / 32;
+  const std::size_t bytes = static_cast<std::size_t>(p.experts) * (p.words * 4 + 8);
   DSMOE_CHECK(bytes <= 220 * 1024, "plan on CUDA: {} experts exceed shared memory", p.experts);
   if (bytes > 40 * 1024) {
     allow_shared(plan_one_chunk, bytes);

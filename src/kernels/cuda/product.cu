@@ -2,6 +2,7 @@
 #include "kernels/cuda/product.h"
 
 #include <atomic>
+#include <iterator>
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/product_variants.cuh"
@@ -97,15 +98,21 @@ int choose_variant(const Product& product) {
     }
   }
   if (most_rows <= 8 && rows_per_expert <= 8) return 0;
-  if (rows_per_expert <= 28) return 1;
-  if (rows_per_expert <= 112) return 2;
-  return 3;
+  if (rows_per_expert <= 28) return 4;
+  if (rows_per_expert <= 112) return 6;
+  return 7;
 }
+
+using LaunchVariant = void (*)(const Context&, const VariantLaunch&, const ProductParameters&);
+constexpr LaunchVariant launch_variant_table[] = {launch_variant<Rows8>,  launch_variant<Rows8Deep>,  launch_variant<Rows16>,
+                                                  launch_variant<Rows32>, launch_variant<Rows64>,     launch_variant<Rows64Deep>,
+                                                  launch_variant<Rows128>, launch_variant<Rows256>};
+static_assert(std::size(launch_variant_table) == std::size(kVariantRows));
 
 }  // namespace
 
 void force_product_variant(int variant) { forced_variant = variant; }
-int num_product_variants() { return 4; }
+int num_product_variants() { return static_cast<int>(std::size(kVariantRows)); }
 
 bool product_fits_hopper(const Product& product) {
   int64_t experts = 0;
@@ -125,7 +132,7 @@ bool product_fits_hopper(const Product& product) {
 }
 
 void launch_product(const Context& context, const Product& product) {
-  VariantLaunch how{.variant = choose_variant(product)};
+  VariantLaunch how{.variant = choose_variant(product), .epilogue = product.epilogue};
   ProductParameters parameters{};
   for (int g = 0; g < product.num_groups; ++g) {
     if (product.group[g].out.dim(0) == 0) continue;
@@ -135,11 +142,7 @@ void launch_product(const Context& context, const Product& product) {
   if (parameters.num_families == 0) return;
   parameters.accumulate = product.accumulate;
   parameters.counters = next_counters();
-  switch (product.epilogue) {
-    case Epilogue::swiglu: return launch_swiglu(context, how, parameters);
-    case Epilogue::round: return launch_round(context, how, parameters);
-    case Epilogue::dense: return launch_dense(context, how, parameters);
-  }
+  launch_variant_table[how.variant](context, how, parameters);
 }
 
 }  // namespace dsmoe::kernels::cuda

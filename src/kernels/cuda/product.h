@@ -69,15 +69,11 @@ void launch_product(const Context& context, const Product& product);
 // Any shape, any operand type; the same sums. Slow.
 void launch_product_portable(const Context& context, const Product& product);
 
-// One per epilogue: launches `variant` with filled parameters.
 struct VariantLaunch {
   int variant = 0;
+  Epilogue epilogue = Epilogue::round;
   bool gathered = false;
-  int num_blocks = 0;  // 0: as many as fit on the device
 };
-void launch_swiglu(const Context& context, const VariantLaunch& how, const ProductParameters& parameters);
-void launch_round(const Context& context, const VariantLaunch& how, const ProductParameters& parameters);
-void launch_dense(const Context& context, const VariantLaunch& how, const ProductParameters& parameters);
 
 // Tests: forces a tile variant (0 .. num_product_variants() - 1) or, with -1, the choice by size.
 void force_product_variant(int variant);

@@ -29,9 +29,9 @@ struct Variant {
   static constexpr int kStaging = 2 * kChunk * 128;       // per consumer
   static constexpr int kRing = kStages + 3;
   static constexpr int kRowBox = kRows >= 128 ? 64 : 8;  // rows one copy of x brings
-  static constexpr int kBlocksPerSm = kConsumers == 1 ? 2 : 1;
   static constexpr int kSharedBytes = kStages * kStageBytes + kConsumers * kStaging + (kMaxExperts + 1) * 4 + kRing * 32 +
                                       kStages * 16 + 64;
+  static constexpr int kBlocksPerSm = kConsumers == 1 && kSharedBytes <= 112 * 1024 ? 2 : 1;
 };
 
 struct alignas(16) Tile {
@@ -42,6 +42,9 @@ struct alignas(16) Tile {
   int32_t first_weight;
   int32_t padding[3];
 };
+
+// Read again each time: the first look may come before the writer has finished.
+__device__ inline int32_t load_now(const int32_t* pointer) { return *static_cast<const volatile int32_t*>(pointer); }
 
 // The tiles of all experts, one behind the other: per expert, row tiles outside, weight tiles inside.
 template <class V>
@@ -55,7 +58,7 @@ __device__ void list_tiles(const ProductParameters& p, int32_t* first_tile) {
       const int e = e0 + lane;
       int tiles = 0;
       if (e < family.count) {
-        const int rows = family.offsets ? family.offsets[e + 1] - family.offsets[e] : family.rows;
+        const int rows = family.offsets ? load_now(family.offsets + e + 1) - load_now(family.offsets + e) : family.rows;
         tiles = (rows + V::kRows - 1) / V::kRows * family.weight_tiles;
       }
       int sum = tiles;
@@ -81,14 +84,14 @@ __device__ Tile locate_tile(const ProductParameters& p, const int32_t* first_til
     tile.family = -1;
     return tile;
   }
-  while (idx >= first_tile[group + 1]) ++group;
+  while (group + 1 < num_groups && idx >= first_tile[group + 1]) ++group;
   tile.family = group >= p.family[0].count ? 1 : 0;
   const ProductFamily& family = p.family[tile.family];
   tile.expert = tile.family ? group - p.family[0].count : group;
   const int inside = idx - first_tile[group];
   const int row_tile = inside / family.weight_tiles;
-  const int begin = family.offsets ? family.offsets[tile.expert] : 0;
-  const int end = family.offsets ? family.offsets[tile.expert + 1] : family.rows;
+  const int begin = family.offsets ? load_now(family.offsets + tile.expert) : 0;
+  const int end = family.offsets ? load_now(family.offsets + tile.expert + 1) : family.rows;
   tile.first_row = begin + row_tile * V::kRows;
   tile.num_rows = min(V::kRows, end - tile.first_row);
   tile.first_weight = (inside - row_tile * family.weight_tiles) * V::kWeights;
@@ -139,6 +142,24 @@ __device__ void load_weights(const ProductFamily& family, const Tile& tile, int 
       tma_load_5d(target + b * V::kWeightBlock, &family.weight, barrier, k, 0, 0, tile.first_weight / 16, tile.expert);
     } else {
       tma_load_3d(target + b * V::kWeightBlock, &family.weight, barrier, k, tile.first_weight, tile.expert);
+    }
+  }
+}
+
+// Before the kernel ahead has finished: the weights of this block's first tile start towards L2. The tile comes from offsets that
+// may be stale then, so this is a hint and nothing more; experts whose rows are gathered are left out, because their offsets
+// are what the kernel ahead may be writing.
+template <class V, Epilogue kEpilogue>
+__device__ void prefetch_first_tile(const ProductParameters& p, const int32_t* first_tile) {
+  int group = 0;
+  const Tile tile = locate_tile<V>(p, first_tile, static_cast<int>(blockIdx.x), group);
+  if (tile.family < 0 || p.family[tile.family].token_of_row) return;
+  const ProductFamily& family = p.family[tile.family];
+  for (int k = 64 * static_cast<int>(threadIdx.x); k < family.k; k += 64 * 32) {
+    if constexpr (kEpilogue == Epilogue::swiglu) {
+      tma_prefetch_5d(&family.weight, k, 0, 0, tile.first_weight / 16, tile.expert);
+    } else {
+      tma_prefetch_3d(&family.weight, k, tile.first_weight, tile.expert);
     }
   }
 }
@@ -374,7 +395,9 @@ __device__ void store_swiglu(const ProductFamily& family, const Tile& tile, int 
     const int64_t place = (tile.first_row + c * V::kChunk) * static_cast<int64_t>(family.n) + first_output;
     uint32_t h[kGroups] = {};
     const auto emit = [&](void* out) {
-      if constexpr (kGroups >= 4) {
+      if constexpr (kGroups == 2) {
+        store_matrix_x2_trans(staging.buffer() + staging.place(lane % 16, warp), h[0], h[1]);
+      } else if constexpr (kGroups >= 4) {
 #pragma unroll
         for (int j = 0; j < kGroups; j += 4) {
           store_matrix_x4_trans(staging.buffer() + staging.place((j + lane / 8) * 8 + lane % 8, warp), h[j], h[j + 1],
@@ -496,6 +519,13 @@ __global__ void __launch_bounds__(V::kThreads, V::kBlocksPerSm)
       barrier_init(shared.empty + 8 * s, 4 * V::kConsumers);
     }
     barrier_init_fence();
+  }
+  if constexpr (V::kConsumers == 1) {
+    if (threadIdx.x < 32) {
+      list_tiles<V>(p, shared.first_tile);
+      prefetch_first_tile<V, kEpilogue>(p, shared.first_tile);
+      __syncwarp();
+    }
   }
   wait_for_previous_kernel();
   if (threadIdx.x < 32) list_tiles<V>(p, shared.first_tile);

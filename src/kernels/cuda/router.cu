@@ -47,7 +47,7 @@ __device__ unsigned scratch_memory[64][2];
 // Eight consecutive values, zeros past the end of the row.
 __device__ void load_activation(uint32_t (&v)[4], const bf16* row, int k, int size) {
   if (size % 8 == 0) {
-    const uint4 raw = k < size ? __ldg(reinterpret_cast<const uint4*>(row + k)) : uint4{};
+    const uint4 raw = k < size ? *reinterpret_cast<const uint4*>(row + k) : uint4{};
     v[0] = raw.x, v[1] = raw.y, v[2] = raw.z, v[3] = raw.w;
     return;
   }
@@ -59,13 +59,18 @@ __device__ void load_activation(uint32_t (&v)[4], const bf16* row, int k, int si
   }
 }
 __device__ void load_centroid(float (&v)[8], const float* row, int k, int size) {
-  if (size % 8 == 0 && k < size) {
+  if (size % 8 == 0) {
+    if (k >= size) {
+#pragma unroll
+      for (float& value : v) value = 0;
+      return;
+    }
     const float4 a = __ldg(reinterpret_cast<const float4*>(row + k));
     const float4 b = __ldg(reinterpret_cast<const float4*>(row + k + 4));
     v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
     return;
   }
-  for (int i = 0; i < 8; ++i) v[i] = row != nullptr && k + i < size ? row[k + i] : 0.0f;
+  for (int i = 0; i < 8; ++i) v[i] = k + i < size ? row[k + i] : 0.0f;
 }
 
 // A pair of fp32 values as three pairs of bf16 whose sum is exact.
@@ -77,57 +82,94 @@ __device__ void split(float a, float b, uint32_t& high, uint32_t& middle, uint32
   low = pack_bf16(a - __uint_as_float(middle << 16), b - __uint_as_float(middle & 0xffff0000u));
 }
 
-// One segment of 16 experts times kTiles x 8 tokens, bf16 activations.
-template <int kTiles>
-__device__ void segment_sums(const Parameters& p, int first_expert, int first_token, int k_begin, float* partial) {
-  const int lane = threadIdx.x % 32;
-  const int quarter = lane % 4;
-  const int line = lane / 4;
-  const auto* x = static_cast<const bf16*>(p.x);
-  const float* centroid[2];
-  for (int half = 0; half < 2; ++half) {
-    const int e = first_expert + line + 8 * half;
-    centroid[half] = p.centroids + static_cast<int64_t>(e < p.experts ? e : 0) * p.hidden;
+// The centroid values one lane needs for a segment of 16 experts: 256 k of two experts, a quarter of each 32.
+struct SegmentCentroids {
+  float c[kSegment / 32][2][8];
+
+  __device__ void load(const Parameters& p, int first_expert, int k_begin) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int block = 0; block < kSegment / 32; ++block) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int e = min(first_expert + lane / 4 + 8 * half, p.experts - 1);
+        load_centroid(c[block][half], p.centroids + static_cast<int64_t>(e) * p.hidden, k_begin + 32 * block + 8 * (lane % 4),
+                      p.hidden);
+      }
+    }
   }
-  float sum[3][kTiles][4] = {};
-  const int k_end = min(p.hidden, k_begin + kSegment);
-#pragma unroll 2
-  for (int k0 = k_begin; k0 < k_end; k0 += 32) {
-    const int k = k0 + 8 * quarter;
-    float c[2][8];
-    load_centroid(c[0], centroid[0], k, p.hidden);
-    load_centroid(c[1], centroid[1], k, p.hidden);
-    uint32_t v[kTiles][4];
+};
+
+// 32 k: two steps of three chains each.
+template <int kTiles>
+__device__ void add_block(float (&sum)[3][kTiles][4], const float (&c)[2][8], const uint32_t (&v)[kTiles][4]) {
+#pragma unroll
+  for (int step = 0; step < 2; ++step) {
+    uint32_t a[3][4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float* pair = c[i % 2] + 4 * step + 2 * (i / 2);
+      split(pair[0], pair[1], a[0][i], a[1][i], a[2][i]);
+    }
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      const int token = min(first_token + 8 * t + line, p.tokens - 1);
-      load_activation(v[t], x + static_cast<int64_t>(token) * p.hidden, k, p.hidden);
-    }
+      const uint32_t b[2] = {v[t][2 * step], v[t][2 * step + 1]};
 #pragma unroll
-    for (int step = 0; step < 2; ++step) {
-      uint32_t a[3][4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float* pair = c[i % 2] + 4 * step + 2 * (i / 2);
-        split(pair[0], pair[1], a[0][i], a[1][i], a[2][i]);
-      }
-#pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
-        const uint32_t b[2] = {v[t][2 * step], v[t][2 * step + 1]};
-#pragma unroll
-        for (int part = 0; part < 3; ++part) mma_16x8x16(sum[part][t], a[part], b);
-      }
+      for (int part = 0; part < 3; ++part) mma_16x8x16(sum[part][t], a[part], b);
     }
   }
+}
+
+template <int kTiles>
+__device__ void store_sums(const Parameters& p, const float (&sum)[3][kTiles][4], int first_expert, float* partial) {
+  const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int e = first_expert + line + 8 * (i / 2);
-      const int token = 8 * t + 2 * quarter + i % 2;
+      const int e = first_expert + lane / 4 + 8 * (i / 2);
+      const int token = 8 * t + 2 * (lane % 4) + i % 2;
       if (e < p.experts) partial[token * p.experts + e] = (sum[2][t][i] + sum[1][t][i]) + sum[0][t][i];
     }
   }
+}
+
+// One segment of 16 experts times kTiles x 8 tokens, bf16 activations. `ready`: the centroids, where they were loaded ahead.
+template <int kTiles>
+__device__ void segment_sums(const Parameters& p, int first_expert, int first_token, int k_begin, float* partial,
+                             SegmentCentroids& ready) {
+  const int lane = threadIdx.x % 32;
+  const auto activation = [&](uint32_t (&v)[kTiles][4], int k0) {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      const int token = min(first_token + 8 * t + lane / 4, p.tokens - 1);
+      load_activation(v[t], static_cast<const bf16*>(p.x) + static_cast<int64_t>(token) * p.hidden, k0 + 8 * (lane % 4),
+                      p.hidden);
+    }
+  };
+  float sum[3][kTiles][4] = {};
+  if constexpr (kTiles == 1) {
+    uint32_t v[kSegment / 32][1][4];
+#pragma unroll
+    for (int block = 0; block < kSegment / 32; ++block) activation(v[block], k_begin + 32 * block);
+#pragma unroll
+    for (int block = 0; block < kSegment / 32; ++block) add_block<1>(sum, ready.c[block], v[block]);
+  } else {
+    const int k_end = min(p.hidden, k_begin + kSegment);
+#pragma unroll 2
+    for (int k0 = k_begin; k0 < k_end; k0 += 32) {
+      float c[2][8];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int e = min(first_expert + lane / 4 + 8 * half, p.experts - 1);
+        load_centroid(c[half], p.centroids + static_cast<int64_t>(e) * p.hidden, k0 + 8 * (lane % 4), p.hidden);
+      }
+      uint32_t v[kTiles][4];
+      activation(v, k0);
+      add_block<kTiles>(sum, c, v);
+    }
+  }
+  store_sums<kTiles>(p, sum, first_expert, partial);
 }
 
 // The same for fp32 activations, by all threads of the block.
@@ -186,32 +228,28 @@ __device__ void mask_groups(const RouterRule& rule, float* selection, int expert
 template <int kPerLane>
 __device__ int choose(const float* selection, int experts, int count) {
   const int lane = threadIdx.x % 32;
-  float v[kPerLane];
+  // Scores as integers of the same order; zero is left for experts that are taken or absent. Adding zero makes -0 equal to 0.
+  uint32_t key[kPerLane];
 #pragma unroll
-  for (int i = 0; i < kPerLane; ++i) v[i] = lane + 32 * i < experts ? selection[lane + 32 * i] : -INFINITY;
-  uint32_t taken = 0;
+  for (int i = 0; i < kPerLane; ++i) {
+    const uint32_t bits = lane + 32 * i < experts ? __float_as_uint(selection[lane + 32 * i] + 0.0f) : 0xffffffffu;
+    key[i] = bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
+  }
   int mine = -1;
   for (int slot = 0; slot < count; ++slot) {
-    float best = -INFINITY;
-    int best_expert = 1 << 20;
+    uint32_t best = 0;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) best = max(best, key[i]);
+    const uint32_t winner = __reduce_max_sync(~0u, best);
+    int expert = 1 << 20;
+#pragma unroll
+    for (int i = kPerLane - 1; i >= 0; --i) expert = key[i] == winner ? lane + 32 * i : expert;
+    expert = __reduce_min_sync(~0u, expert);
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
-      const int e = lane + 32 * i;
-      if (e < experts && !(taken >> i & 1) && (v[i] > best || best_expert == 1 << 20)) {
-        best = v[i];
-        best_expert = e;
-      }
+      if (expert == lane + 32 * i) key[i] = 0;
     }
-    for (int step = 16; step > 0; step /= 2) {
-      const float other = __shfl_xor_sync(~0u, best, step);
-      const int other_expert = __shfl_xor_sync(~0u, best_expert, step);
-      if (other > best || (other == best && other_expert < best_expert)) {
-        best = other;
-        best_expert = other_expert;
-      }
-    }
-    if (best_expert % 32 == lane) taken |= 1u << (best_expert / 32);
-    if (slot == lane) mine = best_expert;
+    if (slot == lane) mine = expert;
   }
   return mine;
 }
@@ -311,6 +349,9 @@ __global__ void __launch_bounds__(kWarps * 32) router_kernel(const __grid_consta
   const int num_segments = (p.hidden + kSegment - 1) / kSegment;
   const int local_segments = (num_segments + kCluster - 1) / kCluster;
   const int tile = kTokens * p.experts;
+  // Centroids are weights: nothing that the kernel ahead writes.
+  SegmentCentroids ready;
+  if constexpr (kTiles == 1 && !kFloat) ready.load(p, warp * 16, rank * kSegment);
   wait_for_previous_kernel();
   let_next_kernel_start();
 
@@ -319,7 +360,8 @@ __global__ void __launch_bounds__(kWarps * 32) router_kernel(const __grid_consta
       segment_sums_f32(p, kTokens, first_token, s * kSegment, shared + local * tile);
     } else {
       for (int e = warp * 16; e < p.experts; e += kWarps * 16) {
-        segment_sums<kTiles>(p, e, first_token, s * kSegment, shared + local * tile);
+        if (kTiles == 1 && (local > 0 || e >= kWarps * 16)) ready.load(p, e, s * kSegment);
+        segment_sums<kTiles>(p, e, first_token, s * kSegment, shared + local * tile, ready);
       }
     }
   }

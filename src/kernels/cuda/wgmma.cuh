@@ -46,6 +46,8 @@ __device__ inline void wgmma_step(float* d, uint64_t desc_a, uint64_t desc_b) {
     DSMOE_WGMMA("8", DSMOE_N8, "4", "5", DSMOE_R4(d, 0));
   } else if constexpr (kN == 16) {
     DSMOE_WGMMA("16", DSMOE_N16, "8", "9", DSMOE_R4(d, 0), DSMOE_R4(d, 4));
+  } else if constexpr (kN == 32) {
+    DSMOE_WGMMA("32", DSMOE_N32, "16", "17", DSMOE_R16(d, 0));
   } else if constexpr (kN == 64) {
     DSMOE_WGMMA("64", DSMOE_N64, "32", "33", DSMOE_R32(d, 0));
   } else if constexpr (kN == 128) {
