@@ -3,11 +3,12 @@
 #include "line_editor.h"
 
 #include <poll.h>
+#include <termios.h>
 #include <unistd.h>
-#include <clocale>
-#include <cwchar>
 
 #include <cerrno>
+#include <clocale>
+#include <cwchar>
 
 #include "base/error.h"
 #include "expert_table.h"

@@ -1,0 +1,188 @@
+// Combine: one pass that gathers a token's expert rows, adds them by the tree over expert indices, then shared, then residual.
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/ptx.cuh"
+
+namespace dsmoe::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+struct Parameters {
+  const int32_t* index;
+  const float* gate;
+  const int32_t* row_of_slot;
+  const void* routed;
+  const void* shared;
+  float* residual;
+  int32_t tokens;
+  int32_t top_k;
+  int32_t hidden;
+  int32_t accumulate;
+};
+
+// The slots of a token by ascending expert, and the order of additions. Two neighbours in expert order part at the highest bit
+// in which they differ, so the tree joins the lowest such bit first; joining at border i adds part i + 1 to the part that ends
+// there. Every thread computes it for itself: it is cheaper than sharing.
+template <int kSlots>
+struct Tree {
+  int expert[kSlots];
+  int row[kSlots];
+  float gate[kSlots];
+  int join[kSlots];  // step m: (left << 8) | right; -1: no more
+
+  __device__ void build(const Parameters& p, int token) {
+#pragma unroll
+    for (int i = 0; i < kSlots; ++i) {
+      const bool present = i < p.top_k;
+      const int64_t slot = static_cast<int64_t>(token) * p.top_k + (present ? i : 0);
+      row[i] = present ? p.row_of_slot[slot] : -1;
+      expert[i] = row[i] >= 0 ? p.index[slot] : 0x7fffffff;
+      gate[i] = p.gate ? p.gate[slot] : 1.0f;
+    }
+#pragma unroll
+    for (int pass = 0; pass < kSlots; ++pass) {  // odd-even transposition: static indices only
+#pragma unroll
+      for (int i = pass % 2; i + 1 < kSlots; i += 2) {
+        if (expert[i] > expert[i + 1]) {
+          const int e = expert[i], r = row[i];
+          const float g = gate[i];
+          expert[i] = expert[i + 1], row[i] = row[i + 1], gate[i] = gate[i + 1];
+          expert[i + 1] = e, row[i + 1] = r, gate[i + 1] = g;
+        }
+      }
+    }
+    int level[kSlots];  // of the border after i; 32: done or none
+    int start[kSlots];  // first slot of the part that ends at border i
+#pragma unroll
+    for (int i = 0; i < kSlots; ++i) {
+      start[i] = i;
+      level[i] = 32;
+      if (i + 1 < kSlots && row[i + 1 < kSlots ? i + 1 : i] >= 0) level[i] = 31 - __clz(expert[i] ^ expert[i + 1 < kSlots ? i + 1 : i]);
+    }
+#pragma unroll
+    for (int m = 0; m + 1 < kSlots; ++m) {
+      int lowest = 32;
+      int border = 0;
+      int left = 0;
+#pragma unroll
+      for (int i = 0; i + 1 < kSlots; ++i) {
+        if (level[i] < lowest) {
+          lowest = level[i];
+          border = i;
+          left = start[i];
+        }
+      }
+      join[m] = lowest < 32 ? (left << 8) | (border + 1) : -1;
+      // The joined part starts at `left` and ends at the next open border.
+      bool open = lowest < 32;
+#pragma unroll
+      for (int i = 0; i < kSlots; ++i) {
+        if (i == border && lowest < 32) level[i] = 32;
+        if (open && i > border) {
+          start[i] = left;
+          if (level[i] < 32) open = false;
+        }
+      }
+    }
+  }
+};
+
+template <int kSlots>
+__device__ void add_part(float (&part)[kSlots][8], int join) {
+#pragma unroll
+  for (int left = 0; left < kSlots; ++left) {
+#pragma unroll
+    for (int right = left + 1; right < kSlots; ++right) {
+      if (join == ((left << 8) | right)) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) part[left][i] += part[right][i];
+      }
+    }
+  }
+}
+
+// Eight neighbouring values of one token per thread.
+template <class Operand, int kSlots>
+__global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant__ Parameters p) {
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  const int token = static_cast<int>(blockIdx.x);
+  const auto* routed = static_cast<const Operand*>(p.routed);
+  const auto* shared = static_cast<const Operand*>(p.shared);
+  Tree<kSlots> tree;
+  if (routed) tree.build(p, token);
+  for (int begin = threadIdx.x * 8; begin < p.hidden; begin += kThreads * 8) {
+    float part[kSlots][8];
+    if (routed) {
+#pragma unroll
+      for (int i = 0; i < kSlots; ++i) {
+        if (tree.row[i] >= 0) {
+          load_eight(part[i], routed + static_cast<int64_t>(tree.row[i]) * p.hidden, begin, p.hidden);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kSlots; ++i) {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) part[i][j] *= tree.gate[i];
+      }
+#pragma unroll
+      for (int m = 0; m + 1 < kSlots; ++m) {
+        if (tree.join[m] >= 0) add_part(part, tree.join[m]);
+      }
+    }
+    const int64_t place = static_cast<int64_t>(token) * p.hidden;
+    float sum[8];
+    bool any = routed && tree.row[0] >= 0;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) sum[j] = any ? part[0][j] : 0.0f;
+    if (shared) {
+      float other[8];
+      load_eight(other, shared + place, begin, p.hidden);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sum[j] = any ? sum[j] + other[j] : other[j];
+      any = true;
+    }
+    if (p.accumulate) {
+      if (!any) continue;
+      float stream[8];
+      load_eight(stream, p.residual + place, begin, p.hidden);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sum[j] = stream[j] + sum[j];
+    }
+    store_eight(sum, p.residual + place, begin, p.hidden);
+  }
+}
+
+template <class Operand>
+void launch_combine(const Context& context, const Parameters& p) {
+  const LaunchShape shape{.grid = dim3(static_cast<unsigned>(p.tokens)), .block = dim3(kThreads)};
+  if (p.top_k <= 2) return launch(context, shape, combine_kernel<Operand, 2>, p);
+  if (p.top_k <= 4) return launch(context, shape, combine_kernel<Operand, 4>, p);
+  if (p.top_k <= 6) return launch(context, shape, combine_kernel<Operand, 6>, p);
+  if (p.top_k <= 8) return launch(context, shape, combine_kernel<Operand, 8>, p);
+  DSMOE_CHECK(p.top_k <= 16, "combine on CUDA: top {}; at most 16 is supported", p.top_k);
+  launch(context, shape, combine_kernel<Operand, 16>, p);
+}
+
+}  // namespace
+
+void combine_forward(const Context& context, const CombineForward& args) {
+  const Parameters p{.index = args.routed ? args.index.as<int32_t>() : nullptr,
+                     .gate = args.routed && args.gate ? args.gate.as<float>() : nullptr,
+                     .row_of_slot = args.routed ? args.row_of_slot.as<int32_t>() : nullptr,
+                     .routed = args.routed.data,
+                     .shared = args.shared.data,
+                     .residual = args.residual.as<float>(),
+                     .tokens = static_cast<int32_t>(args.residual.dim(0)),
+                     .top_k = args.routed ? static_cast<int32_t>(args.index.dim(1)) : 0,
+                     .hidden = static_cast<int32_t>(args.residual.dim(1)),
+                     .accumulate = args.store == Store::accumulate};
+  if (p.tokens == 0) return;
+  const DType operand = args.routed ? args.routed.dtype : args.shared.dtype;
+  if (operand == DType::BF16) return launch_combine<bf16>(context, p);
+  launch_combine<float>(context, p);
+}
+
+}  // namespace dsmoe::kernels::cuda

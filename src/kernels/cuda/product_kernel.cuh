@@ -1,0 +1,553 @@
+// The persistent kernel of the grouped product.
+//
+// Weights are always the m64 side of wgmma and rows of x the n side, so that a tile may hold any number of rows down to eight
+// without wasting the weight side. The sum over k is one ascending chain of k16 steps in every variant (docs/numerics.md), so all
+// variants give the same bits. One producer warpgroup fills a ring of stages (weights by the copy engine; x by it, or gathered
+// row by row), the others multiply. Tiles are handed out by a counter because the last tile of an expert is often short.
+#pragma once
+
+#include "kernels/cuda/product.h"
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/wgmma.cuh"
+
+namespace dsmoe::kernels::cuda {
+
+constexpr int kMaxExperts = 512;  // of both families together
+
+template <int kWeights_, int kRows_, int kBlocks_, int kStages_>
+struct Variant {
+  static constexpr int kWeights = kWeights_;  // weight rows of a tile
+  static constexpr int kRows = kRows_;        // rows of x of a tile
+  static constexpr int kBlocks = kBlocks_;    // blocks of 64 k in a stage
+  static constexpr int kStages = kStages_;
+  static constexpr int kConsumers = kWeights / 64;  // warpgroups
+  static constexpr int kThreads = 128 * (1 + kConsumers);
+  static constexpr int kWeightBlock = kWeights * 128;  // bytes of 64 k
+  static constexpr int kRowBlock = kRows * 128;
+  static constexpr int kStageBytes = kBlocks * (kWeightBlock + kRowBlock);
+  static constexpr int kChunk = kRows < 64 ? kRows : 64;  // rows the epilogue handles at a time, and the tail's unit
+  static constexpr int kStaging = 2 * kChunk * 128;       // per consumer
+  static constexpr int kRing = kStages + 3;
+  static constexpr int kRowBox = kRows >= 128 ? 64 : 8;  // rows one copy of x brings
+  static constexpr int kSharedBytes = kStages * kStageBytes + kConsumers * kStaging + (kMaxExperts + 1) * 4 + kRing * 32 +
+                                      kStages * 16 + 64;
+  static constexpr int kBlocksPerSm = kConsumers == 1 && kSharedBytes <= 112 * 1024 ? 2 : 1;
+};
+
+struct alignas(16) Tile {
+  int32_t family;  // -1: no more tiles
+  int32_t expert;
+  int32_t first_row;
+  int32_t num_rows;
+  int32_t first_weight;
+  int32_t padding[3];
+};
+
+// Read again each time: the first look may come before the writer has finished.
+__device__ inline int32_t load_now(const int32_t* pointer) { return *static_cast<const volatile int32_t*>(pointer); }
+
+// The tiles of all experts, one behind the other: per expert, row tiles outside, weight tiles inside.
+template <class V>
+__device__ void list_tiles(const ProductParameters& p, int32_t* first_tile) {
+  const int lane = threadIdx.x % 32;
+  int base = 0;
+  int group = 0;
+  for (int f = 0; f < p.num_families; ++f) {
+    const ProductFamily& family = p.family[f];
+    for (int e0 = 0; e0 < family.count; e0 += 32) {
+      const int e = e0 + lane;
+      int tiles = 0;
+      if (e < family.count) {
+        const int rows = family.offsets ? load_now(family.offsets + e + 1) - load_now(family.offsets + e) : family.rows;
+        tiles = (rows + V::kRows - 1) / V::kRows * family.weight_tiles;
+      }
+      int sum = tiles;
+      for (int step = 1; step < 32; step *= 2) {
+        const int other = __shfl_up_sync(~0u, sum, step);
+        if (lane >= step) sum += other;
+      }
+      if (e < family.count) first_tile[group + e] = base + sum - tiles;
+      base += __shfl_sync(~0u, sum, 31);
+    }
+    group += family.count;
+  }
+  if (lane == 0) first_tile[group] = base;
+  __syncwarp();
+}
+
+// Finds tile `idx`; `group` is where the last search ended (tiles come ascending).
+template <class V>
+__device__ Tile locate_tile(const ProductParameters& p, const int32_t* first_tile, int idx, int& group) {
+  const int num_groups = p.family[0].count + (p.num_families > 1 ? p.family[1].count : 0);
+  Tile tile{};
+  if (idx >= first_tile[num_groups]) {
+    tile.family = -1;
+    return tile;
+  }
+  while (group + 1 < num_groups && idx >= first_tile[group + 1]) ++group;
+  tile.family = group >= p.family[0].count ? 1 : 0;
+  const ProductFamily& family = p.family[tile.family];
+  tile.expert = tile.family ? group - p.family[0].count : group;
+  const int inside = idx - first_tile[group];
+  const int row_tile = inside / family.weight_tiles;
+  const int begin = family.offsets ? load_now(family.offsets + tile.expert) : 0;
+  const int end = family.offsets ? load_now(family.offsets + tile.expert + 1) : family.rows;
+  tile.first_row = begin + row_tile * V::kRows;
+  tile.num_rows = min(V::kRows, end - tile.first_row);
+  tile.first_weight = (inside - row_tile * family.weight_tiles) * V::kWeights;
+  return tile;
+}
+
+struct Ring {
+  int stage = 0;
+  uint32_t parity = 0;
+  template <int kStages>
+  __device__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+template <class V>
+struct SharedLayout {
+  uint32_t stages;
+  uint32_t staging;
+  int32_t* first_tile;
+  Tile* tiles;
+  uint32_t full;
+  uint32_t empty;
+
+  __device__ explicit SharedLayout(unsigned char* memory) {
+    stages = shared_address(memory);
+    staging = stages + V::kStages * V::kStageBytes;
+    unsigned char* rest = memory + V::kStages * V::kStageBytes + V::kConsumers * V::kStaging;
+    tiles = reinterpret_cast<Tile*>(rest);
+    rest += V::kRing * sizeof(Tile);
+    full = shared_address(rest);
+    empty = full + 8 * V::kStages;
+    first_tile = reinterpret_cast<int32_t*>(rest + 16 * V::kStages);
+  }
+  __device__ uint32_t weights(int stage) const { return stages + stage * V::kStageBytes; }
+  __device__ uint32_t rows(int stage) const { return weights(stage) + V::kBlocks * V::kWeightBlock; }
+};
+
+template <class V, Epilogue kEpilogue>
+__device__ void load_weights(const ProductFamily& family, const Tile& tile, int step, uint32_t target, uint32_t barrier) {
+#pragma unroll
+  for (int b = 0; b < V::kBlocks; ++b) {
+    const int k = (step * V::kBlocks + b) * 64;
+    if constexpr (kEpilogue == Epilogue::swiglu) {
+      tma_load_5d(target + b * V::kWeightBlock, &family.weight, barrier, k, 0, 0, tile.first_weight / 16, tile.expert);
+    } else {
+      tma_load_3d(target + b * V::kWeightBlock, &family.weight, barrier, k, tile.first_weight, tile.expert);
+    }
+  }
+}
+
+// Before the kernel ahead has finished: the weights of this block's first tile start towards L2. The tile comes from offsets that
+// may be stale then, so this is a hint and nothing more; experts whose rows are gathered are left out, because their offsets
+// are what the kernel ahead may be writing.
+template <class V, Epilogue kEpilogue>
+__device__ void prefetch_first_tile(const ProductParameters& p, const int32_t* first_tile) {
+  int group = 0;
+  const Tile tile = locate_tile<V>(p, first_tile, static_cast<int>(blockIdx.x), group);
+  if (tile.family < 0 || p.family[tile.family].token_of_row) return;
+  const ProductFamily& family = p.family[tile.family];
+  for (int k = 64 * static_cast<int>(threadIdx.x); k < family.k; k += 64 * 32) {
+    if constexpr (kEpilogue == Epilogue::swiglu) {
+      tma_prefetch_5d(&family.weight, k, 0, 0, tile.first_weight / 16, tile.expert);
+    } else {
+      tma_prefetch_3d(&family.weight, k, tile.first_weight, tile.expert);
+    }
+  }
+}
+
+// One thread feeds the ring: x rows lie one behind the other.
+template <class V, Epilogue kEpilogue>
+__device__ void produce_contiguous(const ProductParameters& p, const SharedLayout<V>& shared) {
+  Ring ring;
+  ring.parity = 1;
+  int group = 0;
+  int slot = 0;
+  int idx = blockIdx.x;
+  while (true) {
+    const Tile tile = locate_tile<V>(p, shared.first_tile, idx, group);
+    shared.tiles[slot] = tile;
+    slot = slot + 1 == V::kRing ? 0 : slot + 1;
+    if (tile.family < 0) {
+      barrier_wait(shared.empty + 8 * ring.stage, ring.parity);
+      barrier_arrive(shared.full + 8 * ring.stage);
+      return;
+    }
+    idx = gridDim.x + atomicAdd(p.counters, 1);
+    const ProductFamily& family = p.family[tile.family];
+    const int steps = (family.k + 64 * V::kBlocks - 1) / (64 * V::kBlocks);
+    const int boxes = (tile.num_rows + V::kRowBox - 1) / V::kRowBox;
+    const uint32_t bytes = V::kBlocks * (V::kWeightBlock + boxes * V::kRowBox * 128);
+    for (int step = 0; step < steps; ++step) {
+      const uint32_t full = shared.full + 8 * ring.stage;
+      barrier_wait(shared.empty + 8 * ring.stage, ring.parity);
+      barrier_expect(full, bytes);
+      load_weights<V, kEpilogue>(family, tile, step, shared.weights(ring.stage), full);
+      for (int box = 0; box < boxes; ++box) {
+#pragma unroll
+        for (int b = 0; b < V::kBlocks; ++b) {
+          tma_load_2d(shared.rows(ring.stage) + b * V::kRowBlock + box * V::kRowBox * 128, &family.x, full,
+                      (step * V::kBlocks + b) * 64, tile.first_row + box * V::kRowBox);
+        }
+      }
+      ring.advance<V::kStages>();
+    }
+  }
+}
+
+// The whole warpgroup feeds the ring: each row of x comes from the token the plan names. A stage is announced kLag stages
+// later, when its copies have landed; writing threads fence towards the tensor cores before they announce.
+template <class V, Epilogue kEpilogue>
+__device__ void produce_gathered(const ProductParameters& p, const SharedLayout<V>& shared) {
+  constexpr int kLag = V::kStages > 3 ? 2 : 1;
+  constexpr int kPerThread = (V::kRows + 15) / 16;
+  const int thread = threadIdx.x % 128;
+  const int chunk = thread % 8;  // 16 bytes of a row's 128
+  Ring ring;
+  ring.parity = 1;
+  int announced = 0;  // stage
+  int pending = 0;
+  int group = 0;
+  int slot = 0;
+  int idx = blockIdx.x;
+  const auto announce = [&] {
+    fence_async_proxy();
+    __syncwarp();
+    if (thread % 32 == 0) barrier_arrive(shared.full + 8 * announced);
+    announced = announced + 1 == V::kStages ? 0 : announced + 1;
+    --pending;
+  };
+  while (true) {
+    if (thread == 0) {
+      const Tile next = locate_tile<V>(p, shared.first_tile, idx, group);
+      shared.tiles[slot] = next;
+      if (next.family >= 0) idx = gridDim.x + atomicAdd(p.counters, 1);
+    }
+    named_sync(1, 128);
+    const Tile tile = shared.tiles[slot];
+    slot = slot + 1 == V::kRing ? 0 : slot + 1;
+    if (tile.family < 0) break;
+    const ProductFamily& family = p.family[tile.family];
+    const int steps = (family.k + 64 * V::kBlocks - 1) / (64 * V::kBlocks);
+    const unsigned char* x = static_cast<const unsigned char*>(family.x_rows) + chunk * 16;
+    uint32_t offset[kPerThread];  // of the row, in units of 16 bytes
+    int mine = 0;
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      const int r = thread / 8 + 16 * i;
+      offset[i] = 0;
+      if (r < tile.num_rows) {
+        const int row = tile.first_row + r;
+        offset[i] = static_cast<uint32_t>(family.token_of_row ? family.token_of_row[row] : row) * (family.k / 8);
+        mine = i + 1;
+      }
+    }
+    const uint32_t place = (thread / 8) * 128 + ((chunk ^ (thread / 8 % 8)) * 16);
+    for (int step = 0; step < steps; ++step) {
+      barrier_wait(shared.empty + 8 * ring.stage, ring.parity);
+      if (thread == 0) {
+        const uint32_t full = shared.full + 8 * ring.stage;
+        barrier_expect(full, V::kBlocks * V::kWeightBlock);
+        load_weights<V, kEpilogue>(family, tile, step, shared.weights(ring.stage), full);
+      }
+#pragma unroll
+      for (int b = 0; b < V::kBlocks; ++b) {
+        const int block = step * V::kBlocks + b;
+        const int bytes = block * 64 + chunk * 8 < family.k ? 16 : 0;
+        const unsigned char* source = x + static_cast<int64_t>(bytes ? block : 0) * 128;
+        const uint32_t base = shared.rows(ring.stage) + b * V::kRowBlock + place;
+#pragma unroll
+        for (int i = 0; i < kPerThread; ++i) {
+          if (i < mine) copy_async_16(base + i * 2048, source + static_cast<uint64_t>(offset[i]) * 16, bytes);
+        }
+      }
+      copy_async_commit();
+      ++pending;
+      if (pending > kLag) {
+        copy_async_wait<kLag>();
+        announce();
+      }
+      ring.advance<V::kStages>();
+    }
+  }
+  copy_async_wait<0>();
+  while (pending > 0) announce();
+  barrier_wait(shared.empty + 8 * ring.stage, ring.parity);
+  if (thread % 32 == 0) barrier_arrive(shared.full + 8 * ring.stage);
+  if (thread == 0) barrier_arrive(shared.full + 8 * ring.stage);
+}
+
+// Multiplies all steps of one tile, kN columns at a time, kCount times.
+template <class V, int kN, int kCount>
+__device__ void multiply(const SharedLayout<V>& shared, int steps, int consumer, Ring& ring, float* sums) {
+  int before = -1;
+  for (int step = 0; step < steps; ++step) {
+    barrier_wait(shared.full + 8 * ring.stage, ring.parity);
+    wgmma_fence();
+#pragma unroll
+    for (int b = 0; b < V::kBlocks; ++b) {
+      const uint64_t a = tile_descriptor(shared.weights(ring.stage) + b * V::kWeightBlock + consumer * 64 * 128);
+      const uint64_t x = tile_descriptor(shared.rows(ring.stage) + b * V::kRowBlock);
+#pragma unroll
+      for (int k16 = 0; k16 < 4; ++k16) {
+#pragma unroll
+        for (int c = 0; c < kCount; ++c) {
+          wgmma_step<kN>(sums + c * (kN / 2), a + 2 * k16, x + 2 * k16 + c * (kN * 128 / 16));
+        }
+      }
+    }
+    wgmma_commit();
+    wgmma_wait<1>();
+    if (before >= 0 && threadIdx.x % 32 == 0) barrier_arrive(shared.empty + 8 * before);
+    before = ring.stage;
+    ring.advance<V::kStages>();
+  }
+  wgmma_wait<0>();
+  if (threadIdx.x % 32 == 0) barrier_arrive(shared.empty + 8 * before);
+}
+
+// Writes a chunk of rows, kOutputs wide, that lies in shared memory, in pieces of 16 bytes.
+template <class V, int kOutputs>
+struct Staging {
+  uint32_t memory;  // two buffers
+  int consumer;
+  int& turn;  // lives across tiles: a short tile must not fill the buffer that the one before is still being read from
+
+  // Pieces of 16 bytes are permuted so that eight neighbouring rows never meet in a bank.
+  __device__ static uint32_t place(int row, int piece) {
+    const int twist = kOutputs == 64 ? row & 7 : (row >> 1) & 3;
+    return row * (kOutputs * 2) + ((piece ^ twist) * 16);
+  }
+  __device__ uint32_t buffer() const { return memory + turn * V::kChunk * 128; }
+
+  // One barrier per chunk: a buffer is filled again only after the barrier of the chunk between.
+  __device__ void write(bf16* out, int num_rows, int num_outputs, int64_t pitch) {
+    const int thread = threadIdx.x % 128;
+    constexpr int kPieces = kOutputs * 2 / 16;
+    named_sync(2 + consumer, 128);
+#pragma unroll
+    for (int i = 0; i < (V::kChunk * kPieces + 127) / 128; ++i) {
+      const int row = (thread + i * 128) / kPieces;
+      const int piece = (thread + i * 128) % kPieces;
+      if (row < V::kChunk && row < num_rows && piece * 8 < num_outputs) {
+        uint4 value;
+        asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                     : "r"(buffer() + place(row, piece)));
+        *reinterpret_cast<uint4*>(out + row * pitch + piece * 8) = value;
+      }
+    }
+    turn ^= 1;
+  }
+};
+
+// bf16 results: transposed through shared memory, because the sums hold one weight row and several x rows per thread.
+template <class V, int kRows>
+__device__ void store_rounded(const ProductFamily& family, const Tile& tile, int consumer, uint32_t memory,
+                              int& turn, const float* sums) {
+  const int warp = threadIdx.x % 128 / 32;
+  const int lane = threadIdx.x % 32;
+  const int first_output = tile.first_weight + consumer * 64;
+  Staging<V, 64> staging{memory, consumer, turn};
+#pragma unroll
+  for (int c = 0; c < kRows / V::kChunk; ++c) {
+    if (c * V::kChunk >= tile.num_rows) break;
+    const float* s = sums + c * (V::kChunk / 2);
+#pragma unroll
+    for (int j = 0; j < V::kChunk / 8; j += 2) {
+      const uint32_t low = pack_bf16(s[4 * j], s[4 * j + 1]);
+      const uint32_t high = pack_bf16(s[4 * j + 2], s[4 * j + 3]);
+      const int piece = 2 * warp + lane / 8 % 2;
+      if constexpr (V::kChunk >= 16) {
+        store_matrix_x4_trans(staging.buffer() + staging.place((j + lane / 16) * 8 + lane % 8, piece), low, high,
+                              pack_bf16(s[4 * j + 4], s[4 * j + 5]), pack_bf16(s[4 * j + 6], s[4 * j + 7]));
+      } else {
+        store_matrix_x2_trans(staging.buffer() + staging.place(lane % 8, piece), low, high);
+      }
+    }
+    const int64_t row = tile.first_row + c * V::kChunk;
+    staging.write(static_cast<bf16*>(family.out) + row * family.n + first_output, tile.num_rows - c * V::kChunk,
+                  family.n - first_output, family.n);
+  }
+}
+
+// SwiGLU: weight rows come eight gates, eight ups (or the other way round), so a thread holds both of each output.
+template <class V, int kRows>
+__device__ void store_swiglu(const ProductFamily& family, const Tile& tile, int consumer, uint32_t memory,
+                             int& turn, const float* sums) {
+  constexpr int kGroups = V::kChunk / 8;
+  const int warp = threadIdx.x % 128 / 32;
+  const int lane = threadIdx.x % 32;
+  const int first_output = tile.first_weight / 2 + consumer * 32;
+  Staging<V, 32> staging{memory, consumer, turn};
+#pragma unroll
+  for (int c = 0; c < kRows / V::kChunk; ++c) {
+    if (c * V::kChunk >= tile.num_rows) break;
+    const float* s = sums + c * (V::kChunk / 2);
+    const int64_t place = (tile.first_row + c * V::kChunk) * static_cast<int64_t>(family.n) + first_output;
+    uint32_t h[kGroups] = {};
+    const auto emit = [&](void* out) {
+      if constexpr (kGroups == 2) {
+        store_matrix_x2_trans(staging.buffer() + staging.place(lane % 16, warp), h[0], h[1]);
+      } else if constexpr (kGroups >= 4) {
+#pragma unroll
+        for (int j = 0; j < kGroups; j += 4) {
+          store_matrix_x4_trans(staging.buffer() + staging.place((j + lane / 8) * 8 + lane % 8, warp), h[j], h[j + 1],
+                                h[j + 2], h[j + 3]);
+        }
+      } else {
+        store_matrix_x1_trans(staging.buffer() + staging.place(lane % 8, warp), h[0]);
+      }
+      staging.write(static_cast<bf16*>(out) + place, tile.num_rows - c * V::kChunk, family.n - first_output, family.n);
+    };
+    if (!family.up_first) {
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) {
+        h[j] = pack_bf16(silu_device(s[4 * j]) * s[4 * j + 2], silu_device(s[4 * j + 1]) * s[4 * j + 3]);
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) {
+        h[j] = pack_bf16(silu_device(s[4 * j + 2]) * s[4 * j], silu_device(s[4 * j + 3]) * s[4 * j + 1]);
+      }
+    }
+    emit(family.out);
+    if (family.gate_out) {
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) h[j] = pack_bf16(s[4 * j], s[4 * j + 1]);
+      emit(family.up_first ? family.up_out : family.gate_out);
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) h[j] = pack_bf16(s[4 * j + 2], s[4 * j + 3]);
+      emit(family.up_first ? family.gate_out : family.up_out);
+    }
+  }
+}
+
+// fp32 results: eight lanes hold eight neighbouring outputs, a whole 32-byte sector, so they are written directly.
+template <int kRows>
+__device__ void store_dense(const ProductParameters& p, const ProductFamily& family, const Tile& tile, int consumer,
+                            const float* sums) {
+  const int lane = threadIdx.x % 32;
+  const int first = tile.first_weight + consumer * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
+  float* out = static_cast<float*>(family.out) + static_cast<int64_t>(tile.first_row) * family.n;
+  float bias[2] = {0, 0};
+  for (int half = 0; half < 2; ++half) {
+    if (family.bias && first + 8 * half < family.n) bias[half] = family.bias[first + 8 * half];
+  }
+#pragma unroll
+  for (int j = 0; j < kRows / 8; ++j) {
+    if (j * 8 >= tile.num_rows) break;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = 8 * j + 2 * (lane % 4) + i % 2;
+      const int n = first + 8 * (i / 2);
+      if (row < tile.num_rows && n < family.n) {
+        float* target = out + static_cast<int64_t>(row) * family.n + n;
+        float y = sums[4 * j + i];
+        if (family.bias) y = y + bias[i / 2];
+        *target = p.accumulate ? *target + y : y;
+      }
+    }
+  }
+}
+
+template <class V, Epilogue kEpilogue>
+__device__ void consume(const ProductParameters& p, const SharedLayout<V>& shared, int consumer) {
+  Ring ring;
+  int slot = 0;
+  int turn = 0;
+  while (true) {
+    barrier_wait(shared.full + 8 * ring.stage, ring.parity);
+    const Tile tile = shared.tiles[slot];
+    slot = slot + 1 == V::kRing ? 0 : slot + 1;
+    if (tile.family < 0) return;
+    const ProductFamily& family = p.family[tile.family];
+    const int steps = (family.k + 64 * V::kBlocks - 1) / (64 * V::kBlocks);
+    // A short tile multiplies only the chunks that hold rows. Each way has its own sums: shared ones would be moved between
+    // registers, and the compiler would then wait after every step.
+    const auto run = [&]<int kN, int kCount>() {
+      float sums[kN * kCount / 2];
+#pragma unroll
+      for (float& sum : sums) sum = 0;
+      multiply<V, kN, kCount>(shared, steps, consumer, ring, sums);
+      if constexpr (kEpilogue == Epilogue::dense) {
+        store_dense<kN * kCount>(p, family, tile, consumer, sums);
+      } else if constexpr (kEpilogue == Epilogue::swiglu) {
+        store_swiglu<V, kN * kCount>(family, tile, consumer, shared.staging + consumer * V::kStaging, turn, sums);
+      } else {
+        store_rounded<V, kN * kCount>(family, tile, consumer, shared.staging + consumer * V::kStaging, turn, sums);
+      }
+    };
+    const int chunks = (tile.num_rows + V::kChunk - 1) / V::kChunk;
+    if (chunks == V::kRows / V::kChunk) {
+      run.template operator()<V::kRows, 1>();
+    } else if constexpr (V::kRows > V::kChunk) {
+      if (chunks == 1) {
+        run.template operator()<V::kChunk, 1>();
+      } else if constexpr (V::kRows == 256) {
+        if (chunks == 2) {
+          run.template operator()<2 * V::kChunk, 1>();
+        } else {
+          run.template operator()<V::kChunk, 3>();
+        }
+      }
+    }
+  }
+}
+
+template <class V, Epilogue kEpilogue, bool kGathered>
+__global__ void __launch_bounds__(V::kThreads, V::kBlocksPerSm)
+    product_kernel(const __grid_constant__ ProductParameters p) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const SharedLayout<V> shared(memory);
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
+  if (threadIdx.x == 0) {
+    for (int f = 0; f < p.num_families; ++f) {
+      prefetch_map(&p.family[f].weight);
+      if (!kGathered) prefetch_map(&p.family[f].x);
+    }
+    for (int s = 0; s < V::kStages; ++s) {
+      barrier_init(shared.full + 8 * s, kGathered ? 5 : 1);
+      barrier_init(shared.empty + 8 * s, 4 * V::kConsumers);
+    }
+    barrier_init_fence();
+  }
+  if constexpr (V::kConsumers == 1) {
+    if (threadIdx.x < 32) {
+      list_tiles<V>(p, shared.first_tile);
+      prefetch_first_tile<V, kEpilogue>(p, shared.first_tile);
+      __syncwarp();
+    }
+  }
+  wait_for_previous_kernel();
+  if (threadIdx.x < 32) list_tiles<V>(p, shared.first_tile);
+  __syncthreads();
+  let_next_kernel_start();
+
+  if (warpgroup == 0) {
+    if constexpr (V::kConsumers > 1) give_registers<kGathered ? 56 : 40>();
+    if constexpr (kGathered) {
+      produce_gathered<V, kEpilogue>(p, shared);
+    } else {
+      if (threadIdx.x == 0) produce_contiguous<V, kEpilogue>(p, shared);
+    }
+    if (threadIdx.x == 0) {
+      // The last block to come here leaves the counters as it found them.
+      __threadfence();
+      if (atomicInc(reinterpret_cast<unsigned*>(p.counters) + 1, gridDim.x - 1) == gridDim.x - 1) p.counters[0] = 0;
+    }
+  } else {
+    if constexpr (V::kConsumers > 1) take_registers<kGathered ? 224 : 232>();
+    consume<V, kEpilogue>(p, shared, warpgroup - 1);
+  }
+}
+
+}  // namespace dsmoe::kernels::cuda
