@@ -216,9 +216,9 @@ void print_cpu() {
   print("  {}\n", describe(cpu_features()));
   const std::string_view chosen = kernels::select_cpu_table().name;
   for (const kernels::Candidate& candidate : kernels::cpu_candidates()) {
-    const std::string_view verdict = candidate.name == chosen     ? "runs"
-                                     : candidate.declined.empty() ? "could run, passed over"
-                                                                  : candidate.declined;
+    const std::string verdict = candidate.name == chosen     ? "runs"
+                                : candidate.declined.empty() ? "could run, passed over"
+                                                             : candidate.declined;
     print("  {:<8}{}\n", candidate.name, verdict);
   }
   print("  threads {}\n", available_physical_cores());
