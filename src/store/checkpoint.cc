@@ -51,6 +51,13 @@ Json manifest_of(const fs::path& folder, int64_t step) {
   return {{"format", 1}, {"step", step}, {"files", files}};
 }
 
+std::optional<int64_t> step_of(const Json& manifest) {
+  const Json step = manifest.value("step", Json());
+  return step.is_number_integer() ? std::optional(step.get<int64_t>()) : std::nullopt;
+}
+
+std::string manifest_text(const Json& manifest) { return manifest.dump(2) + "\n"; }
+
 // Steps of the checkpoint folders, newest first.
 std::vector<int64_t> listed_steps(const fs::path& run) {
   std::vector<int64_t> steps;
@@ -191,17 +198,23 @@ void CheckpointWriter::commit() {
     state_->finish();
     folder_->seal();
     const Json manifest = manifest_of(folder_->staging(), step_);
-    folder_->add_file(std::string(kManifestName), manifest.dump(2) + "\n");
+    folder_->add_file(std::string(kManifestName), manifest_text(manifest));
     folder_->commit();
   });
 }
 
 void verify_checkpoint(const fs::path& folder) {
   const std::string what = (folder / kManifestName).string();
-  const Json manifest = parse_json(read_small_file(what, kMaxManifestBytes), what);
+  const std::string text = read_small_file(what, kMaxManifestBytes);
+  const Json manifest = parse_json(text, what);
   const auto files = manifest.is_object() ? manifest.find("files") : manifest.end();
   if (files == manifest.end() || !files->is_object() || manifest.value("format", Json()) != 1) {
     fail(ErrorKind::input, "{}: not a manifest of format 1", what);
+  }
+  // Exactly what the writer writes, so that no changed byte of the manifest itself goes unseen.
+  if (manifest.size() != 3 || manifest_text(manifest) != text ||
+      checkpoint_step(folder.filename().string()) != step_of(manifest)) {
+    fail(ErrorKind::input, "{}: damaged, or moved from another folder", what);
   }
   if (!files->contains(std::string(kTrainStateName)) || !files->contains("config.json")) {
     fail(ErrorKind::input, "{}: lists no {} or no config.json", what, kTrainStateName);

@@ -132,7 +132,7 @@ TEST(Checkpoint, NewestThatVerifiesIsTaken) {
   EXPECT_FALSE(newest_checkpoint(run / "absent").folder);
   for (const int64_t step : {1, 2, 3}) write_checkpoint(run.path(), step);
   fs::create_directory(run / "step-00000009");  // empty: no manifest
-  overwrite(run / "step-00000003" / "config.json", "{ }");
+  overwrite(run / "step-00000003" / "config.json", "{  }\n");
   const NewestCheckpoint newest = newest_checkpoint(run.path());
   EXPECT_EQ(newest.folder, run / "step-00000002");
   EXPECT_EQ(newest.step, 2);

@@ -23,7 +23,7 @@ struct Step {
         trainer(context, model, [](const std::string&) { return true; }, initial,
                 {.losses = {.balance_alpha = 0.01, .z_alpha = 1e-3},
                  .rows_per_micro_batch = 2,
-                 .max_row_tokens = 40}) {}
+                 .max_row_tokens = 22}) {}
   RandomWeights initial;
   train::Trainer trainer;
 };
@@ -31,7 +31,7 @@ struct Step {
 train::StepRows tiny_rows(int64_t vocab_size, uint64_t step) {
   const data::MemoryCorpus corpus = tiny_corpus(vocab_size);
   const data::DocumentSplit split(corpus, {.fraction = 0.1});
-  data::PackedBatches batches(split, {.batch = 4, .seq = 40, .seed = 1});
+  data::PackedBatches batches(split, {.batch = 4, .seq = 22, .seed = 1});
   train::StepRows rows;
   train::pack_rows(batches.batch(step), rows);
   return rows;

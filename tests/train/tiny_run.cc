@@ -11,25 +11,25 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kBatch = 8;
-constexpr int64_t kSeq = 40;
+constexpr int64_t kSeq = 22;
 
 }  // namespace
 
 model::ModelConfig tiny_config(tensor::DType type) {
   model::ModelConfig config;
-  config.vocab_size = 61;
-  config.hidden_size = 24;
+  config.vocab_size = 37;
+  config.hidden_size = 12;
   config.num_hidden_layers = 2;
   config.num_attention_heads = 4;
   config.num_key_value_heads = 2;
-  config.head_dim = 6;
-  config.intermediate_size = 20;
+  config.head_dim = 4;
+  config.intermediate_size = 10;
   config.max_position_embeddings = 64;
   config.torch_dtype = type;
   config.n_routed_experts = 6;
   config.n_shared_experts = 1;
   config.num_experts_per_tok = 2;
-  config.moe_intermediate_size = 9;
+  config.moe_intermediate_size = 5;
   config.first_k_dense_replace = 1;
   config.aux_loss_alpha = 0.01;
   config.bos_token_id = 0;
@@ -59,7 +59,7 @@ data::MemoryCorpus tiny_corpus(int64_t vocab_size) {
   uint64_t at = 0;
   for (int32_t d = 0; d < 60; ++d) {
     data::TokenDocument document{.source = d % 2};
-    const auto length = static_cast<int32_t>(3 + rng.below(at++, 47));
+    const auto length = static_cast<int32_t>(3 + rng.below(at++, 29));
     document.tokens.push_back(0);
     for (int32_t i = 2; i < length; ++i) {
       // Half of the tokens follow from the one before, so that there is something to learn.

@@ -21,7 +21,7 @@ model::ModelConfig tiny_config(tensor::DType type);
 // Sigmoid scores, groups, selection bias, normalised gates, tied embedding, attention bias.
 model::ModelConfig tiny_v3_config(tensor::DType type);
 
-// Documents of odd lengths 2..49, some counted in part only.
+// Documents of odd lengths 3..31, longer than a row some of them, some counted in part only.
 data::MemoryCorpus tiny_corpus(int64_t vocab_size);
 
 // Random weights lively enough for routing to differ between tokens.
