@@ -25,6 +25,10 @@ struct Parameters {
 // The slots of a token by ascending expert, and the order of additions. Two neighbours in expert order part at the highest bit
 // in which they differ, so the tree joins the lowest such bit first; joining at border i adds part i + 1 to the part that ends
 // there. Every thread computes it for itself: it is cheaper than sharing.
+// Beyond eight slots loops stay loops: right, slow, and quick to compile.
+template <int kSlots>
+constexpr int kUnroll = kSlots <= 8 ? kSlots : 1;
+
 template <int kSlots>
 struct Tree {
   int expert[kSlots];
@@ -33,7 +37,7 @@ struct Tree {
   int join[kSlots];  // step m: (left << 8) | right; -1: no more
 
   __device__ void build(const Parameters& p, int token) {
-#pragma unroll
+#pragma unroll kUnroll<kSlots>
     for (int i = 0; i < kSlots; ++i) {
       const bool present = i < p.top_k;
       const int64_t slot = static_cast<int64_t>(token) * p.top_k + (present ? i : 0);
@@ -41,9 +45,9 @@ struct Tree {
       expert[i] = row[i] >= 0 ? p.index[slot] : 0x7fffffff;
       gate[i] = p.gate ? p.gate[slot] : 1.0f;
     }
-#pragma unroll
+#pragma unroll kUnroll<kSlots>
     for (int pass = 0; pass < kSlots; ++pass) {  // odd-even transposition: static indices only
-#pragma unroll
+#pragma unroll kUnroll<kSlots>
       for (int i = pass % 2; i + 1 < kSlots; i += 2) {
         if (expert[i] > expert[i + 1]) {
           const int e = expert[i], r = row[i];
@@ -55,18 +59,18 @@ struct Tree {
     }
     int level[kSlots];  // of the border after i; 32: done or none
     int start[kSlots];  // first slot of the part that ends at border i
-#pragma unroll
+#pragma unroll kUnroll<kSlots>
     for (int i = 0; i < kSlots; ++i) {
       start[i] = i;
       level[i] = 32;
       if (i + 1 < kSlots && row[i + 1 < kSlots ? i + 1 : i] >= 0) level[i] = 31 - __clz(expert[i] ^ expert[i + 1 < kSlots ? i + 1 : i]);
     }
-#pragma unroll
+#pragma unroll kUnroll<kSlots>
     for (int m = 0; m + 1 < kSlots; ++m) {
       int lowest = 32;
       int border = 0;
       int left = 0;
-#pragma unroll
+#pragma unroll kUnroll<kSlots>
       for (int i = 0; i + 1 < kSlots; ++i) {
         if (level[i] < lowest) {
           lowest = level[i];
@@ -77,7 +81,7 @@ struct Tree {
       join[m] = lowest < 32 ? (left << 8) | (border + 1) : -1;
       // The joined part starts at `left` and ends at the next open border.
       bool open = lowest < 32;
-#pragma unroll
+#pragma unroll kUnroll<kSlots>
       for (int i = 0; i < kSlots; ++i) {
         if (i == border && lowest < 32) level[i] = 32;
         if (open && i > border) {
@@ -91,11 +95,12 @@ struct Tree {
 
 template <int kSlots>
 __device__ void add_part(float (&part)[kSlots][8], int join) {
-#pragma unroll
-  for (int left = 0; left < kSlots; ++left) {
-#pragma unroll
-    for (int right = left + 1; right < kSlots; ++right) {
-      if (join == ((left << 8) | right)) {
+#pragma unroll kUnroll<kSlots>
+  for (int right = 1; right < kSlots; ++right) {
+    if ((join & 0xff) != right) continue;
+#pragma unroll kUnroll<kSlots>
+    for (int left = 0; left < right; ++left) {
+      if (join >> 8 == left) {
 #pragma unroll
         for (int i = 0; i < 8; ++i) part[left][i] += part[right][i];
       }
@@ -115,24 +120,25 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant
   if (routed) tree.build(p, token);
   for (int begin = threadIdx.x * 8; begin < p.hidden; begin += kThreads * 8) {
     float part[kSlots][8];
+    const int64_t place = static_cast<int64_t>(token) * p.hidden;
+    float stream[8];
+    if (p.accumulate) load_eight(stream, p.residual + place, begin, p.hidden);
     if (routed) {
-#pragma unroll
+      // All loads before the first use; an absent slot reads row 0 and is never joined.
+#pragma unroll kUnroll<kSlots>
       for (int i = 0; i < kSlots; ++i) {
-        if (tree.row[i] >= 0) {
-          load_eight(part[i], routed + static_cast<int64_t>(tree.row[i]) * p.hidden, begin, p.hidden);
-        }
+        load_eight(part[i], routed + static_cast<int64_t>(max(tree.row[i], 0)) * p.hidden, begin, p.hidden);
       }
-#pragma unroll
+#pragma unroll kUnroll<kSlots>
       for (int i = 0; i < kSlots; ++i) {
 #pragma unroll
         for (int j = 0; j < 8; ++j) part[i][j] *= tree.gate[i];
       }
-#pragma unroll
+#pragma unroll kUnroll<kSlots>
       for (int m = 0; m + 1 < kSlots; ++m) {
         if (tree.join[m] >= 0) add_part(part, tree.join[m]);
       }
     }
-    const int64_t place = static_cast<int64_t>(token) * p.hidden;
     float sum[8];
     bool any = routed && tree.row[0] >= 0;
 #pragma unroll
@@ -146,8 +152,6 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant
     }
     if (p.accumulate) {
       if (!any) continue;
-      float stream[8];
-      load_eight(stream, p.residual + place, begin, p.hidden);
 #pragma unroll
       for (int j = 0; j < 8; ++j) sum[j] = stream[j] + sum[j];
     }

@@ -12,7 +12,7 @@
 
 namespace dsmoe::kernels::cuda {
 
-constexpr int kMaxExperts = 512;  // of both families together
+constexpr int kMaxExperts = 288;  // of both families together
 
 template <int kWeights_, int kRows_, int kBlocks_, int kStages_>
 struct Variant {
@@ -29,9 +29,10 @@ struct Variant {
   static constexpr int kStaging = 2 * kChunk * 128;       // per consumer
   static constexpr int kRing = kStages + 3;
   static constexpr int kRowBox = kRows >= 128 ? 64 : 8;  // rows one copy of x brings
-  static constexpr int kSharedBytes = kStages * kStageBytes + kConsumers * kStaging + (kMaxExperts + 1) * 4 + kRing * 32 +
-                                      kStages * 16 + 64;
-  static constexpr int kBlocksPerSm = kConsumers == 1 && kSharedBytes <= 112 * 1024 ? 2 : 1;
+  static constexpr int kSharedBytes = kStages * kStageBytes + kConsumers * kStaging + (2 * kMaxExperts + 4) * 4 + kRing * 32 +
+                                      kStages * 16;
+  // One block to a multiprocessor, and small variants leave room for the next kernel's block: its start overlaps our end.
+  static_assert(kSharedBytes <= (kConsumers == 1 ? 113 : 227) * 1024);
 };
 
 struct alignas(16) Tile {
@@ -43,58 +44,68 @@ struct alignas(16) Tile {
   int32_t padding[3];
 };
 
-// Read again each time: the first look may come before the writer has finished.
-__device__ inline int32_t load_now(const int32_t* pointer) { return *static_cast<const volatile int32_t*>(pointer); }
+// Where the tiles of each expert begin, and its rows, in shared memory. Experts of the second family follow those of the first;
+// each family's row offsets keep their closing entry, so expert g of family f has rows [first_row[g + f], first_row[g + f + 1]).
+struct TileList {
+  int32_t* first_tile;  // [experts + 1]
+  int32_t* first_row;   // [experts + 2]
+};
 
-// The tiles of all experts, one behind the other: per expert, row tiles outside, weight tiles inside.
+// By one warp. Tiles of all experts, one behind the other: per expert, row tiles outside, weight tiles inside. Offsets are read
+// again at every call: the first may come before their writer has finished.
 template <class V>
-__device__ void list_tiles(const ProductParameters& p, int32_t* first_tile) {
+__device__ void list_tiles(const ProductParameters& p, const TileList& list) {
   const int lane = threadIdx.x % 32;
   int base = 0;
   int group = 0;
   for (int f = 0; f < p.num_families; ++f) {
     const ProductFamily& family = p.family[f];
+    const auto offset = [&](int e) {
+      if (family.offsets) return *(static_cast<const volatile int32_t*>(family.offsets) + e);
+      return e > 0 ? family.rows : 0;
+    };
     for (int e0 = 0; e0 < family.count; e0 += 32) {
       const int e = e0 + lane;
       int tiles = 0;
       if (e < family.count) {
-        const int rows = family.offsets ? load_now(family.offsets + e + 1) - load_now(family.offsets + e) : family.rows;
-        tiles = (rows + V::kRows - 1) / V::kRows * family.weight_tiles;
+        const int begin = offset(e);
+        const int end = offset(e + 1);
+        tiles = (end - begin + V::kRows - 1) / V::kRows * family.weight_tiles;
+        list.first_row[group + f + e] = begin;
+        if (e + 1 == family.count) list.first_row[group + f + e + 1] = end;
       }
       int sum = tiles;
       for (int step = 1; step < 32; step *= 2) {
         const int other = __shfl_up_sync(~0u, sum, step);
         if (lane >= step) sum += other;
       }
-      if (e < family.count) first_tile[group + e] = base + sum - tiles;
+      if (e < family.count) list.first_tile[group + e] = base + sum - tiles;
       base += __shfl_sync(~0u, sum, 31);
     }
     group += family.count;
   }
-  if (lane == 0) first_tile[group] = base;
+  if (lane == 0) list.first_tile[group] = base;
   __syncwarp();
 }
 
 // Finds tile `idx`; `group` is where the last search ended (tiles come ascending).
 template <class V>
-__device__ Tile locate_tile(const ProductParameters& p, const int32_t* first_tile, int idx, int& group) {
+__device__ Tile locate_tile(const ProductParameters& p, const TileList& list, int idx, int& group) {
   const int num_groups = p.family[0].count + (p.num_families > 1 ? p.family[1].count : 0);
   Tile tile{};
-  if (idx >= first_tile[num_groups]) {
+  if (idx >= list.first_tile[num_groups]) {
     tile.family = -1;
     return tile;
   }
-  while (group + 1 < num_groups && idx >= first_tile[group + 1]) ++group;
+  while (group + 1 < num_groups && idx >= list.first_tile[group + 1]) ++group;
   tile.family = group >= p.family[0].count ? 1 : 0;
-  const ProductFamily& family = p.family[tile.family];
+  const int weight_tiles = p.family[tile.family].weight_tiles;
   tile.expert = tile.family ? group - p.family[0].count : group;
-  const int inside = idx - first_tile[group];
-  const int row_tile = inside / family.weight_tiles;
-  const int begin = family.offsets ? load_now(family.offsets + tile.expert) : 0;
-  const int end = family.offsets ? load_now(family.offsets + tile.expert + 1) : family.rows;
-  tile.first_row = begin + row_tile * V::kRows;
-  tile.num_rows = min(V::kRows, end - tile.first_row);
-  tile.first_weight = (inside - row_tile * family.weight_tiles) * V::kWeights;
+  const int inside = idx - list.first_tile[group];
+  const int row_tile = inside / weight_tiles;
+  tile.first_row = list.first_row[group + tile.family] + row_tile * V::kRows;
+  tile.num_rows = min(V::kRows, list.first_row[group + tile.family + 1] - tile.first_row);
+  tile.first_weight = (inside - row_tile * weight_tiles) * V::kWeights;
   return tile;
 }
 
@@ -114,7 +125,7 @@ template <class V>
 struct SharedLayout {
   uint32_t stages;
   uint32_t staging;
-  int32_t* first_tile;
+  TileList list;
   Tile* tiles;
   uint32_t full;
   uint32_t empty;
@@ -127,7 +138,8 @@ struct SharedLayout {
     rest += V::kRing * sizeof(Tile);
     full = shared_address(rest);
     empty = full + 8 * V::kStages;
-    first_tile = reinterpret_cast<int32_t*>(rest + 16 * V::kStages);
+    list.first_tile = reinterpret_cast<int32_t*>(rest + 16 * V::kStages);
+    list.first_row = list.first_tile + kMaxExperts + 1;
   }
   __device__ uint32_t weights(int stage) const { return stages + stage * V::kStageBytes; }
   __device__ uint32_t rows(int stage) const { return weights(stage) + V::kBlocks * V::kWeightBlock; }
@@ -146,20 +158,30 @@ __device__ void load_weights(const ProductFamily& family, const Tile& tile, int 
   }
 }
 
-// Before the kernel ahead has finished: the weights of this block's first tile start towards L2. The tile comes from offsets that
-// may be stale then, so this is a hint and nothing more; experts whose rows are gathered are left out, because their offsets
-// are what the kernel ahead may be writing.
-template <class V, Epilogue kEpilogue>
-__device__ void prefetch_first_tile(const ProductParameters& p, const int32_t* first_tile) {
-  int group = 0;
-  const Tile tile = locate_tile<V>(p, first_tile, static_cast<int>(blockIdx.x), group);
-  if (tile.family < 0 || p.family[tile.family].token_of_row) return;
-  const ProductFamily& family = p.family[tile.family];
-  for (int k = 64 * static_cast<int>(threadIdx.x); k < family.k; k += 64 * 32) {
+// By one warp, before the kernel ahead has finished: the weights of this block's first tile start towards L2. A hint and nothing
+// more, because offsets may still be stale. Where rows are gathered the kernel ahead is likely writing the plan, so only an
+// expert that takes every row (the shared one) is considered, whose tiles come first and need no offsets.
+template <class V, Epilogue kEpilogue, bool kGathered>
+__device__ void prefetch_first_tile(const ProductParameters& p, const TileList& list) {
+  const ProductFamily* family = &p.family[0];
+  int first_weight = static_cast<int>(blockIdx.x) * V::kWeights;
+  int expert = 0;
+  if constexpr (kGathered) {
+    if (family->token_of_row || family->count != 1 || static_cast<int>(blockIdx.x) >= family->weight_tiles) return;
+  } else {
+    list_tiles<V>(p, list);
+    int group = 0;
+    const Tile tile = locate_tile<V>(p, list, static_cast<int>(blockIdx.x), group);
+    if (tile.family < 0) return;
+    family = &p.family[tile.family];
+    first_weight = tile.first_weight;
+    expert = tile.expert;
+  }
+  for (int k = 64 * static_cast<int>(threadIdx.x); k < family->k; k += 64 * 32) {
     if constexpr (kEpilogue == Epilogue::swiglu) {
-      tma_prefetch_5d(&family.weight, k, 0, 0, tile.first_weight / 16, tile.expert);
+      tma_prefetch_5d(&family->weight, k, 0, 0, first_weight / 16, expert);
     } else {
-      tma_prefetch_3d(&family.weight, k, tile.first_weight, tile.expert);
+      tma_prefetch_3d(&family->weight, k, first_weight, expert);
     }
   }
 }
@@ -173,10 +195,11 @@ __device__ void produce_contiguous(const ProductParameters& p, const SharedLayou
   int slot = 0;
   int idx = blockIdx.x;
   while (true) {
-    const Tile tile = locate_tile<V>(p, shared.first_tile, idx, group);
+    const Tile tile = locate_tile<V>(p, shared.list, idx, group);
     shared.tiles[slot] = tile;
     slot = slot + 1 == V::kRing ? 0 : slot + 1;
     if (tile.family < 0) {
+      let_next_kernel_start();
       barrier_wait(shared.empty + 8 * ring.stage, ring.parity);
       barrier_arrive(shared.full + 8 * ring.stage);
       return;
@@ -203,58 +226,53 @@ __device__ void produce_contiguous(const ProductParameters& p, const SharedLayou
   }
 }
 
-// The whole warpgroup feeds the ring: each row of x comes from the token the plan names. A stage is announced kLag stages
-// later, when its copies have landed; writing threads fence towards the tensor cores before they announce.
+// The whole warpgroup feeds the ring: each row of x comes from the token the plan names, eight threads to a row. The next tile
+// and its tokens are looked up during the first step of the current one, so that the ring never waits for them.
 template <class V, Epilogue kEpilogue>
 __device__ void produce_gathered(const ProductParameters& p, const SharedLayout<V>& shared) {
-  constexpr int kLag = V::kStages > 3 ? 2 : 1;
   constexpr int kPerThread = (V::kRows + 15) / 16;
   const int thread = threadIdx.x % 128;
+  const int line = thread / 8;
   const int chunk = thread % 8;  // 16 bytes of a row's 128
+  const uint32_t place = line * 128 + ((chunk ^ (line % 8)) * 16);
   Ring ring;
   ring.parity = 1;
-  int announced = 0;  // stage
-  int pending = 0;
   int group = 0;
   int slot = 0;
   int idx = blockIdx.x;
-  const auto announce = [&] {
-    fence_async_proxy();
-    __syncwarp();
-    if (thread % 32 == 0) barrier_arrive(shared.full + 8 * announced);
-    announced = announced + 1 == V::kStages ? 0 : announced + 1;
-    --pending;
-  };
-  while (true) {
+  Tile tile;
+  uint32_t offset[kPerThread];  // of this thread's rows in x, in units of 16 bytes
+  uint32_t next_offset[kPerThread];
+  Tile next;
+  const auto look_ahead = [&] {
     if (thread == 0) {
-      const Tile next = locate_tile<V>(p, shared.first_tile, idx, group);
-      shared.tiles[slot] = next;
-      if (next.family >= 0) idx = gridDim.x + atomicAdd(p.counters, 1);
+      const Tile found = locate_tile<V>(p, shared.list, idx, group);
+      shared.tiles[slot] = found;
+      if (found.family >= 0) idx = gridDim.x + atomicAdd(p.counters, 1);
     }
     named_sync(1, 128);
-    const Tile tile = shared.tiles[slot];
+    next = shared.tiles[slot];
     slot = slot + 1 == V::kRing ? 0 : slot + 1;
-    if (tile.family < 0) break;
+    if (next.family < 0) return;
+    const ProductFamily& family = p.family[next.family];
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) {
+      const int row = next.first_row + min(line + 16 * i, next.num_rows - 1);
+      next_offset[i] = static_cast<uint32_t>(family.token_of_row ? family.token_of_row[row] : row) * (family.k / 8);
+    }
+  };
+  look_ahead();
+  while (next.family >= 0) {
+    tile = next;
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i) offset[i] = next_offset[i];
     const ProductFamily& family = p.family[tile.family];
     const int steps = (family.k + 64 * V::kBlocks - 1) / (64 * V::kBlocks);
     const unsigned char* x = static_cast<const unsigned char*>(family.x_rows) + chunk * 16;
-    uint32_t offset[kPerThread];  // of the row, in units of 16 bytes
-    int mine = 0;
-#pragma unroll
-    for (int i = 0; i < kPerThread; ++i) {
-      const int r = thread / 8 + 16 * i;
-      offset[i] = 0;
-      if (r < tile.num_rows) {
-        const int row = tile.first_row + r;
-        offset[i] = static_cast<uint32_t>(family.token_of_row ? family.token_of_row[row] : row) * (family.k / 8);
-        mine = i + 1;
-      }
-    }
-    const uint32_t place = (thread / 8) * 128 + ((chunk ^ (thread / 8 % 8)) * 16);
     for (int step = 0; step < steps; ++step) {
+      const uint32_t full = shared.full + 8 * ring.stage;
       barrier_wait(shared.empty + 8 * ring.stage, ring.parity);
       if (thread == 0) {
-        const uint32_t full = shared.full + 8 * ring.stage;
         barrier_expect(full, V::kBlocks * V::kWeightBlock);
         load_weights<V, kEpilogue>(family, tile, step, shared.weights(ring.stage), full);
       }
@@ -266,31 +284,30 @@ __device__ void produce_gathered(const ProductParameters& p, const SharedLayout<
         const uint32_t base = shared.rows(ring.stage) + b * V::kRowBlock + place;
 #pragma unroll
         for (int i = 0; i < kPerThread; ++i) {
-          if (i < mine) copy_async_16(base + i * 2048, source + static_cast<uint64_t>(offset[i]) * 16, bytes);
+          if (line + 16 * i < tile.num_rows) {
+            copy_async_16(base + i * 2048, source + static_cast<uint64_t>(offset[i]) * 16, bytes);
+          }
         }
       }
-      copy_async_commit();
-      ++pending;
-      if (pending > kLag) {
-        copy_async_wait<kLag>();
-        announce();
-      }
+      copy_async_arrive(full);
       ring.advance<V::kStages>();
+      if (step == 0) look_ahead();
     }
   }
-  copy_async_wait<0>();
-  while (pending > 0) announce();
+  if (thread == 0) let_next_kernel_start();
   barrier_wait(shared.empty + 8 * ring.stage, ring.parity);
-  if (thread % 32 == 0) barrier_arrive(shared.full + 8 * ring.stage);
+  barrier_arrive(shared.full + 8 * ring.stage);
   if (thread == 0) barrier_arrive(shared.full + 8 * ring.stage);
 }
 
 // Multiplies all steps of one tile, kN columns at a time, kCount times.
-template <class V, int kN, int kCount>
+template <class V, int kN, int kCount, bool kGathered>
 __device__ void multiply(const SharedLayout<V>& shared, int steps, int consumer, Ring& ring, float* sums) {
   int before = -1;
   for (int step = 0; step < steps; ++step) {
     barrier_wait(shared.full + 8 * ring.stage, ring.parity);
+    // Gathered rows were written by ordinary copies of other threads, which the barrier has ordered before this fence.
+    if constexpr (kGathered) fence_async_proxy();
     wgmma_fence();
 #pragma unroll
     for (int b = 0; b < V::kBlocks; ++b) {
@@ -459,7 +476,7 @@ __device__ void store_dense(const ProductParameters& p, const ProductFamily& fam
   }
 }
 
-template <class V, Epilogue kEpilogue>
+template <class V, Epilogue kEpilogue, bool kGathered>
 __device__ void consume(const ProductParameters& p, const SharedLayout<V>& shared, int consumer) {
   Ring ring;
   int slot = 0;
@@ -477,7 +494,7 @@ __device__ void consume(const ProductParameters& p, const SharedLayout<V>& share
       float sums[kN * kCount / 2];
 #pragma unroll
       for (float& sum : sums) sum = 0;
-      multiply<V, kN, kCount>(shared, steps, consumer, ring, sums);
+      multiply<V, kN, kCount, kGathered>(shared, steps, consumer, ring, sums);
       if constexpr (kEpilogue == Epilogue::dense) {
         store_dense<kN * kCount>(p, family, tile, consumer, sums);
       } else if constexpr (kEpilogue == Epilogue::swiglu) {
@@ -504,7 +521,7 @@ __device__ void consume(const ProductParameters& p, const SharedLayout<V>& share
 }
 
 template <class V, Epilogue kEpilogue, bool kGathered>
-__global__ void __launch_bounds__(V::kThreads, V::kBlocksPerSm)
+__global__ void __launch_bounds__(V::kThreads, 1)
     product_kernel(const __grid_constant__ ProductParameters p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const SharedLayout<V> shared(memory);
@@ -515,25 +532,23 @@ __global__ void __launch_bounds__(V::kThreads, V::kBlocksPerSm)
       if (!kGathered) prefetch_map(&p.family[f].x);
     }
     for (int s = 0; s < V::kStages; ++s) {
-      barrier_init(shared.full + 8 * s, kGathered ? 5 : 1);
+      barrier_init(shared.full + 8 * s, kGathered ? 129 : 1);
       barrier_init(shared.empty + 8 * s, 4 * V::kConsumers);
     }
     barrier_init_fence();
   }
   if constexpr (V::kConsumers == 1) {
     if (threadIdx.x < 32) {
-      list_tiles<V>(p, shared.first_tile);
-      prefetch_first_tile<V, kEpilogue>(p, shared.first_tile);
+      prefetch_first_tile<V, kEpilogue, kGathered>(p, shared.list);
       __syncwarp();
     }
   }
   wait_for_previous_kernel();
-  if (threadIdx.x < 32) list_tiles<V>(p, shared.first_tile);
+  if (threadIdx.x < 32) list_tiles<V>(p, shared.list);
   __syncthreads();
-  let_next_kernel_start();
 
   if (warpgroup == 0) {
-    if constexpr (V::kConsumers > 1) give_registers<kGathered ? 56 : 40>();
+    if constexpr (V::kConsumers > 1) give_registers<kGathered ? 72 : 40>();
     if constexpr (kGathered) {
       produce_gathered<V, kEpilogue>(p, shared);
     } else {
@@ -545,8 +560,8 @@ __global__ void __launch_bounds__(V::kThreads, V::kBlocksPerSm)
       if (atomicInc(reinterpret_cast<unsigned*>(p.counters) + 1, gridDim.x - 1) == gridDim.x - 1) p.counters[0] = 0;
     }
   } else {
-    if constexpr (V::kConsumers > 1) take_registers<kGathered ? 224 : 232>();
-    consume<V, kEpilogue>(p, shared, warpgroup - 1);
+    if constexpr (V::kConsumers > 1) take_registers<kGathered ? 216 : 232>();
+    consume<V, kEpilogue, kGathered>(p, shared, warpgroup - 1);
   }
 }
 

@@ -93,6 +93,11 @@ __device__ inline void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+// Arrives at the barrier when all copies this thread has started so far have landed.
+__device__ inline void copy_async_arrive(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 // --- launches that overlap -----------------------------------------------------------------------------------------------
 // Waits until the kernel before this one in the stream has finished and its writes are visible.
 __device__ inline void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

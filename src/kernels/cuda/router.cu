@@ -3,8 +3,8 @@
 // Logits. k runs in segments of 256, added ascending. bf16 activations meet the fp32 centroid split exactly into three bf16
 // parts; a segment is three ascending chains of k16 tensor-core steps, joined (low + middle) + high. Within 32 values of k, lane
 // quarter q of a step takes values 8 q + {0..3}, the next step 8 q + {4..7}, so that all loads are 16 bytes wide. fp32 activations:
-// an FMA chain per segment. A cluster of eight blocks shares one tile of tokens: each takes segments s = rank (mod 8), then
-// selects for an eighth of the tokens. Nothing depends on the number of tokens.
+// an FMA chain per segment. Few tokens: a cluster of eight blocks shares a tile of 8, each takes segments s = rank (mod 8), then
+// selects for one of them. Many: a block takes 32 tokens, its eight warps the segments. The sums are the same either way.
 #include <cooperative_groups.h>
 
 #include <atomic>
@@ -20,7 +20,8 @@ namespace cg = cooperative_groups;
 
 constexpr int kCluster = 8;
 constexpr int kSegment = 256;
-constexpr int kWarps = 4;
+template <int kRanks>
+constexpr int kWarpsOf = kRanks == 1 ? 8 : 4;
 constexpr int kMaxExpertsRouted = 512;
 constexpr int kMaxTopK = 32;
 
@@ -337,17 +338,19 @@ __device__ bool select_token(const Parameters& p, int token, float* s, float* se
 }
 
 // Shared memory: [segments of this block][tokens of the tile][experts], then per warp two rows of experts and kMaxTopK.
-template <int kTiles, int kPerLane, bool kFloat>
-__global__ void __launch_bounds__(kWarps * 32) router_kernel(const __grid_constant__ Parameters p) {
+template <int kTiles, int kPerLane, bool kFloat, int kRanks>
+__global__ void __launch_bounds__(kWarpsOf<kRanks> * 32) router_kernel(const __grid_constant__ Parameters p) {
   constexpr int kTokens = 8 * kTiles;
+  constexpr int kWarps = kWarpsOf<kRanks>;
   extern __shared__ float shared[];
   __shared__ unsigned lowest_bad[kCluster];
+  __shared__ unsigned block_bad[kWarps];
   cg::cluster_group cluster = cg::this_cluster();
-  const int rank = static_cast<int>(cluster.block_rank());
+  const int rank = kRanks == 1 ? 0 : static_cast<int>(cluster.block_rank());
   const int warp = threadIdx.x / 32;
-  const int first_token = static_cast<int>(blockIdx.x) / kCluster * kTokens;
+  const int first_token = static_cast<int>(blockIdx.x) / kRanks * kTokens;
   const int num_segments = (p.hidden + kSegment - 1) / kSegment;
-  const int local_segments = (num_segments + kCluster - 1) / kCluster;
+  const int local_segments = (num_segments + kRanks - 1) / kRanks;
   const int tile = kTokens * p.experts;
   // Centroids are weights: nothing that the kernel ahead writes.
   SegmentCentroids ready;
@@ -355,79 +358,98 @@ __global__ void __launch_bounds__(kWarps * 32) router_kernel(const __grid_consta
   wait_for_previous_kernel();
   let_next_kernel_start();
 
-  for (int s = rank, local = 0; s < num_segments; s += kCluster, ++local) {
-    if constexpr (kFloat) {
-      segment_sums_f32(p, kTokens, first_token, s * kSegment, shared + local * tile);
-    } else {
+  if constexpr (kFloat) {
+    for (int local = 0; local * kRanks + rank < num_segments; ++local) {
+      segment_sums_f32(p, kTokens, first_token, (local * kRanks + rank) * kSegment, shared + local * tile);
+    }
+  } else if constexpr (kRanks > 1) {
+    for (int local = 0; local * kRanks + rank < num_segments; ++local) {
+      const int k = (local * kRanks + rank) * kSegment;
       for (int e = warp * 16; e < p.experts; e += kWarps * 16) {
-        if (kTiles == 1 && (local > 0 || e >= kWarps * 16)) ready.load(p, e, s * kSegment);
-        segment_sums<kTiles>(p, e, first_token, s * kSegment, shared + local * tile, ready);
+        if (kTiles == 1 && (local > 0 || e >= kWarps * 16)) ready.load(p, e, k);
+        segment_sums<kTiles>(p, e, first_token, k, shared + local * tile, ready);
       }
     }
+  } else {
+    const int units = num_segments * ((p.experts + 15) / 16);
+    for (int unit = warp; unit < units; unit += kWarps) {
+      const int s = unit % num_segments;
+      segment_sums<kTiles>(p, unit / num_segments * 16, first_token, s * kSegment, shared + s * tile, ready);
+    }
   }
-  cluster.sync();
+  if constexpr (kRanks > 1) {
+    cluster.sync();
+  } else {
+    __syncthreads();
+  }
 
   float* s = shared + local_segments * tile + warp * (2 * p.experts + kMaxTopK);
   unsigned bad = ~0u;
-  if (warp < kTiles) {
-    const int inside = rank * kTiles + warp;
+  constexpr int kShare = kTokens / kRanks;  // tokens this block selects for
+  for (int mine = warp; mine < kShare; mine += kWarps) {
+    const int inside = rank * kShare + mine;
     const int token = first_token + inside;
-    if (token < p.tokens) {
-      for (int e = threadIdx.x % 32; e < p.experts; e += 32) {
-        float logit = 0;
-        for (int seg = 0; seg < num_segments; ++seg) {
-          const float* other = cluster.map_shared_rank(shared, seg % kCluster);
-          logit += other[seg / kCluster * tile + inside * p.experts + e];
-        }
-        s[e] = logit;
+    if (token >= p.tokens) break;
+    for (int e = threadIdx.x % 32; e < p.experts; e += 32) {
+      float logit = 0;
+#pragma unroll 8
+      for (int seg = 0; seg < num_segments; ++seg) {
+        const float* other = kRanks == 1 ? shared : cluster.map_shared_rank(shared, seg % kRanks);
+        logit += other[seg / kRanks * tile + inside * p.experts + e];
       }
-      __syncwarp();
-      if (!select_token<kPerLane>(p, token, s, s + p.experts, s + 2 * p.experts)) bad = token;
+      s[e] = logit;
     }
+    __syncwarp();
+    if (!select_token<kPerLane>(p, token, s, s + p.experts, s + 2 * p.experts)) bad = min(bad, static_cast<unsigned>(token));
+    __syncwarp();
   }
-  // The lowest bad token: of the cluster through block 0, of the grid through the last cluster to finish.
-  __shared__ unsigned block_bad[kWarps];
+  // The lowest bad token: of the cluster through block 0, of the grid through the last to finish.
   if (threadIdx.x % 32 == 0) block_bad[warp] = bad;
   __syncthreads();
   if (threadIdx.x == 0) {
     for (unsigned other : block_bad) bad = min(bad, other);
-    cluster.map_shared_rank(lowest_bad, 0)[rank] = bad;
+    if constexpr (kRanks > 1) cluster.map_shared_rank(lowest_bad, 0)[rank] = bad;
   }
-  cluster.sync();
+  if constexpr (kRanks > 1) cluster.sync();
   if (rank == 0 && threadIdx.x == 0) {
-    for (unsigned other : lowest_bad) bad = min(bad, other);
-    const unsigned clusters = gridDim.x / kCluster;
-    if (clusters == 1) {
+    if constexpr (kRanks > 1) {
+      for (unsigned other : lowest_bad) bad = min(bad, other);
+    }
+    const unsigned tiles = gridDim.x / kRanks;
+    if (tiles == 1) {
       *p.bad_token = static_cast<int32_t>(bad);
     } else {
       if (bad != ~0u) atomicMin(p.scratch, bad);
       __threadfence();
-      if (atomicInc(p.scratch + 1, clusters - 1) == clusters - 1) {
+      if (atomicInc(p.scratch + 1, tiles - 1) == tiles - 1) {
         *p.bad_token = static_cast<int32_t>(atomicExch(p.scratch, ~0u));
       }
     }
   }
 }
 
-template <int kTiles, int kPerLane, bool kFloat>
-void launch_router(const Context& context, const Parameters& p) {
-  const auto kernel = router_kernel<kTiles, kPerLane, kFloat>;
-  const int segments = ((p.hidden + kSegment - 1) / kSegment + kCluster - 1) / kCluster;
+// Returns false when the tile does not fit into shared memory.
+template <int kTiles, int kPerLane, bool kFloat, int kRanks>
+bool launch_router(const Context& context, const Parameters& p) {
+  constexpr int kWarps = kWarpsOf<kRanks>;
+  const auto kernel = router_kernel<kTiles, kPerLane, kFloat, kRanks>;
+  const int segments = ((p.hidden + kSegment - 1) / kSegment + kRanks - 1) / kRanks;
   const std::size_t bytes =
       4u * (static_cast<std::size_t>(segments) * 8 * kTiles * p.experts + kWarps * (2 * p.experts + kMaxTopK));
-  DSMOE_CHECK(bytes <= 220 * 1024, "router: {} experts of {} hidden values exceed shared memory", p.experts, p.hidden);
+  if (bytes > 220 * 1024) return false;
   if (bytes > 40 * 1024) allow_shared(kernel, bytes);
-  const unsigned clusters = static_cast<unsigned>((p.tokens + 8 * kTiles - 1) / (8 * kTiles));
+  const unsigned tiles = static_cast<unsigned>((p.tokens + 8 * kTiles - 1) / (8 * kTiles));
   launch(context,
-         {.grid = dim3(clusters * kCluster), .block = dim3(kWarps * 32), .shared_bytes = bytes, .cluster = kCluster},
+         {.grid = dim3(tiles * kRanks), .block = dim3(kWarps * 32), .shared_bytes = bytes, .cluster = kRanks},
          kernel, p);
+  return true;
 }
 
-template <int kTiles, bool kFloat>
-void launch_tiles(const Context& context, const Parameters& p) {
-  if (p.experts <= 64) return launch_router<kTiles, 2, kFloat>(context, p);
-  if (p.experts <= 256) return launch_router<kTiles, 8, kFloat>(context, p);
-  launch_router<kTiles, 16, kFloat>(context, p);
+template <int kTiles, bool kFloat, int kRanks>
+bool launch_tiles(const Context& context, const Parameters& p) {
+  if (p.experts <= 64) return launch_router<kTiles, 2, kFloat, kRanks>(context, p);
+  if (p.experts <= 256) return launch_router<kTiles, 8, kFloat, kRanks>(context, p);
+  return launch_router<kTiles, 16, kFloat, kRanks>(context, p);
 }
 
 unsigned* next_scratch() {
@@ -472,9 +494,10 @@ void router_forward(const Context& context, const RouterForward& args) {
                      .tokens = tokens,
                      .experts = static_cast<int32_t>(args.centroids.n),
                      .hidden = static_cast<int32_t>(args.centroids.k)};
-  if (args.x.dtype == DType::F32) return launch_tiles<1, true>(context, p);
-  if (tokens <= 64) return launch_tiles<1, false>(context, p);
-  launch_tiles<4, false>(context, p);
+  const bool wide = args.x.dtype == DType::BF16;
+  if (wide && tokens > 256 && launch_tiles<4, false, 1>(context, p)) return;
+  const bool fits = wide ? launch_tiles<1, false, kCluster>(context, p) : launch_tiles<1, true, kCluster>(context, p);
+  DSMOE_CHECK(fits, "router on CUDA: {} experts of {} hidden values exceed shared memory", p.experts, p.hidden);
 }
 
 }  // namespace dsmoe::kernels::cuda

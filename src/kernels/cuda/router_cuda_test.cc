@@ -168,7 +168,9 @@ TEST_F(RouterCudaTest, PlanEqualsTheReference) {
                         {1024, 64, 6, {0, 1024}},
                         {5000, 63, 7, {0, 512, 512, 1024, 4999, 5000}},
                         {1, 3, 1, {0, 1}},
-                        {4096, 256, 8, {0, 4096}}};
+                        {4096, 256, 8, {0, 4096}},
+                        {700, 256, 1, {0, 300, 700}},
+                        {300, 8, 2, {0, 300}}};
   for (const Case& c : cases) {
     std::vector<int32_t> index(c.tokens * c.top_k);
     for (int64_t t = 0; t < c.tokens; ++t) {

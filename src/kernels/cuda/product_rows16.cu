@@ -1,8 +1,0 @@
-// The kernels of variant Rows16.
-#include "kernels/cuda/product_variants.cuh"
-
-namespace dsmoe::kernels::cuda {
-
-template void launch_variant<Rows16>(const Context&, const VariantLaunch&, const ProductParameters&);
-
-}  // namespace dsmoe::kernels::cuda
