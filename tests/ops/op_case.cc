@@ -111,6 +111,7 @@ std::vector<OpEntry> all_cases() {
   add_product_cases(cases);
   add_row_cases(cases);
   add_attention_cases(cases);
+  add_gradient_product_cases(cases);
   return cases;
 }
 
@@ -197,6 +198,9 @@ std::vector<std::string> own_ops(const kernels::KernelTable& table) {
   add("experts_down_forward", &Table::experts_down_forward);
   add("combine_forward", &Table::combine_forward);
   add("log_prob_forward", &Table::log_prob_forward);
+  add("weight_gradient", &Table::weight_gradient);
+  add("experts_down_backward", &Table::experts_down_backward);
+  add("experts_up_backward", &Table::experts_up_backward);
   return own;
 }
 

@@ -98,9 +98,10 @@ INSTANTIATE_TEST_SUITE_P(Ops, Tier, testing::Values("amx", "v4", "v3"),
 
 TEST(Support, TiersImplementEveryOpButThePlan) {
   const std::vector<std::string> all{
-      "pack_weight",          "embedding_forward", "rms_norm_forward", "matmul_forward",
-      "rope_forward",         "attention_forward", "router_forward",   "experts_up_forward",
-      "experts_down_forward", "combine_forward",   "log_prob_forward"};
+      "pack_weight",           "embedding_forward",  "rms_norm_forward", "matmul_forward",
+      "rope_forward",          "attention_forward",  "router_forward",   "experts_up_forward",
+      "experts_down_forward",  "combine_forward",    "log_prob_forward", "weight_gradient",
+      "experts_down_backward", "experts_up_backward"};
   for (const kernels::Candidate& candidate : kernels::cpu_candidates()) {
     if (candidate.table == nullptr || candidate.name == "ref") continue;
     EXPECT_EQ(own_ops(*candidate.table), all) << candidate.name;

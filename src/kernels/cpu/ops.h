@@ -19,6 +19,11 @@ void experts_down_forward(const Tier& tier, const Context& context, const Expert
 void combine_forward(const Tier& tier, const Context& context, const CombineForward& args);
 void log_prob_forward(const Tier& tier, const Context& context, const LogProbForward& args);
 
+void weight_gradient(const Tier& tier, const Context& context, const WeightGradient& args);
+void experts_down_backward(const Tier& tier, const Context& context,
+                           const ExpertsDownBackward& args);
+void experts_up_backward(const Tier& tier, const Context& context, const ExpertsUpBackward& args);
+
 // The table of a tier: its ops over those of `below`. The plan is a counting sort of a few thousand
 // integers and stays ref's.
 template <const Tier& tier>
@@ -54,6 +59,15 @@ KernelTable make_table(std::string_view name, const KernelTable& below) {
   };
   table.log_prob_forward = [](const Context& c, const LogProbForward& a) {
     log_prob_forward(tier, c, a);
+  };
+  table.weight_gradient = [](const Context& c, const WeightGradient& a) {
+    weight_gradient(tier, c, a);
+  };
+  table.experts_down_backward = [](const Context& c, const ExpertsDownBackward& a) {
+    experts_down_backward(tier, c, a);
+  };
+  table.experts_up_backward = [](const Context& c, const ExpertsUpBackward& a) {
+    experts_up_backward(tier, c, a);
   };
   return table;
 }

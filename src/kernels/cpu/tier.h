@@ -41,6 +41,7 @@ struct ProductBlock {
   int64_t n = 0;  // columns of the whole matrix; the last panel may hold fewer than 16
   Epilogue epilogue = Epilogue::assign;
   const float* bias = nullptr;
+  const float* start = nullptr;  // the chains continue these sums, laid out like out; null: zero
   void* out = nullptr;
   int64_t out_stride = 0;              // elements
   void* kept[2] = {nullptr, nullptr};  // swiglu: both products, rounded, laid out like out; or null
@@ -137,6 +138,34 @@ struct PackColumns {
   void* panel = nullptr;
 };
 
+// Rows of a source that a product over rows reads: k of the product is row row_of_k[k].
+struct GatherRows {
+  const void* source = nullptr;
+  int64_t stride = 0;  // elements
+  Element source_type = Element::bf16;
+  Element target_type = Element::bf16;  // the rule of the product
+  const int32_t* row_of_k = nullptr;    // [depth]; -1: zeros
+  int64_t depth = 0;                    // a multiple of 32
+  int64_t column_begin = 0;
+  int64_t column_end = 0;
+  void* out = nullptr;
+};
+
+// One row of an expert on the way back (kernels/experts.h, ExpertsDownBackward).
+struct SwigluBackwardRow {
+  Element type = Element::bf16;
+  int64_t size = 0;
+  const float* a = nullptr;          // gradient of the activation before the gate
+  const void* activation = nullptr;  // with gate only
+  const void* gate_product = nullptr;
+  const void* up_product = nullptr;
+  const float* gate = nullptr;  // null: 1, and the next two are not wanted
+  float* d_gate = nullptr;
+  void* scaled_activation = nullptr;
+  void* d_gate_product = nullptr;
+  void* d_up_product = nullptr;
+};
+
 struct MaxAndSum {
   float max = 0;
   float sum = 0;  // of exp(s - max)
@@ -155,6 +184,10 @@ struct Tier {
   void (*softmax)(float* s, int64_t size) = nullptr;  // in place
   void (*sigmoid)(float* s, int64_t size) = nullptr;  // in place
   MaxAndSum (*max_and_sum)(const float* s, int64_t size) = nullptr;
+
+  void (*gather_panels)(const GatherRows&) = nullptr;      // out: panels of depth k
+  void (*gather_transposed)(const GatherRows&) = nullptr;  // out: [columns, depth]
+  void (*swiglu_backward)(const SwigluBackwardRow&) = nullptr;
 };
 
 }  // namespace dsmoe::kernels::cpu

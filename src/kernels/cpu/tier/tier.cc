@@ -16,6 +16,9 @@ constinit const cpu::Tier kTier{
     .softmax = softmax,
     .sigmoid = sigmoid,
     .max_and_sum = max_and_sum,
+    .gather_panels = gather_panels,
+    .gather_transposed = gather_transposed,
+    .swiglu_backward = swiglu_backward,
 };
 
 }  // namespace dsmoe::kernels::DSMOE_TIER
