@@ -95,7 +95,7 @@ struct Tree {
 };
 
 template <int kSlots>
-__device__ void add_part(float (&part)[kSlots][8], int join) {
+__device__ void add_part(float (&part)[kSlots][4], int join) {
 #pragma unroll kUnroll<kSlots>
   for (int right = 1; right < kSlots; ++right) {
     if ((join & 0xff) != right) continue;
@@ -103,7 +103,7 @@ __device__ void add_part(float (&part)[kSlots][8], int join) {
     for (int left = 0; left < right; ++left) {
       if (join >> 8 == left) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) part[left][i] += part[right][i];
+        for (int i = 0; i < 4; ++i) part[left][i] += part[right][i];
       }
     }
   }
@@ -121,7 +121,7 @@ struct Recipe {
 
 // Eight neighbouring values of a token per thread, token by token.
 template <class Operand, int kSlots>
-__global__ void __launch_bounds__(kThreads, kSlots <= 6 ? 3 : 1) combine_kernel(const __grid_constant__ Parameters p) {
+__global__ void __launch_bounds__(kThreads, sizeof(Operand) == 2 && kSlots <= 6 ? 3 : 1) combine_kernel(const __grid_constant__ Parameters p) {
   __shared__ Recipe<kSlots> recipes[kTokens];
   wait_for_previous_kernel();
   let_next_kernel_start();
@@ -147,41 +147,45 @@ __global__ void __launch_bounds__(kThreads, kSlots <= 6 ? 3 : 1) combine_kernel(
     const Recipe<kSlots>& recipe = recipes[token];
     const int64_t place = static_cast<int64_t>(first + token) * p.hidden;
     for (int begin = threadIdx.x * 8; begin < p.hidden; begin += kThreads * 8) {
-      float stream[8];
-      if (p.accumulate) load_eight(stream, p.residual + place, begin, p.hidden);
-      float other[8];
-      if (shared) load_eight(other, shared + place, begin, p.hidden);
-      float part[kSlots][8];
-      bool any = false;
+      // All loads before the first use; an absent slot reads row 0 and is never joined.
+      float out[8] = {};
+      if (p.accumulate) load_eight(out, p.residual + place, begin, p.hidden);
+      RawEight<Operand> common;
+      if (shared) common.load(shared + place, begin, p.hidden);
+      RawEight<Operand> raw[kSlots];
       if (routed) {
-        // All loads before the first use; an absent slot reads row 0 and is never joined.
 #pragma unroll kUnroll<kSlots>
         for (int i = 0; i < kSlots; ++i) {
-          load_eight(part[i], routed + static_cast<int64_t>(max(recipe.row[i], 0)) * p.hidden, begin, p.hidden);
+          raw[i].load(routed + static_cast<int64_t>(max(recipe.row[i], 0)) * p.hidden, begin, p.hidden);
         }
+      }
+      const bool any = routed && recipe.row[0] >= 0;
+      if (p.accumulate && !any && !shared) continue;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float part[kSlots][4] = {};
+        if (any) {
 #pragma unroll kUnroll<kSlots>
-        for (int i = 0; i < kSlots; ++i) {
+          for (int i = 0; i < kSlots; ++i) {
+            raw[i].widen(part[i], half);
 #pragma unroll
-          for (int j = 0; j < 8; ++j) part[i][j] *= recipe.gate[i];
-        }
+            for (int j = 0; j < 4; ++j) part[i][j] *= recipe.gate[i];
+          }
 #pragma unroll kUnroll<kSlots>
-        for (int m = 0; m + 1 < kSlots; ++m) {
-          if (recipe.join[m] >= 0) add_part(part, recipe.join[m]);
+          for (int m = 0; m + 1 < kSlots; ++m) {
+            if (recipe.join[m] >= 0) add_part(part, recipe.join[m]);
+          }
         }
-        any = recipe.row[0] >= 0;
-      }
-      float sum[8];
+        float other[4];
+        if (shared) common.widen(other, half);
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        sum[j] = any ? part[0][j] : 0.0f;
-        if (shared) sum[j] = any ? sum[j] + other[j] : other[j];
+        for (int j = 0; j < 4; ++j) {
+          float sum = part[0][j];
+          if (shared) sum = any ? sum + other[j] : other[j];
+          out[4 * half + j] = p.accumulate ? out[4 * half + j] + sum : sum;
+        }
       }
-      if (p.accumulate) {
-        if (!any && !shared) continue;
-#pragma unroll
-        for (int j = 0; j < 8; ++j) sum[j] = stream[j] + sum[j];
-      }
-      store_eight(sum, p.residual + place, begin, p.hidden);
+      store_eight(out, p.residual + place, begin, p.hidden);
     }
   }
 }

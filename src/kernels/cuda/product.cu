@@ -98,9 +98,9 @@ int choose_variant(const Product& product) {
     }
   }
   if (most_rows <= 8 && rows_per_expert <= 8) return 0;
-  if (rows_per_expert <= 12) return 4;
-  if (rows_per_expert <= 112) return 4;
-  return 6;
+  if (rows_per_expert <= 12) return 3;
+  if (rows_per_expert <= 112) return product.epilogue == Epilogue::swiglu ? 5 : 4;
+  return product.epilogue == Epilogue::swiglu && rows_per_expert > 220 ? 5 : 6;
 }
 
 using LaunchVariant = void (*)(const Context&, const VariantLaunch&, const ProductParameters&);

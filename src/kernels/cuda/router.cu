@@ -211,7 +211,7 @@ void router_forward(const Context& context, const RouterForward& args) {
                      .experts = static_cast<int32_t>(args.centroids.n),
                      .hidden = static_cast<int32_t>(args.centroids.k)};
   if (args.x.dtype == DType::F32) return launch_few<true>(context, p);
-  if (tokens > 512 && launch_router_many(context, p)) return;
+  if (tokens > 256 && launch_router_many(context, p)) return;
   launch_few<false>(context, p);
 }
 
