@@ -98,15 +98,15 @@ int choose_variant(const Product& product) {
     }
   }
   if (most_rows <= 8 && rows_per_expert <= 8) return 0;
-  if (rows_per_expert <= 12) return 1;
-  if (rows_per_expert <= 28) return 2;
-  if (rows_per_expert <= 112) return 3;
-  return 4;
+  if (rows_per_expert <= 12) return 3;
+  if (rows_per_expert <= 112) return product.epilogue == Epilogue::swiglu ? 5 : 4;
+  return product.epilogue == Epilogue::swiglu && rows_per_expert > 220 ? 5 : 6;
 }
 
 using LaunchVariant = void (*)(const Context&, const VariantLaunch&, const ProductParameters&);
-constexpr LaunchVariant launch_variant_table[] = {launch_variant<Rows8>, launch_variant<Rows32>, launch_variant<Rows64>,
-                                                  launch_variant<Rows128>, launch_variant<Rows256>};
+constexpr LaunchVariant launch_variant_table[] = {
+    launch_variant<Rows8>,   launch_variant<Rows8Deep>,   launch_variant<Rows32>, launch_variant<Rows64>,
+    launch_variant<Rows128>, launch_variant<Rows128Wide>, launch_variant<Rows256>};
 static_assert(std::size(launch_variant_table) == std::size(kVariantRows));
 
 }  // namespace

@@ -14,13 +14,15 @@ namespace dsmoe::kernels::cuda {
 
 constexpr int kMaxExperts = 288;  // of both families together
 
-template <int kWeights_, int kRows_, int kBlocks_, int kStages_>
+template <int kWeights_, int kRows_, int kBlocks_, int kStages_, int kConsumers_, int kBlocksPerSm_>
 struct Variant {
   static constexpr int kWeights = kWeights_;  // weight rows of a tile
   static constexpr int kRows = kRows_;        // rows of x of a tile
   static constexpr int kBlocks = kBlocks_;    // blocks of 64 k in a stage
   static constexpr int kStages = kStages_;
-  static constexpr int kConsumers = kWeights / 64;  // warpgroups
+  static constexpr int kConsumers = kConsumers_;  // warpgroups
+  static constexpr int kBlocksPerSm = kBlocksPerSm_;
+  static constexpr int kParts = kWeights / 64 / kConsumers;  // m64 parts of a consumer
   static constexpr int kThreads = 128 * (1 + kConsumers);
   static constexpr int kWeightBlock = kWeights * 128;  // bytes of 64 k
   static constexpr int kRowBlock = kRows * 128;
@@ -31,8 +33,7 @@ struct Variant {
   static constexpr int kRowBox = kRows >= 128 ? 64 : 8;  // rows one copy of x brings
   static constexpr int kSharedBytes = kStages * kStageBytes + kConsumers * kStaging + (2 * kMaxExperts + 4) * 4 + kRing * 32 +
                                       kStages * 16;
-  // One block to a multiprocessor, and small variants leave room for the next kernel's block: its start overlaps our end.
-  static_assert(kSharedBytes <= (kConsumers == 1 ? 113 : 227) * 1024);
+  static_assert((kSharedBytes + 1024) * kBlocksPerSm <= 228 * 1024);
 };
 
 struct alignas(16) Tile {
@@ -154,34 +155,6 @@ __device__ void load_weights(const ProductFamily& family, const Tile& tile, int 
       tma_load_5d(target + b * V::kWeightBlock, &family.weight, barrier, k, 0, 0, tile.first_weight / 16, tile.expert);
     } else {
       tma_load_3d(target + b * V::kWeightBlock, &family.weight, barrier, k, tile.first_weight, tile.expert);
-    }
-  }
-}
-
-// By one warp, before the kernel ahead has finished: the weights of this block's first tile start towards L2. A hint and nothing
-// more, because offsets may still be stale. Where rows are gathered the kernel ahead is likely writing the plan, so only an
-// expert that takes every row (the shared one) is considered, whose tiles come first and need no offsets.
-template <class V, Epilogue kEpilogue, bool kGathered>
-__device__ void prefetch_first_tile(const ProductParameters& p, const TileList& list) {
-  const ProductFamily* family = &p.family[0];
-  int first_weight = static_cast<int>(blockIdx.x) * V::kWeights;
-  int expert = 0;
-  if constexpr (kGathered) {
-    if (family->token_of_row || family->count != 1 || static_cast<int>(blockIdx.x) >= family->weight_tiles) return;
-  } else {
-    list_tiles<V>(p, list);
-    int group = 0;
-    const Tile tile = locate_tile<V>(p, list, static_cast<int>(blockIdx.x), group);
-    if (tile.family < 0) return;
-    family = &p.family[tile.family];
-    first_weight = tile.first_weight;
-    expert = tile.expert;
-  }
-  for (int k = 64 * static_cast<int>(threadIdx.x); k < family->k; k += 64 * 32) {
-    if constexpr (kEpilogue == Epilogue::swiglu) {
-      tma_prefetch_5d(&family->weight, k, 0, 0, first_weight / 16, expert);
-    } else {
-      tma_prefetch_3d(&family->weight, k, first_weight, expert);
     }
   }
 }
@@ -311,13 +284,17 @@ __device__ void multiply(const SharedLayout<V>& shared, int steps, int consumer,
     wgmma_fence();
 #pragma unroll
     for (int b = 0; b < V::kBlocks; ++b) {
-      const uint64_t a = tile_descriptor(shared.weights(ring.stage) + b * V::kWeightBlock + consumer * 64 * 128);
+      const uint64_t a = tile_descriptor(shared.weights(ring.stage) + b * V::kWeightBlock + consumer * V::kParts * 64 * 128);
       const uint64_t x = tile_descriptor(shared.rows(ring.stage) + b * V::kRowBlock);
 #pragma unroll
       for (int k16 = 0; k16 < 4; ++k16) {
 #pragma unroll
-        for (int c = 0; c < kCount; ++c) {
-          wgmma_step<kN>(sums + c * (kN / 2), a + 2 * k16, x + 2 * k16 + c * (kN * 128 / 16));
+        for (int part = 0; part < V::kParts; ++part) {
+#pragma unroll
+          for (int c = 0; c < kCount; ++c) {
+            wgmma_step<kN>(sums + (part * kCount + c) * (kN / 2), a + 2 * k16 + part * (64 * 128 / 16),
+                           x + 2 * k16 + c * (kN * 128 / 16));
+          }
         }
       }
     }
@@ -368,11 +345,11 @@ struct Staging {
 
 // bf16 results: transposed through shared memory, because the sums hold one weight row and several x rows per thread.
 template <class V, int kRows>
-__device__ void store_rounded(const ProductFamily& family, const Tile& tile, int consumer, uint32_t memory,
-                              int& turn, const float* sums) {
+__device__ void store_rounded(const ProductFamily& family, const Tile& tile, int first_weight, int consumer,
+                              uint32_t memory, int& turn, const float* sums) {
   const int warp = threadIdx.x % 128 / 32;
   const int lane = threadIdx.x % 32;
-  const int first_output = tile.first_weight + consumer * 64;
+  const int first_output = first_weight;
   Staging<V, 64> staging{memory, consumer, turn};
 #pragma unroll
   for (int c = 0; c < kRows / V::kChunk; ++c) {
@@ -398,12 +375,12 @@ __device__ void store_rounded(const ProductFamily& family, const Tile& tile, int
 
 // SwiGLU: weight rows come eight gates, eight ups (or the other way round), so a thread holds both of each output.
 template <class V, int kRows>
-__device__ void store_swiglu(const ProductFamily& family, const Tile& tile, int consumer, uint32_t memory,
-                             int& turn, const float* sums) {
+__device__ void store_swiglu(const ProductFamily& family, const Tile& tile, int first_weight, int consumer,
+                             uint32_t memory, int& turn, const float* sums) {
   constexpr int kGroups = V::kChunk / 8;
   const int warp = threadIdx.x % 128 / 32;
   const int lane = threadIdx.x % 32;
-  const int first_output = tile.first_weight / 2 + consumer * 32;
+  const int first_output = first_weight / 2;
   Staging<V, 32> staging{memory, consumer, turn};
 #pragma unroll
   for (int c = 0; c < kRows / V::kChunk; ++c) {
@@ -450,10 +427,10 @@ __device__ void store_swiglu(const ProductFamily& family, const Tile& tile, int 
 
 // fp32 results: eight lanes hold eight neighbouring outputs, a whole 32-byte sector, so they are written directly.
 template <int kRows>
-__device__ void store_dense(const ProductParameters& p, const ProductFamily& family, const Tile& tile, int consumer,
+__device__ void store_dense(const ProductParameters& p, const ProductFamily& family, const Tile& tile, int first_weight,
                             const float* sums) {
   const int lane = threadIdx.x % 32;
-  const int first = tile.first_weight + consumer * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
+  const int first = first_weight + threadIdx.x % 128 / 32 * 16 + lane / 4;
   float* out = static_cast<float*>(family.out) + static_cast<int64_t>(tile.first_row) * family.n;
   float bias[2] = {0, 0};
   for (int half = 0; half < 2; ++half) {
@@ -481,6 +458,7 @@ __device__ void consume(const ProductParameters& p, const SharedLayout<V>& share
   Ring ring;
   int slot = 0;
   int turn = 0;
+  const uint32_t staging = shared.staging + consumer * V::kStaging;
   while (true) {
     barrier_wait(shared.full + 8 * ring.stage, ring.parity);
     const Tile tile = shared.tiles[slot];
@@ -491,16 +469,21 @@ __device__ void consume(const ProductParameters& p, const SharedLayout<V>& share
     // A short tile multiplies only the chunks that hold rows. Each way has its own sums: shared ones would be moved between
     // registers, and the compiler would then wait after every step.
     const auto run = [&]<int kN, int kCount>() {
-      float sums[kN * kCount / 2];
+      float sums[V::kParts * kN * kCount / 2];
 #pragma unroll
       for (float& sum : sums) sum = 0;
       multiply<V, kN, kCount, kGathered>(shared, steps, consumer, ring, sums);
-      if constexpr (kEpilogue == Epilogue::dense) {
-        store_dense<kN * kCount>(p, family, tile, consumer, sums);
-      } else if constexpr (kEpilogue == Epilogue::swiglu) {
-        store_swiglu<V, kN * kCount>(family, tile, consumer, shared.staging + consumer * V::kStaging, turn, sums);
-      } else {
-        store_rounded<V, kN * kCount>(family, tile, consumer, shared.staging + consumer * V::kStaging, turn, sums);
+#pragma unroll
+      for (int part = 0; part < V::kParts; ++part) {
+        const float* own = sums + part * (kN * kCount / 2);
+        const int first_weight = tile.first_weight + (consumer * V::kParts + part) * 64;
+        if constexpr (kEpilogue == Epilogue::dense) {
+          store_dense<kN * kCount>(p, family, tile, first_weight, own);
+        } else if constexpr (kEpilogue == Epilogue::swiglu) {
+          store_swiglu<V, kN * kCount>(family, tile, first_weight, consumer, staging, turn, own);
+        } else {
+          store_rounded<V, kN * kCount>(family, tile, first_weight, consumer, staging, turn, own);
+        }
       }
     };
     const int chunks = (tile.num_rows + V::kChunk - 1) / V::kChunk;
@@ -521,7 +504,7 @@ __device__ void consume(const ProductParameters& p, const SharedLayout<V>& share
 }
 
 template <class V, Epilogue kEpilogue, bool kGathered>
-__global__ void __launch_bounds__(V::kThreads, 1)
+__global__ void __launch_bounds__(V::kThreads, V::kBlocksPerSm)
     product_kernel(const __grid_constant__ ProductParameters p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const SharedLayout<V> shared(memory);
@@ -536,12 +519,6 @@ __global__ void __launch_bounds__(V::kThreads, 1)
       barrier_init(shared.empty + 8 * s, 4 * V::kConsumers);
     }
     barrier_init_fence();
-  }
-  if constexpr (V::kConsumers == 1) {
-    if (threadIdx.x < 32) {
-      prefetch_first_tile<V, kEpilogue, kGathered>(p, shared.list);
-      __syncwarp();
-    }
   }
   wait_for_previous_kernel();
   if (threadIdx.x < 32) list_tiles<V>(p, shared.list);
