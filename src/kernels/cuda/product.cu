@@ -27,6 +27,24 @@ int32_t* next_counters() {
 
 std::atomic<int> forced_variant{-1};
 
+// The offsets of the last gathered product of this thread, and how many launches it had seen then. A product that follows
+// immediately on the same stream may read the same offsets early: its predecessor waited for their writer before it let
+// anyone start.
+thread_local struct {
+  const void* offsets[2];
+  void* stream;
+  uint64_t launches;
+} last_gathered;
+
+bool offsets_final(const Context& context, const ProductParameters& parameters) {
+  if (last_gathered.launches == 0 || last_gathered.launches != num_launches() || last_gathered.stream != context.stream) return false;
+  for (int f = 0; f < parameters.num_families; ++f) {
+    const void* own = parameters.family[f].offsets;
+    if (own != nullptr && own != last_gathered.offsets[0] && own != last_gathered.offsets[1]) return false;
+  }
+  return true;
+}
+
 bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
 uint64_t distance(const WeightStack& a, const WeightStack& b) {
@@ -142,7 +160,11 @@ void launch_product(const Context& context, const Product& product) {
   if (parameters.num_families == 0) return;
   parameters.accumulate = product.accumulate;
   parameters.counters = next_counters();
+  parameters.offsets_final = offsets_final(context, parameters);
   launch_variant_table[how.variant](context, how, parameters);
+  if (how.gathered) {
+    last_gathered = {{parameters.family[0].offsets, parameters.family[1].offsets}, context.stream, num_launches()};
+  }
 }
 
 }  // namespace dsmoe::kernels::cuda

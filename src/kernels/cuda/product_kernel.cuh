@@ -52,28 +52,28 @@ struct TileList {
   int32_t* first_row;   // [experts + 2]
 };
 
-// By one warp. Tiles of all experts, one behind the other: per expert, row tiles outside, weight tiles inside. Offsets are read
-// again at every call: the first may come before their writer has finished.
+// By one warp. Tiles of all experts, one behind the other: per expert, row tiles outside, weight tiles inside.
 template <class V>
 __device__ void list_tiles(const ProductParameters& p, const TileList& list) {
   const int lane = threadIdx.x % 32;
   int base = 0;
   int group = 0;
+  // All offsets first: their loads overlap.
   for (int f = 0; f < p.num_families; ++f) {
     const ProductFamily& family = p.family[f];
-    const auto offset = [&](int e) {
-      if (family.offsets) return *(static_cast<const volatile int32_t*>(family.offsets) + e);
-      return e > 0 ? family.rows : 0;
-    };
+    int32_t* row = list.first_row + (f ? p.family[0].count + 1 : 0);
+#pragma unroll 4
+    for (int e = lane; e <= family.count; e += 32) row[e] = family.offsets ? family.offsets[e] : e > 0 ? family.rows : 0;
+  }
+  __syncwarp();
+  for (int f = 0; f < p.num_families; ++f) {
+    const ProductFamily& family = p.family[f];
+    const int32_t* row = list.first_row + group + f;
     for (int e0 = 0; e0 < family.count; e0 += 32) {
       const int e = e0 + lane;
       int tiles = 0;
       if (e < family.count) {
-        const int begin = offset(e);
-        const int end = offset(e + 1);
-        tiles = (end - begin + V::kRows - 1) / V::kRows * family.weight_tiles;
-        list.first_row[group + f + e] = begin;
-        if (e + 1 == family.count) list.first_row[group + f + e + 1] = end;
+        tiles = (row[e + 1] - row[e] + V::kRows - 1) / V::kRows * family.weight_tiles;
       }
       int sum = tiles;
       for (int step = 1; step < 32; step *= 2) {
@@ -161,43 +161,72 @@ __device__ void load_weights(const ProductFamily& family, const Tile& tile, int 
 
 // One thread feeds the ring: x rows lie one behind the other.
 template <class V, Epilogue kEpilogue>
-__device__ void produce_contiguous(const ProductParameters& p, const SharedLayout<V>& shared) {
+struct ContiguousProducer {
+  const ProductParameters& p;
+  const SharedLayout<V>& shared;
   Ring ring;
-  ring.parity = 1;
   int group = 0;
   int slot = 0;
-  int idx = blockIdx.x;
-  while (true) {
-    const Tile tile = locate_tile<V>(p, shared.list, idx, group);
-    shared.tiles[slot] = tile;
-    slot = slot + 1 == V::kRing ? 0 : slot + 1;
-    if (tile.family < 0) {
-      let_next_kernel_start();
-      barrier_wait(shared.empty + 8 * ring.stage, ring.parity);
-      barrier_arrive(shared.full + 8 * ring.stage);
-      return;
-    }
-    idx = gridDim.x + atomicAdd(p.counters, 1);
-    const ProductFamily& family = p.family[tile.family];
-    const int steps = (family.k + 64 * V::kBlocks - 1) / (64 * V::kBlocks);
-    const int boxes = (tile.num_rows + V::kRowBox - 1) / V::kRowBox;
-    const uint32_t bytes = V::kBlocks * (V::kWeightBlock + boxes * V::kRowBox * 128);
-    for (int step = 0; step < steps; ++step) {
-      const uint32_t full = shared.full + 8 * ring.stage;
-      barrier_wait(shared.empty + 8 * ring.stage, ring.parity);
-      barrier_expect(full, bytes);
-      load_weights<V, kEpilogue>(family, tile, step, shared.weights(ring.stage), full);
-      for (int box = 0; box < boxes; ++box) {
+  int idx = static_cast<int>(blockIdx.x);
+  int ahead = 0;  // stages of the first tile whose weights are under way
+
+  __device__ void load_rows(const ProductFamily& family, const Tile& tile, int step, int stage, int boxes) {
+    for (int box = 0; box < boxes; ++box) {
 #pragma unroll
-        for (int b = 0; b < V::kBlocks; ++b) {
-          tma_load_2d(shared.rows(ring.stage) + b * V::kRowBlock + box * V::kRowBox * 128, &family.x, full,
-                      (step * V::kBlocks + b) * 64, tile.first_row + box * V::kRowBox);
-        }
+      for (int b = 0; b < V::kBlocks; ++b) {
+        tma_load_2d(shared.rows(stage) + b * V::kRowBlock + box * V::kRowBox * 128, &family.x, shared.full + 8 * stage,
+                    (step * V::kBlocks + b) * 64, tile.first_row + box * V::kRowBox);
       }
-      ring.advance<V::kStages>();
     }
   }
-}
+  __device__ static int boxes_of(const Tile& tile) { return (tile.num_rows + V::kRowBox - 1) / V::kRowBox; }
+  __device__ static int steps_of(const ProductFamily& family) {
+    return (family.k + 64 * V::kBlocks - 1) / (64 * V::kBlocks);
+  }
+  __device__ void load_stage_weights(const ProductFamily& family, const Tile& tile, int step, int stage) {
+    const uint32_t full = shared.full + 8 * stage;
+    barrier_expect(full, V::kBlocks * (V::kWeightBlock + boxes_of(tile) * V::kRowBox * 128));
+    load_weights<V, kEpilogue>(family, tile, step, shared.weights(stage), full);
+  }
+
+  // While the kernel ahead still runs: weights are not its business. Only when the offsets are final.
+  __device__ void start_early() {
+    int start = 0;
+    const Tile tile = locate_tile<V>(p, shared.list, idx, start);
+    if (tile.family < 0) return;
+    const ProductFamily& family = p.family[tile.family];
+    ahead = min(V::kStages, steps_of(family));
+    for (int step = 0; step < ahead; ++step) load_stage_weights(family, tile, step, step);
+  }
+
+  __device__ void run() {
+    ring.parity = 1;
+    while (true) {
+      const Tile tile = locate_tile<V>(p, shared.list, idx, group);
+      barrier_wait(shared.empty + 8 * ring.stage, ring.parity);
+      shared.tiles[slot] = tile;
+      slot = slot + 1 == V::kRing ? 0 : slot + 1;
+      if (tile.family < 0) {
+        let_next_kernel_start();
+        barrier_arrive(shared.full + 8 * ring.stage);
+        return;
+      }
+      idx = static_cast<int>(gridDim.x) + atomicAdd(p.counters, 1);
+      const ProductFamily& family = p.family[tile.family];
+      const int steps = steps_of(family);
+      for (int step = 0; step < steps; ++step) {
+        barrier_wait(shared.empty + 8 * ring.stage, ring.parity);
+        if (ahead > 0) {
+          --ahead;
+        } else {
+          load_stage_weights(family, tile, step, ring.stage);
+        }
+        load_rows(family, tile, step, ring.stage, boxes_of(tile));
+        ring.template advance<V::kStages>();
+      }
+    }
+  }
+};
 
 // The whole warpgroup feeds the ring: each row of x comes from the token the plan names, eight threads to a row. The next tile
 // and its tokens are looked up during the first step of the current one, so that the ring never waits for them.
@@ -300,11 +329,13 @@ __device__ void multiply(const SharedLayout<V>& shared, int steps, int consumer,
     }
     wgmma_commit();
     wgmma_wait<1>();
+    __syncwarp();
     if (before >= 0 && threadIdx.x % 32 == 0) barrier_arrive(shared.empty + 8 * before);
     before = ring.stage;
     ring.advance<V::kStages>();
   }
   wgmma_wait<0>();
+  __syncwarp();
   if (threadIdx.x % 32 == 0) barrier_arrive(shared.empty + 8 * before);
 }
 
@@ -520,8 +551,15 @@ __global__ void __launch_bounds__(V::kThreads, V::kBlocksPerSm)
     }
     barrier_init_fence();
   }
+  ContiguousProducer<V, kEpilogue> producer{p, shared};
+  const bool early = !kGathered && p.offsets_final;
+  if (early && threadIdx.x < 32) {
+    list_tiles<V>(p, shared.list);
+    if (threadIdx.x == 0) producer.start_early();
+    __syncwarp();
+  }
   wait_for_previous_kernel();
-  if (threadIdx.x < 32) list_tiles<V>(p, shared.list);
+  if (!early && threadIdx.x < 32) list_tiles<V>(p, shared.list);
   __syncthreads();
 
   if (warpgroup == 0) {
@@ -529,7 +567,7 @@ __global__ void __launch_bounds__(V::kThreads, V::kBlocksPerSm)
     if constexpr (kGathered) {
       produce_gathered<V, kEpilogue>(p, shared);
     } else {
-      if (threadIdx.x == 0) produce_contiguous<V, kEpilogue>(p, shared);
+      if (threadIdx.x == 0) producer.run();
     }
     if (threadIdx.x == 0) {
       // The last block to come here leaves the counters as it found them.
