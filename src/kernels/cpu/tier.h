@@ -166,6 +166,51 @@ struct SwigluBackwardRow {
   void* d_up_product = nullptr;
 };
 
+struct RmsNormBackwardRows {
+  const float* x = nullptr;  // [rows, size], like d_out and d_x
+  const float* weight = nullptr;
+  const float* d_out = nullptr;
+  float* d_x = nullptr;
+  float* inverse = nullptr;  // [rows], written by the rows, read by the columns
+  int64_t size = 0;
+  float eps = 0;
+  int64_t row_begin = 0;
+  int64_t row_end = 0;
+  // The weight's gradient: per column and sequence one chain.
+  float* d_weight = nullptr;
+  const int32_t* starts = nullptr;
+  int64_t sequences = 0;
+  int64_t column_begin = 0;
+  int64_t column_end = 0;
+};
+
+struct CrossEntropyRow {
+  const float* logits = nullptr;
+  int64_t size = 0;
+  int64_t target = 0;
+  float max = 0;
+  float sum = 0;
+  float scale = 0;
+  Element type = Element::bf16;
+  void* d_logits = nullptr;
+};
+
+struct AdamwRange {
+  float* weight = nullptr;
+  const float* gradient = nullptr;
+  float* first_moment = nullptr;
+  float* second_moment = nullptr;
+  int64_t size = 0;
+  float gradient_scale = 1;
+  float lr = 0;
+  float beta1 = 0;
+  float beta2 = 0;
+  float eps = 0;
+  float weight_decay = 0;
+  float correction1 = 1;
+  float correction2 = 1;
+};
+
 struct MaxAndSum {
   float max = 0;
   float sum = 0;  // of exp(s - max)
@@ -188,6 +233,11 @@ struct Tier {
   void (*gather_panels)(const GatherRows&) = nullptr;      // out: panels of depth k
   void (*gather_transposed)(const GatherRows&) = nullptr;  // out: [columns, depth]
   void (*swiglu_backward)(const SwigluBackwardRow&) = nullptr;
+  void (*rms_norm_backward)(const RmsNormBackwardRows&) = nullptr;
+  void (*rms_norm_weight)(const RmsNormBackwardRows&) = nullptr;
+  void (*cross_entropy)(const CrossEntropyRow&) = nullptr;
+  void (*adamw)(const AdamwRange&) = nullptr;
+  double (*sum_of_squares)(const float* x, int64_t size) = nullptr;
 };
 
 }  // namespace dsmoe::kernels::cpu

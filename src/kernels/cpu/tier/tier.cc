@@ -19,6 +19,11 @@ constinit const cpu::Tier kTier{
     .gather_panels = gather_panels,
     .gather_transposed = gather_transposed,
     .swiglu_backward = swiglu_backward,
+    .rms_norm_backward = rms_norm_backward,
+    .rms_norm_weight = rms_norm_weight,
+    .cross_entropy = cross_entropy,
+    .adamw = adamw,
+    .sum_of_squares = sum_of_squares,
 };
 
 }  // namespace dsmoe::kernels::DSMOE_TIER
