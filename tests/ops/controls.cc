@@ -306,6 +306,39 @@ void experts_up_two_chains(const Context&, const ExpertsUpBackward& args) {
   }
 }
 
+// Gradients of the keys of a group summed head by head from zero, instead of in one chain.
+void attention_backward_heads_apart(const Context& context, const AttentionBackward& args) {
+  ref::attention_backward(context, args);
+  const int64_t heads = args.q.dim(1);
+  const int64_t kv_heads = args.kv.num_kv_heads;
+  const int64_t dim = args.kv.head_dim;
+  const int64_t group = heads / kv_heads;
+  const int64_t tokens = args.q.dim(0);
+  std::vector<float> d_head(static_cast<std::size_t>(tokens * 3 * dim));
+  std::vector<float> q(static_cast<std::size_t>(tokens * dim)), out(q), d_out(q);
+  if (kv_heads != 1) return;
+  float* d_qkv = args.d_qkv.as<float>();
+  const int64_t stride = (heads + 2) * dim;
+  for (int64_t h = 0; h < group; ++h) {
+    AttentionBackward one = args;
+    const auto cut = [&](const TensorView& view, std::vector<float>& copy) {
+      for (int64_t i = 0; i < tokens * dim; ++i)
+        copy[i] = view.as<float>()[(i / dim * heads + h) * dim + i % dim];
+      return TensorView{.data = copy.data(), .dtype = DType::F32, .shape = {tokens, 1, dim}};
+    };
+    one.q = cut(args.q, q);
+    one.out = cut(args.out, out);
+    one.d_out = cut(args.d_out, d_out);
+    one.d_qkv = {.data = d_head.data(), .dtype = DType::F32, .shape = {tokens, 3 * dim}};
+    ref::attention_backward(context, one);
+    for (int64_t i = 0; i < tokens * dim; ++i) {
+      float& total = d_qkv[i / dim * stride + heads * dim + i % dim];
+      const float part = d_head[i / dim * 3 * dim + dim + i % dim];
+      total = h == 0 ? part : total + part;
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<BrokenRule> broken_rules() {
@@ -355,6 +388,8 @@ std::vector<BrokenRule> broken_rules() {
       weight_gradient_no_restart);
   add("gate_and_up_apart", "experts_up_backward", DType::F32, FoundBy::parity,
       &T::experts_up_backward, experts_up_two_chains);
+  add("heads_of_a_group_apart", "attention_backward", DType::F32, FoundBy::parity,
+      &T::attention_backward, attention_backward_heads_apart);
   return rules;
 }
 

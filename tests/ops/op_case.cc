@@ -113,6 +113,7 @@ std::vector<OpEntry> all_cases() {
   add_attention_cases(cases);
   add_gradient_product_cases(cases);
   add_gradient_row_cases(cases);
+  add_gradient_attention_cases(cases);
   return cases;
 }
 

@@ -111,6 +111,7 @@ void add_row_cases(std::vector<OpEntry>& cases);
 void add_attention_cases(std::vector<OpEntry>& cases);
 void add_gradient_product_cases(std::vector<OpEntry>& cases);
 void add_gradient_row_cases(std::vector<OpEntry>& cases);
+void add_gradient_attention_cases(std::vector<OpEntry>& cases);
 
 // --- the modes ---
 

@@ -105,7 +105,7 @@ TEST(Support, TiersImplementEveryOpThatTakesTime) {
       "experts_down_backward", "experts_up_backward", "bias_gradient",
       "round_values",          "router_backward",     "rms_norm_backward",
       "rope_backward",         "embedding_backward",  "cross_entropy_backward",
-      "sum_of_squares",        "adamw_step"};
+      "sum_of_squares",        "adamw_step",          "attention_backward"};
   for (const kernels::Candidate& candidate : kernels::cpu_candidates()) {
     if (candidate.table == nullptr || candidate.name == "ref") continue;
     EXPECT_EQ(own_ops(*candidate.table), all) << candidate.name;

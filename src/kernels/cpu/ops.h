@@ -28,6 +28,7 @@ void round_values(const Tier& tier, const Context& context, const RoundValues& a
 void router_backward(const Tier& tier, const Context& context, const RouterBackward& args);
 void rms_norm_backward(const Tier& tier, const Context& context, const RmsNormBackward& args);
 void rope_backward(const Tier& tier, const Context& context, const RopeBackward& args);
+void attention_backward(const Tier& tier, const Context& context, const AttentionBackward& args);
 void embedding_backward(const Tier& tier, const Context& context, const EmbeddingBackward& args);
 void cross_entropy_backward(const Tier& tier, const Context& context,
                             const CrossEntropyBackward& args);
@@ -88,6 +89,9 @@ KernelTable make_table(std::string_view name, const KernelTable& below) {
     rms_norm_backward(tier, c, a);
   };
   table.rope_backward = [](const Context& c, const RopeBackward& a) { rope_backward(tier, c, a); };
+  table.attention_backward = [](const Context& c, const AttentionBackward& a) {
+    attention_backward(tier, c, a);
+  };
   table.embedding_backward = [](const Context& c, const EmbeddingBackward& a) {
     embedding_backward(tier, c, a);
   };

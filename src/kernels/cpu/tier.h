@@ -211,6 +211,21 @@ struct AdamwRange {
   float correction2 = 1;
 };
 
+// One query of one head on the way back (kernels/attention.h).
+struct AttendBackwardRow {
+  Element type = Element::bf16;
+  float* s = nullptr;         // [padded_keys] q . k, overwritten
+  const float* dp = nullptr;  // [padded_keys] d_out . v
+  int64_t keys = 0;           // that the query sees
+  int64_t padded_keys = 0;    // a multiple of 64
+  const void* out = nullptr;  // [head_dim]
+  const void* d_out = nullptr;
+  int64_t head_dim = 0;
+  float scale = 0;
+  void* p = nullptr;  // [padded_keys], rounded; zero behind the last key
+  void* ds = nullptr;
+};
+
 struct MaxAndSum {
   float max = 0;
   float sum = 0;  // of exp(s - max)
@@ -235,6 +250,7 @@ struct Tier {
   void (*swiglu_backward)(const SwigluBackwardRow&) = nullptr;
   void (*rms_norm_backward)(const RmsNormBackwardRows&) = nullptr;
   void (*rms_norm_weight)(const RmsNormBackwardRows&) = nullptr;
+  void (*attend_backward)(const AttendBackwardRow&) = nullptr;
   void (*cross_entropy)(const CrossEntropyRow&) = nullptr;
   void (*adamw)(const AdamwRange&) = nullptr;
   double (*sum_of_squares)(const float* x, int64_t size) = nullptr;

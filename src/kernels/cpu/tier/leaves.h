@@ -22,6 +22,7 @@ void gather_transposed(const cpu::GatherRows& args);
 void swiglu_backward(const cpu::SwigluBackwardRow& args);
 void rms_norm_backward(const cpu::RmsNormBackwardRows& args);
 void rms_norm_weight(const cpu::RmsNormBackwardRows& args);
+void attend_backward(const cpu::AttendBackwardRow& args);
 void cross_entropy(const cpu::CrossEntropyRow& args);
 void adamw(const cpu::AdamwRange& args);
 double sum_of_squares(const float* x, int64_t size);

@@ -21,6 +21,7 @@ constinit const cpu::Tier kTier{
     .swiglu_backward = swiglu_backward,
     .rms_norm_backward = rms_norm_backward,
     .rms_norm_weight = rms_norm_weight,
+    .attend_backward = attend_backward,
     .cross_entropy = cross_entropy,
     .adamw = adamw,
     .sum_of_squares = sum_of_squares,
