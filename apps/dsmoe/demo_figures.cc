@@ -72,15 +72,17 @@ int64_t count_right_additions(const DemoSubject& subject) {
 std::vector<DemoFigures::Sample> draw_samples(const DemoSubject& subject) {
   std::vector<DemoFigures::Sample> samples;
   infer::Session session(subject.context, subject.trained, {});
+  infer::GenerateOptions options;
+  options.sampler.temperature = 0.7;
+  options.seed = subject.seed;
+  options.max_tokens = kSampleTokens;
+  options.stop_ids = stop_ids(subject.trained);
+  options.cancelled = subject.cancelled;
   for (const data::DemoDomain domain : data::kDemoDomains) {
     const std::string prompt = data::demo_prompt(domain);
-    const infer::Generation generation = infer::generate(session, subject.tokenizer.encode(prompt),
-                                                         {.sampler = {.temperature = 0.7},
-                                                          .seed = subject.seed,
-                                                          .max_tokens = kSampleTokens,
-                                                          .stop_ids = stop_ids(subject.trained),
-                                                          .cancelled = subject.cancelled},
-                                                         [](int32_t) { return infer::Next::more; });
+    const infer::Generation generation =
+        infer::generate(session, subject.tokenizer.encode(prompt), options,
+                        [](int32_t) { return infer::Next::more; });
     samples.push_back({.domain = domain,
                        .prompt = prompt,
                        .answer = subject.tokenizer.decode(
