@@ -134,7 +134,7 @@ class Chat {
     messages.push_back({{"role", "user"}, {"content", user}});
     const std::string rendered = template_.render(
         {.messages = messages, .bos_token = special_.bos, .eos_token = special_.eos});
-    return text_.encode_rendered(rendered);
+    return text_.encode(rendered, AroundText::nothing);
   }
 
   // False when there is no terminal and the answer was interrupted.
@@ -175,7 +175,7 @@ class Chat {
   const TextSide& text_;
   infer::GenerateOptions options_;
   text::ChatTemplate template_;
-  text::SpecialTokens special_;
+  text::SpecialTokenTexts special_;
   LineEditor editor_;
   text::OrderedJson messages_;
   std::set<std::string> saved_;

@@ -17,15 +17,15 @@ struct GenerateCommand {
   CommonOptions common;
   SamplingFlags sampling;
   std::string prompt, prompt_file, tokens;
-  bool has_prompt = false;
   bool ignore_eos = false;
   int64_t show_experts = 0;  // per cell; 0: no table
 };
 
 std::vector<int32_t> prompt_tokens(const GenerateCommand& command, const TextSide& text) {
   if (!command.tokens.empty()) return parse_token_list(command.tokens, "--tokens");
-  return text.encode(command.prompt_file.empty() ? command.prompt
-                                                 : read_text_file(command.prompt_file));
+  return text.encode(
+      command.prompt_file.empty() ? command.prompt : read_text_file(command.prompt_file),
+      AroundText::special);
 }
 
 // What one answer gave, as text and as tokens.

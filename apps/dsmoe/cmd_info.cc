@@ -216,9 +216,12 @@ void print_cpu() {
   print("  {}\n", describe(cpu_features()));
   const std::string_view chosen = kernels::select_cpu_table().name;
   for (const kernels::Candidate& candidate : kernels::cpu_candidates()) {
-    const std::string verdict = candidate.name == chosen     ? "runs"
-                                : candidate.declined.empty() ? "could run, passed over"
-                                                             : candidate.declined;
+    std::string verdict = candidate.declined;
+    if (candidate.name == chosen) {
+      verdict = "runs";
+    } else if (verdict.empty()) {
+      verdict = "could run here; DSMOE_ISA chooses it";
+    }
     print("  {:<8}{}\n", candidate.name, verdict);
   }
   print("  threads {}\n", available_physical_cores());

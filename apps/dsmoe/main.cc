@@ -5,6 +5,7 @@
 #include <new>
 
 #include "base/error.h"
+#include "cmd_tokenizer.h"
 #include "command.h"
 #include "output.h"
 
@@ -30,6 +31,7 @@ int run(int argc, char** argv) {
   add_generate(app, action);
   add_chat(app, action);
   add_train(app, action);
+  add_tokenizer_command(app);  // does its work while the command line is parsed
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {  // --help, --version
@@ -40,7 +42,7 @@ int run(int argc, char** argv) {
     fmt::print(stderr, "dsmoe: {}\nSee dsmoe --help, or dsmoe COMMAND --help.\n", e.what());
     return kWrongUsage;
   }
-  const int code = action();
+  const int code = action ? action() : kDone;
   flush_output();
   return code;
 }

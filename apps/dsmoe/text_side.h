@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace dsmoe::app {
+
+// What the tokenizer's post-processor puts around a text (BOS), or nothing.
+enum class AroundText { special, nothing };
 
 class TextSide {
  public:
@@ -23,10 +25,8 @@ class TextSide {
   // Throws Error(input) that names the missing tokenizer.json.
   void require_tokenizer() const;
 
-  // With what the tokenizer puts around a text (BOS).
-  std::vector<int32_t> encode(std::string_view text) const;
-  // Without it; "<s>" in the text is the token.
-  std::vector<int32_t> encode_rendered(std::string_view text) const;
+  // Special tokens written in the text are the tokens. Throws as require_tokenizer() does.
+  std::vector<int32_t> encode(std::string_view text, AroundText around) const;
   // The bytes of one token, or its number.
   std::string token_text(int32_t id) const;
 

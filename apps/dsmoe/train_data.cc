@@ -136,14 +136,13 @@ data::BuiltCorpus prepare_corpus(const CorpusRequest& request, const TrainTokeni
   text::ChatInput chat;
   chat.eos_token = token_text(tokenizer.tokenizer, encoder.eos);
   if (encoder.bos) chat.bos_token = token_text(tokenizer.tokenizer, *encoder.bos);
-  data::CorpusOptions options{
-      .cache_folder = request.cache,
-      .reader = {.separator = request.separator,
-                 .render_chat =
-                     [&](std::span<const data::ChatMessage> messages) {
-                       return render_chat(tokenizer.chat_template, chat, messages);
-                     }},
-      .chat_template_hash = data::content_hash(tokenizer.chat_template.source())};
+  data::CorpusOptions options;
+  options.cache_folder = request.cache;
+  options.reader.separator = request.separator;
+  options.reader.render_chat = [&](std::span<const data::ChatMessage> messages) {
+    return render_chat(tokenizer.chat_template, chat, messages);
+  };
+  options.chat_template_hash = data::content_hash(tokenizer.chat_template.source());
   for (const std::string& path : request.data) options.inputs.push_back({.path = path});
 
   std::unique_ptr<Progress> progress;

@@ -128,7 +128,7 @@ std::optional<ChatTemplate> load_chat_template(const std::filesystem::path& fold
   fail(ErrorKind::input, "{}: must be a string or a list, not {}", what, entry.type_name());
 }
 
-SpecialTokens load_special_tokens(const std::filesystem::path& folder) {
+SpecialTokenTexts load_special_tokens(const std::filesystem::path& folder) {
   const auto config = read_tokenizer_config(folder);
   if (!config) return {};
   const std::string what = (folder / "tokenizer_config.json").string();

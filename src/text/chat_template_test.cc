@@ -165,7 +165,7 @@ TEST_F(ChatFolder, ListsOfTemplatesGiveTheDefault) {
 TEST_F(ChatFolder, SpecialTokensAreTextOrObjects) {
   write("tokenizer_config.json",
         R"({"bos_token": {"__type": "AddedToken", "content": "<b>"}, "eos_token": "<e>"})");
-  const SpecialTokens tokens = load_special_tokens(folder_);
+  const SpecialTokenTexts tokens = load_special_tokens(folder_);
   EXPECT_EQ(tokens.bos, "<b>");
   EXPECT_EQ(tokens.eos, "<e>");
   EXPECT_FALSE(tokens.pad.has_value());

@@ -47,7 +47,7 @@ void expect_refused(const Ran& ran, int code, const std::string& fault) {
 }
 
 TEST(Cli, HelpOfEveryCommandHasAnExample) {
-  for (const char* command : {"info", "logits", "eval"}) {
+  for (const char* command : {"demo", "info", "logits", "eval", "generate", "chat"}) {
     const Ran ran = run_dsmoe({command, "--help"});
     EXPECT_EQ(ran.code, 0);
     EXPECT_NE(ran.out.find("Example"), std::string::npos) << command;
@@ -93,7 +93,7 @@ TEST(CliInfo, PrintsTheReleasedModelsNumbers) {
   EXPECT_EQ(ran.code, 0);
   for (const char* text :
        {"16,375,728,128", "2,828,650,496", "229,376 bytes", "64 routed x 1408 (6 per token)",
-        "none (config only)", "weights in int4", "runs"}) {
+        "none (config only)", "weights in int4", "  ref     "}) {
     EXPECT_NE(ran.out.find(text), std::string::npos) << text << "\n" << ran.out;
   }
   const Json json = Json::parse(run_dsmoe({"info", config, "--json"}).out);
@@ -103,6 +103,8 @@ TEST(CliInfo, PrintsTheReleasedModelsNumbers) {
   EXPECT_EQ(json["memory_bytes"]["bf16"], 32751456256);
   EXPECT_EQ(json["tensors"], 5466);
   EXPECT_TRUE(json["weights"].is_null());
+  EXPECT_EQ(json["cpu_tiers"].back()["tier"], "ref");
+  for (const char c : ran.out) EXPECT_TRUE(c == '\n' || (c >= 0x20 && c < 0x7f)) << int(c);
   EXPECT_EQ(json["layers"].size(), 2u);
   // 6 * (2.83e9 active less the embedding) and attention: the paper's 74.4 T FLOPs per 4096 tokens.
   EXPECT_NEAR(json["training_flops_per_token"].get<double>() * 4096, 74.4e12, 2e12);

@@ -273,6 +273,39 @@ void attention_spans(const Context&, const AttentionForward& args) {
   }
 }
 
+// Rows summed in blocks that run on across the borders of sequences.
+void weight_gradient_no_restart(const Context& context, const WeightGradient& args) {
+  const int64_t matrices = args.sequence_offsets.dim(0);
+  const int64_t sequences = args.sequence_offsets.dim(1) - 1;
+  std::vector<int32_t> whole;
+  for (int64_t m = 0; m < matrices; ++m) {
+    const int32_t* offsets = args.sequence_offsets.as<int32_t>() + m * (sequences + 1);
+    whole.insert(whole.end(), {offsets[0], offsets[sequences]});
+  }
+  WeightGradient joined = args;
+  joined.sequence_offsets = {.data = whole.data(), .dtype = DType::I32, .shape = {matrices, 2}};
+  ref::weight_gradient(context, joined);
+}
+
+// The up product summed from zero and added, instead of continuing the gate product's chain.
+void experts_up_two_chains(const Context&, const ExpertsUpBackward& args) {
+  for (const ExpertFamilyBackward& family : args.families) {
+    const int64_t width = family.d_up_product.dim(1);
+    const int64_t hidden = family.d_x.dim(1);
+    const int32_t* offsets = family.offsets.as<int32_t>();
+    for (int64_t e = 0; e + 1 < family.offsets.dim(0); ++e) {
+      for (int64_t i = offsets[e] * hidden; i < offsets[e + 1] * hidden; ++i) {
+        const int64_t at = i / hidden * width;
+        const auto part = [&](const TensorView& d, const WeightStack& weight) {
+          return ref::dot(d.as<float>() + at, weight, e, i % hidden);
+        };
+        family.d_x.as<float>()[i] = part(family.d_gate_product, family.gate_transposed) +
+                                    part(family.d_up_product, family.up_transposed);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<BrokenRule> broken_rules() {
@@ -318,6 +351,10 @@ std::vector<BrokenRule> broken_rules() {
       attention_spans<SpanOrder::descending>);
   add("no_spans", "attention_forward", DType::F32, FoundBy::parity, &T::attention_forward,
       attention_spans<SpanOrder::none>);
+  add("rows_without_restart", "weight_gradient", DType::BF16, FoundBy::parity, &T::weight_gradient,
+      weight_gradient_no_restart);
+  add("gate_and_up_apart", "experts_up_backward", DType::F32, FoundBy::parity,
+      &T::experts_up_backward, experts_up_two_chains);
   return rules;
 }
 

@@ -111,6 +111,8 @@ std::vector<OpEntry> all_cases() {
   add_product_cases(cases);
   add_row_cases(cases);
   add_attention_cases(cases);
+  add_gradient_product_cases(cases);
+  add_gradient_row_cases(cases);
   return cases;
 }
 
@@ -197,6 +199,22 @@ std::vector<std::string> own_ops(const kernels::KernelTable& table) {
   add("experts_down_forward", &Table::experts_down_forward);
   add("combine_forward", &Table::combine_forward);
   add("log_prob_forward", &Table::log_prob_forward);
+  add("weight_gradient", &Table::weight_gradient);
+  add("experts_down_backward", &Table::experts_down_backward);
+  add("experts_up_backward", &Table::experts_up_backward);
+  add("bias_gradient", &Table::bias_gradient);
+  add("round_values", &Table::round_values);
+  add("router_backward", &Table::router_backward);
+  add("rms_norm_backward", &Table::rms_norm_backward);
+  add("rope_backward", &Table::rope_backward);
+  add("embedding_backward", &Table::embedding_backward);
+  add("cross_entropy_backward", &Table::cross_entropy_backward);
+  add("sum_of_squares", &Table::sum_of_squares);
+  add("adamw_step", &Table::adamw_step);
+  add("dispatch_gates", &Table::dispatch_gates);
+  add("attention_backward", &Table::attention_backward);
+  add("balance_loss", &Table::balance_loss);
+  add("router_z_loss", &Table::router_z_loss);
   return own;
 }
 

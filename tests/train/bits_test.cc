@@ -51,7 +51,7 @@ TEST_P(Bits, Threads) {
 }
 
 TEST_P(Bits, MicroBatches) {
-  for (const int64_t rows : {1, 2, 8}) {
+  for (const int64_t rows : {1, 8}) {
     TinyRun run = base();
     run.micro_batch = rows;
     EXPECT_EQ(trained(run), expected()) << rows << " rows at a time";
@@ -91,8 +91,6 @@ TEST_P(Bits, StopAndResume) {
 
 INSTANTIATE_TEST_SUITE_P(All, Bits,
                          ::testing::Values(Kind{"fp32", tiny_config(DType::F32)},
-                                           Kind{"bf16", tiny_config(DType::BF16)},
-                                           Kind{"v3_fp32", tiny_v3_config(DType::F32)},
                                            Kind{"v3_bf16", tiny_v3_config(DType::BF16)}),
                          [](const auto& test) { return test.param.name; });
 

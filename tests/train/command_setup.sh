@@ -18,13 +18,14 @@ fail() {
   echo "FAILED: $*" >&2
   exit 1
 }
-# train RUN STEPS [more]: a few rows per step, so that a step takes milliseconds.
-train() {
+# Becomes the program, so that after `become_train ... &` signals to $! reach it. A few rows per step: milliseconds.
+become_train() { # RUN STEPS [more]
   local run=$1 steps=$2
   shift 2
-  "$program" train --config "$work/config.json" --data "$work/corpus.txt" --out "$run" --steps "$steps" --batch 4 \
+  exec "$program" train --config "$work/config.json" --data "$work/corpus.txt" --out "$run" --steps "$steps" --batch 4 \
     --seq 32 --threads 1 --quiet "$@"
 }
+train() { (become_train "$@"); }
 # Byte-equal model and state.
 same() {
   diff -r "$1" "$2" > /dev/null || fail "$1 and $2 differ"

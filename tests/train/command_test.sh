@@ -16,7 +16,7 @@ ls "$work"/whole/events.out.tfevents.* > /dev/null || fail "no event file"
 
 # Signals: the step is finished and saved, the exit code says which; then the run goes on to the same bytes.
 stopped() { # SIGNAL CODE
-  train "$work/$1" 30 --save-every 0 --resume > /dev/null &
+  become_train "$work/$1" 30 --save-every 0 --resume > /dev/null &
   local child=$!
   for _ in $(seq 600); do
     [ -s "$work/$1/metrics.jsonl" ] && break
@@ -34,7 +34,7 @@ stopped INT 130
 stopped TERM 143
 
 # A second writer on one run is refused while the first goes on.
-train "$work/busy" 100000 > /dev/null 2>&1 &
+become_train "$work/busy" 100000 > /dev/null 2>&1 &
 busy=$!
 for _ in $(seq 600); do
   [ -s "$work/busy/metrics.jsonl" ] && break

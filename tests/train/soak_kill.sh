@@ -25,7 +25,7 @@ train "$work/whole" "$steps" --save-every 0 > /dev/null || fail "undisturbed run
 best=none
 done_early=0
 for kill_idx in $(seq "$kills"); do
-  train "$work/run" "$steps" --save-every 1 --keep 2 --resume > /dev/null 2> "$work/err" &
+  become_train "$work/run" "$steps" --save-every 1 --keep 2 --resume > /dev/null 2> "$work/err" &
   child=$!
   sleep "0.$(printf %03d $((RANDOM % 600 + 20)))"
   kill -s KILL $child 2> /dev/null

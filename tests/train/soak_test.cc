@@ -31,6 +31,7 @@ void expect_every_stop(const model::ModelConfig& config) {
 
 TEST(StopEverywhere, Fp32) { expect_every_stop(tiny_config(tensor::DType::F32)); }
 TEST(StopEverywhere, Bf16) { expect_every_stop(tiny_config(tensor::DType::BF16)); }
+TEST(StopEverywhere, V3Fp32) { expect_every_stop(tiny_v3_config(tensor::DType::F32)); }
 TEST(StopEverywhere, V3Bf16) { expect_every_stop(tiny_v3_config(tensor::DType::BF16)); }
 
 }  // namespace

@@ -41,6 +41,7 @@ struct ProductBlock {
   int64_t n = 0;  // columns of the whole matrix; the last panel may hold fewer than 16
   Epilogue epilogue = Epilogue::assign;
   const float* bias = nullptr;
+  const float* start = nullptr;  // the chains continue these sums, laid out like out; null: zero
   void* out = nullptr;
   int64_t out_stride = 0;              // elements
   void* kept[2] = {nullptr, nullptr};  // swiglu: both products, rounded, laid out like out; or null
@@ -137,6 +138,79 @@ struct PackColumns {
   void* panel = nullptr;
 };
 
+// Rows of a source that a product over rows reads: k of the product is row row_of_k[k].
+struct GatherRows {
+  const void* source = nullptr;
+  int64_t stride = 0;  // elements
+  Element source_type = Element::bf16;
+  Element target_type = Element::bf16;  // the rule of the product
+  const int32_t* row_of_k = nullptr;    // [depth]; -1: zeros
+  int64_t depth = 0;                    // a multiple of 32
+  int64_t column_begin = 0;
+  int64_t column_end = 0;
+  void* out = nullptr;
+};
+
+// One row of an expert on the way back (kernels/experts.h, ExpertsDownBackward).
+struct SwigluBackwardRow {
+  Element type = Element::bf16;
+  int64_t size = 0;
+  const float* a = nullptr;          // gradient of the activation before the gate
+  const void* activation = nullptr;  // with gate only
+  const void* gate_product = nullptr;
+  const void* up_product = nullptr;
+  const float* gate = nullptr;  // null: 1, and the next two are not wanted
+  float* d_gate = nullptr;
+  void* scaled_activation = nullptr;
+  void* d_gate_product = nullptr;
+  void* d_up_product = nullptr;
+};
+
+struct RmsNormBackwardRows {
+  const float* x = nullptr;  // [rows, size], like d_out and d_x
+  const float* weight = nullptr;
+  const float* d_out = nullptr;
+  float* d_x = nullptr;
+  float* inverse = nullptr;  // [rows], written by the rows, read by the columns
+  int64_t size = 0;
+  float eps = 0;
+  int64_t row_begin = 0;
+  int64_t row_end = 0;
+  // The weight's gradient: per column and sequence one chain.
+  float* d_weight = nullptr;
+  const int32_t* starts = nullptr;
+  int64_t sequences = 0;
+  int64_t column_begin = 0;
+  int64_t column_end = 0;
+};
+
+struct CrossEntropyRow {
+  const float* logits = nullptr;
+  int64_t size = 0;
+  int64_t target = 0;
+  float max = 0;
+  float sum = 0;
+  float scale = 0;
+  Element type = Element::bf16;
+  void* d_logits = nullptr;
+};
+
+struct AdamwRange {
+  float* weight = nullptr;
+  const float* gradient = nullptr;
+  float* first_moment = nullptr;
+  float* second_moment = nullptr;
+  int64_t size = 0;
+  float gradient_scale = 1;
+  float lr = 0;
+  float beta1 = 0;
+  float beta2 = 0;
+  float eps = 0;
+  float weight_decay = 0;
+  float correction1 = 1;
+  float correction2 = 1;
+};
+
 struct MaxAndSum {
   float max = 0;
   float sum = 0;  // of exp(s - max)
@@ -155,6 +229,15 @@ struct Tier {
   void (*softmax)(float* s, int64_t size) = nullptr;  // in place
   void (*sigmoid)(float* s, int64_t size) = nullptr;  // in place
   MaxAndSum (*max_and_sum)(const float* s, int64_t size) = nullptr;
+
+  void (*gather_panels)(const GatherRows&) = nullptr;      // out: panels of depth k
+  void (*gather_transposed)(const GatherRows&) = nullptr;  // out: [columns, depth]
+  void (*swiglu_backward)(const SwigluBackwardRow&) = nullptr;
+  void (*rms_norm_backward)(const RmsNormBackwardRows&) = nullptr;
+  void (*rms_norm_weight)(const RmsNormBackwardRows&) = nullptr;
+  void (*cross_entropy)(const CrossEntropyRow&) = nullptr;
+  void (*adamw)(const AdamwRange&) = nullptr;
+  double (*sum_of_squares)(const float* x, int64_t size) = nullptr;
 };
 
 }  // namespace dsmoe::kernels::cpu

@@ -20,11 +20,12 @@ struct Parameters {
   int32_t top_k;
   int32_t hidden;
   int32_t accumulate;
+  int32_t tokens_per_block;
 };
 
 // The slots of a token by ascending expert, and the order of additions. Two neighbours in expert order part at the highest bit
 // in which they differ, so the tree joins the lowest such bit first; joining at border i adds part i + 1 to the part that ends
-// there. Every thread computes it for itself: it is cheaper than sharing.
+// there. One warp builds the trees of a block's tokens, the others wait for it.
 // Beyond eight slots loops stay loops: right, slow, and quick to compile.
 template <int kSlots>
 constexpr int kUnroll = kSlots <= 8 ? kSlots : 1;
@@ -94,7 +95,7 @@ struct Tree {
 };
 
 template <int kSlots>
-__device__ void add_part(float (&part)[kSlots][8], int join) {
+__device__ void add_part(float (&part)[kSlots][4], int join) {
 #pragma unroll kUnroll<kSlots>
   for (int right = 1; right < kSlots; ++right) {
     if ((join & 0xff) != right) continue;
@@ -102,66 +103,97 @@ __device__ void add_part(float (&part)[kSlots][8], int join) {
     for (int left = 0; left < right; ++left) {
       if (join >> 8 == left) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) part[left][i] += part[right][i];
+        for (int i = 0; i < 4; ++i) part[left][i] += part[right][i];
       }
     }
   }
 }
 
-// Eight neighbouring values of one token per thread.
+constexpr int kTokens = 8;  // of a block; warp w builds the tree of token w
+
+// What a thread needs of a token's tree.
+template <int kSlots>
+struct Recipe {
+  int row[kSlots];
+  float gate[kSlots];
+  int join[kSlots];
+};
+
+// Eight neighbouring values of a token per thread, token by token.
 template <class Operand, int kSlots>
-__global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant__ Parameters p) {
+__global__ void __launch_bounds__(kThreads, sizeof(Operand) == 2 && kSlots <= 6 ? 3 : 1) combine_kernel(const __grid_constant__ Parameters p) {
+  __shared__ Recipe<kSlots> recipes[kTokens];
   wait_for_previous_kernel();
   let_next_kernel_start();
-  const int token = static_cast<int>(blockIdx.x);
+  const int first = static_cast<int>(blockIdx.x) * p.tokens_per_block;
+  const int count = min(p.tokens_per_block, p.tokens - first);
   const auto* routed = static_cast<const Operand*>(p.routed);
   const auto* shared = static_cast<const Operand*>(p.shared);
-  Tree<kSlots> tree;
-  if (routed) tree.build(p, token);
-  for (int begin = threadIdx.x * 8; begin < p.hidden; begin += kThreads * 8) {
-    float part[kSlots][8];
-    const int64_t place = static_cast<int64_t>(token) * p.hidden;
-    float stream[8];
-    if (p.accumulate) load_eight(stream, p.residual + place, begin, p.hidden);
-    if (routed) {
+  const int warp = threadIdx.x / 32;
+  if (routed && warp < count) {
+    Tree<kSlots> tree;
+    tree.build(p, first + warp);
+    if (threadIdx.x % 32 == 0) {
+#pragma unroll kUnroll<kSlots>
+      for (int i = 0; i < kSlots; ++i) {
+        recipes[warp].row[i] = tree.row[i];
+        recipes[warp].gate[i] = tree.gate[i];
+        recipes[warp].join[i] = i + 1 < kSlots ? tree.join[i] : -1;
+      }
+    }
+  }
+  __syncthreads();
+  for (int token = 0; token < count; ++token) {
+    const Recipe<kSlots>& recipe = recipes[token];
+    const int64_t place = static_cast<int64_t>(first + token) * p.hidden;
+    for (int begin = threadIdx.x * 8; begin < p.hidden; begin += kThreads * 8) {
       // All loads before the first use; an absent slot reads row 0 and is never joined.
+      float out[8] = {};
+      if (p.accumulate) load_eight(out, p.residual + place, begin, p.hidden);
+      RawEight<Operand> common;
+      if (shared) common.load(shared + place, begin, p.hidden);
+      RawEight<Operand> raw[kSlots];
+      if (routed) {
 #pragma unroll kUnroll<kSlots>
-      for (int i = 0; i < kSlots; ++i) {
-        load_eight(part[i], routed + static_cast<int64_t>(max(tree.row[i], 0)) * p.hidden, begin, p.hidden);
+        for (int i = 0; i < kSlots; ++i) {
+          raw[i].load(routed + static_cast<int64_t>(max(recipe.row[i], 0)) * p.hidden, begin, p.hidden);
+        }
       }
+      const bool any = routed && recipe.row[0] >= 0;
+      if (p.accumulate && !any && !shared) continue;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float part[kSlots][4] = {};
+        if (any) {
 #pragma unroll kUnroll<kSlots>
-      for (int i = 0; i < kSlots; ++i) {
+          for (int i = 0; i < kSlots; ++i) {
+            raw[i].widen(part[i], half);
 #pragma unroll
-        for (int j = 0; j < 8; ++j) part[i][j] *= tree.gate[i];
-      }
+            for (int j = 0; j < 4; ++j) part[i][j] *= recipe.gate[i];
+          }
 #pragma unroll kUnroll<kSlots>
-      for (int m = 0; m + 1 < kSlots; ++m) {
-        if (tree.join[m] >= 0) add_part(part, tree.join[m]);
+          for (int m = 0; m + 1 < kSlots; ++m) {
+            if (recipe.join[m] >= 0) add_part(part, recipe.join[m]);
+          }
+        }
+        float other[4];
+        if (shared) common.widen(other, half);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          float sum = part[0][j];
+          if (shared) sum = any ? sum + other[j] : other[j];
+          out[4 * half + j] = p.accumulate ? out[4 * half + j] + sum : sum;
+        }
       }
+      store_eight(out, p.residual + place, begin, p.hidden);
     }
-    float sum[8];
-    bool any = routed && tree.row[0] >= 0;
-#pragma unroll
-    for (int j = 0; j < 8; ++j) sum[j] = any ? part[0][j] : 0.0f;
-    if (shared) {
-      float other[8];
-      load_eight(other, shared + place, begin, p.hidden);
-#pragma unroll
-      for (int j = 0; j < 8; ++j) sum[j] = any ? sum[j] + other[j] : other[j];
-      any = true;
-    }
-    if (p.accumulate) {
-      if (!any) continue;
-#pragma unroll
-      for (int j = 0; j < 8; ++j) sum[j] = stream[j] + sum[j];
-    }
-    store_eight(sum, p.residual + place, begin, p.hidden);
   }
 }
 
 template <class Operand>
 void launch_combine(const Context& context, const Parameters& p) {
-  const LaunchShape shape{.grid = dim3(static_cast<unsigned>(p.tokens)), .block = dim3(kThreads)};
+  const LaunchShape shape{
+      .grid = dim3(static_cast<unsigned>((p.tokens + p.tokens_per_block - 1) / p.tokens_per_block)), .block = dim3(kThreads)};
   if (p.top_k <= 2) return launch(context, shape, combine_kernel<Operand, 2>, p);
   if (p.top_k <= 4) return launch(context, shape, combine_kernel<Operand, 4>, p);
   if (p.top_k <= 6) return launch(context, shape, combine_kernel<Operand, 6>, p);
@@ -182,7 +214,9 @@ void combine_forward(const Context& context, const CombineForward& args) {
                      .tokens = static_cast<int32_t>(args.residual.dim(0)),
                      .top_k = args.routed ? static_cast<int32_t>(args.index.dim(1)) : 0,
                      .hidden = static_cast<int32_t>(args.residual.dim(1)),
-                     .accumulate = args.store == Store::accumulate};
+                     .accumulate = args.store == Store::accumulate,
+                     // Few tokens: one to a block, for the latency.
+                     .tokens_per_block = args.residual.dim(0) <= 1024 ? 1 : kTokens};
   if (p.tokens == 0) return;
   const DType operand = args.routed ? args.routed.dtype : args.shared.dtype;
   if (operand == DType::BF16) return launch_combine<bf16>(context, p);

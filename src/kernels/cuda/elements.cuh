@@ -54,4 +54,37 @@ __device__ inline void store_eight(const float (&v)[8], bf16* row, int begin, in
   }
 }
 
+// Eight neighbouring values as they lie in memory, so that many loads can be under way in few registers.
+template <class Operand>
+struct RawEight;
+template <>
+struct RawEight<bf16> {
+  uint4 words;
+  __device__ void load(const bf16* row, int begin, int size) {
+    if (size % 8 == 0) {
+      words = *reinterpret_cast<const uint4*>(row + begin);
+      return;
+    }
+    const auto* bits = reinterpret_cast<const unsigned short*>(row);
+    const auto at = [&](int i) { return begin + i < size ? static_cast<uint32_t>(bits[begin + i]) : 0u; };
+    words = make_uint4(at(0) | at(1) << 16, at(2) | at(3) << 16, at(4) | at(5) << 16, at(6) | at(7) << 16);
+  }
+  // Values 4 half .. 4 half + 3.
+  __device__ void widen(float (&v)[4], int half) const {
+    const uint32_t a = half ? words.z : words.x;
+    const uint32_t b = half ? words.w : words.y;
+    v[0] = __uint_as_float(a << 16), v[1] = __uint_as_float(a & 0xffff0000u);
+    v[2] = __uint_as_float(b << 16), v[3] = __uint_as_float(b & 0xffff0000u);
+  }
+};
+template <>
+struct RawEight<float> {
+  float values[8];
+  __device__ void load(const float* row, int begin, int size) { load_eight(values, row, begin, size); }
+  __device__ void widen(float (&v)[4], int half) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] = half ? values[4 + i] : values[i];
+  }
+};
+
 }  // namespace dsmoe::kernels::cuda

@@ -14,6 +14,11 @@ int num_multiprocessors() {
   return count;
 }
 
+uint64_t& num_launches() {
+  thread_local uint64_t count = 0;
+  return count;
+}
+
 namespace {
 
 using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,

@@ -23,6 +23,9 @@ inline cudaStream_t stream_of(const Context& context) { return static_cast<cudaS
 // Multiprocessors of the current device, read once.
 int num_multiprocessors();
 
+// Launches of this thread so far.
+uint64_t& num_launches();
+
 struct LaunchShape {
   dim3 grid;
   dim3 block;
@@ -49,6 +52,7 @@ void launch(const Context& context, const LaunchShape& shape, void (*kernel)(Par
   config.attrs = attributes;
   config.numAttrs = shape.cluster > 1 ? 2 : 1;
   check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), "launch");
+  ++num_launches();
 }
 
 // Once per kernel: lets it use more than 48 KiB of shared memory.

@@ -27,6 +27,24 @@ int32_t* next_counters() {
 
 std::atomic<int> forced_variant{-1};
 
+// The offsets of the last gathered product of this thread, and how many launches it had seen then. A product that follows
+// immediately on the same stream may read the same offsets early: its predecessor waited for their writer before it let
+// anyone start.
+thread_local struct {
+  const void* offsets[2];
+  void* stream;
+  uint64_t launches;
+} last_gathered;
+
+bool offsets_final(const Context& context, const ProductParameters& parameters) {
+  if (last_gathered.launches == 0 || last_gathered.launches != num_launches() || last_gathered.stream != context.stream) return false;
+  for (int f = 0; f < parameters.num_families; ++f) {
+    const void* own = parameters.family[f].offsets;
+    if (own != nullptr && own != last_gathered.offsets[0] && own != last_gathered.offsets[1]) return false;
+  }
+  return true;
+}
+
 bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
 uint64_t distance(const WeightStack& a, const WeightStack& b) {
@@ -98,15 +116,15 @@ int choose_variant(const Product& product) {
     }
   }
   if (most_rows <= 8 && rows_per_expert <= 8) return 0;
-  if (rows_per_expert <= 12) return 1;
-  if (rows_per_expert <= 28) return 2;
-  if (rows_per_expert <= 112) return 3;
-  return 4;
+  if (rows_per_expert <= 12) return 3;
+  if (rows_per_expert <= 112) return product.epilogue == Epilogue::swiglu ? 5 : 4;
+  return product.epilogue == Epilogue::swiglu && rows_per_expert > 220 ? 5 : 6;
 }
 
 using LaunchVariant = void (*)(const Context&, const VariantLaunch&, const ProductParameters&);
-constexpr LaunchVariant launch_variant_table[] = {launch_variant<Rows8>, launch_variant<Rows32>, launch_variant<Rows64>,
-                                                  launch_variant<Rows128>, launch_variant<Rows256>};
+constexpr LaunchVariant launch_variant_table[] = {
+    launch_variant<Rows8>,   launch_variant<Rows8Deep>,   launch_variant<Rows32>, launch_variant<Rows64>,
+    launch_variant<Rows128>, launch_variant<Rows128Wide>, launch_variant<Rows256>};
 static_assert(std::size(launch_variant_table) == std::size(kVariantRows));
 
 }  // namespace
@@ -142,7 +160,11 @@ void launch_product(const Context& context, const Product& product) {
   if (parameters.num_families == 0) return;
   parameters.accumulate = product.accumulate;
   parameters.counters = next_counters();
+  parameters.offsets_final = offsets_final(context, parameters);
   launch_variant_table[how.variant](context, how, parameters);
+  if (how.gathered) {
+    last_gathered = {{parameters.family[0].offsets, parameters.family[1].offsets}, context.stream, num_launches()};
+  }
 }
 
 }  // namespace dsmoe::kernels::cuda

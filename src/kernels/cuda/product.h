@@ -40,6 +40,7 @@ struct ProductParameters {
   ProductFamily family[2];
   int32_t num_families;
   int32_t accumulate;  // dense: add to out
+  int32_t offsets_final;  // whoever wrote the offsets had finished before the kernel ahead started
   int32_t* counters;   // two ints, zero before and after
 };
 

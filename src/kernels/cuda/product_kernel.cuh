@@ -14,13 +14,15 @@ namespace dsmoe::kernels::cuda {
 
 constexpr int kMaxExperts = 288;  // of both families together
 
-template <int kWeights_, int kRows_, int kBlocks_, int kStages_>
+template <int kWeights_, int kRows_, int kBlocks_, int kStages_, int kConsumers_, int kBlocksPerSm_>
 struct Variant {
   static constexpr int kWeights = kWeights_;  // weight rows of a tile
   static constexpr int kRows = kRows_;        // rows of x of a tile
   static constexpr int kBlocks = kBlocks_;    // blocks of 64 k in a stage
   static constexpr int kStages = kStages_;
-  static constexpr int kConsumers = kWeights / 64;  // warpgroups
+  static constexpr int kConsumers = kConsumers_;  // warpgroups
+  static constexpr int kBlocksPerSm = kBlocksPerSm_;
+  static constexpr int kParts = kWeights / 64 / kConsumers;  // m64 parts of a consumer
   static constexpr int kThreads = 128 * (1 + kConsumers);
   static constexpr int kWeightBlock = kWeights * 128;  // bytes of 64 k
   static constexpr int kRowBlock = kRows * 128;
@@ -31,8 +33,7 @@ struct Variant {
   static constexpr int kRowBox = kRows >= 128 ? 64 : 8;  // rows one copy of x brings
   static constexpr int kSharedBytes = kStages * kStageBytes + kConsumers * kStaging + (2 * kMaxExperts + 4) * 4 + kRing * 32 +
                                       kStages * 16;
-  // One block to a multiprocessor, and small variants leave room for the next kernel's block: its start overlaps our end.
-  static_assert(kSharedBytes <= (kConsumers == 1 ? 113 : 227) * 1024);
+  static_assert((kSharedBytes + 1024) * kBlocksPerSm <= 228 * 1024);
 };
 
 struct alignas(16) Tile {
@@ -51,28 +52,28 @@ struct TileList {
   int32_t* first_row;   // [experts + 2]
 };
 
-// By one warp. Tiles of all experts, one behind the other: per expert, row tiles outside, weight tiles inside. Offsets are read
-// again at every call: the first may come before their writer has finished.
+// By one warp. Tiles of all experts, one behind the other: per expert, row tiles outside, weight tiles inside.
 template <class V>
 __device__ void list_tiles(const ProductParameters& p, const TileList& list) {
   const int lane = threadIdx.x % 32;
   int base = 0;
   int group = 0;
+  // All offsets first: their loads overlap.
   for (int f = 0; f < p.num_families; ++f) {
     const ProductFamily& family = p.family[f];
-    const auto offset = [&](int e) {
-      if (family.offsets) return *(static_cast<const volatile int32_t*>(family.offsets) + e);
-      return e > 0 ? family.rows : 0;
-    };
+    int32_t* row = list.first_row + (f ? p.family[0].count + 1 : 0);
+#pragma unroll 4
+    for (int e = lane; e <= family.count; e += 32) row[e] = family.offsets ? family.offsets[e] : e > 0 ? family.rows : 0;
+  }
+  __syncwarp();
+  for (int f = 0; f < p.num_families; ++f) {
+    const ProductFamily& family = p.family[f];
+    const int32_t* row = list.first_row + group + f;
     for (int e0 = 0; e0 < family.count; e0 += 32) {
       const int e = e0 + lane;
       int tiles = 0;
       if (e < family.count) {
-        const int begin = offset(e);
-        const int end = offset(e + 1);
-        tiles = (end - begin + V::kRows - 1) / V::kRows * family.weight_tiles;
-        list.first_row[group + f + e] = begin;
-        if (e + 1 == family.count) list.first_row[group + f + e + 1] = end;
+        tiles = (row[e + 1] - row[e] + V::kRows - 1) / V::kRows * family.weight_tiles;
       }
       int sum = tiles;
       for (int step = 1; step < 32; step *= 2) {
@@ -158,73 +159,74 @@ __device__ void load_weights(const ProductFamily& family, const Tile& tile, int 
   }
 }
 
-// By one warp, before the kernel ahead has finished: the weights of this block's first tile start towards L2. A hint and nothing
-// more, because offsets may still be stale. Where rows are gathered the kernel ahead is likely writing the plan, so only an
-// expert that takes every row (the shared one) is considered, whose tiles come first and need no offsets.
-template <class V, Epilogue kEpilogue, bool kGathered>
-__device__ void prefetch_first_tile(const ProductParameters& p, const TileList& list) {
-  const ProductFamily* family = &p.family[0];
-  int first_weight = static_cast<int>(blockIdx.x) * V::kWeights;
-  int expert = 0;
-  if constexpr (kGathered) {
-    if (family->token_of_row || family->count != 1 || static_cast<int>(blockIdx.x) >= family->weight_tiles) return;
-  } else {
-    list_tiles<V>(p, list);
-    int group = 0;
-    const Tile tile = locate_tile<V>(p, list, static_cast<int>(blockIdx.x), group);
-    if (tile.family < 0) return;
-    family = &p.family[tile.family];
-    first_weight = tile.first_weight;
-    expert = tile.expert;
-  }
-  for (int k = 64 * static_cast<int>(threadIdx.x); k < family->k; k += 64 * 32) {
-    if constexpr (kEpilogue == Epilogue::swiglu) {
-      tma_prefetch_5d(&family->weight, k, 0, 0, first_weight / 16, expert);
-    } else {
-      tma_prefetch_3d(&family->weight, k, first_weight, expert);
-    }
-  }
-}
-
 // One thread feeds the ring: x rows lie one behind the other.
 template <class V, Epilogue kEpilogue>
-__device__ void produce_contiguous(const ProductParameters& p, const SharedLayout<V>& shared) {
+struct ContiguousProducer {
+  const ProductParameters& p;
+  const SharedLayout<V>& shared;
   Ring ring;
-  ring.parity = 1;
   int group = 0;
   int slot = 0;
-  int idx = blockIdx.x;
-  while (true) {
-    const Tile tile = locate_tile<V>(p, shared.list, idx, group);
-    shared.tiles[slot] = tile;
-    slot = slot + 1 == V::kRing ? 0 : slot + 1;
-    if (tile.family < 0) {
-      let_next_kernel_start();
-      barrier_wait(shared.empty + 8 * ring.stage, ring.parity);
-      barrier_arrive(shared.full + 8 * ring.stage);
-      return;
-    }
-    idx = gridDim.x + atomicAdd(p.counters, 1);
-    const ProductFamily& family = p.family[tile.family];
-    const int steps = (family.k + 64 * V::kBlocks - 1) / (64 * V::kBlocks);
-    const int boxes = (tile.num_rows + V::kRowBox - 1) / V::kRowBox;
-    const uint32_t bytes = V::kBlocks * (V::kWeightBlock + boxes * V::kRowBox * 128);
-    for (int step = 0; step < steps; ++step) {
-      const uint32_t full = shared.full + 8 * ring.stage;
-      barrier_wait(shared.empty + 8 * ring.stage, ring.parity);
-      barrier_expect(full, bytes);
-      load_weights<V, kEpilogue>(family, tile, step, shared.weights(ring.stage), full);
-      for (int box = 0; box < boxes; ++box) {
+  int idx = static_cast<int>(blockIdx.x);
+  int ahead = 0;  // stages of the first tile whose weights are under way
+
+  __device__ void load_rows(const ProductFamily& family, const Tile& tile, int step, int stage, int boxes) {
+    for (int box = 0; box < boxes; ++box) {
 #pragma unroll
-        for (int b = 0; b < V::kBlocks; ++b) {
-          tma_load_2d(shared.rows(ring.stage) + b * V::kRowBlock + box * V::kRowBox * 128, &family.x, full,
-                      (step * V::kBlocks + b) * 64, tile.first_row + box * V::kRowBox);
-        }
+      for (int b = 0; b < V::kBlocks; ++b) {
+        tma_load_2d(shared.rows(stage) + b * V::kRowBlock + box * V::kRowBox * 128, &family.x, shared.full + 8 * stage,
+                    (step * V::kBlocks + b) * 64, tile.first_row + box * V::kRowBox);
       }
-      ring.advance<V::kStages>();
     }
   }
-}
+  __device__ static int boxes_of(const Tile& tile) { return (tile.num_rows + V::kRowBox - 1) / V::kRowBox; }
+  __device__ static int steps_of(const ProductFamily& family) {
+    return (family.k + 64 * V::kBlocks - 1) / (64 * V::kBlocks);
+  }
+  __device__ void load_stage_weights(const ProductFamily& family, const Tile& tile, int step, int stage) {
+    const uint32_t full = shared.full + 8 * stage;
+    barrier_expect(full, V::kBlocks * (V::kWeightBlock + boxes_of(tile) * V::kRowBox * 128));
+    load_weights<V, kEpilogue>(family, tile, step, shared.weights(stage), full);
+  }
+
+  // While the kernel ahead still runs: weights are not its business. Only when the offsets are final.
+  __device__ void start_early() {
+    int start = 0;
+    const Tile tile = locate_tile<V>(p, shared.list, idx, start);
+    if (tile.family < 0) return;
+    const ProductFamily& family = p.family[tile.family];
+    ahead = min(V::kStages, steps_of(family));
+    for (int step = 0; step < ahead; ++step) load_stage_weights(family, tile, step, step);
+  }
+
+  __device__ void run() {
+    ring.parity = 1;
+    while (true) {
+      const Tile tile = locate_tile<V>(p, shared.list, idx, group);
+      barrier_wait(shared.empty + 8 * ring.stage, ring.parity);
+      shared.tiles[slot] = tile;
+      slot = slot + 1 == V::kRing ? 0 : slot + 1;
+      if (tile.family < 0) {
+        let_next_kernel_start();
+        barrier_arrive(shared.full + 8 * ring.stage);
+        return;
+      }
+      idx = static_cast<int>(gridDim.x) + atomicAdd(p.counters, 1);
+      const ProductFamily& family = p.family[tile.family];
+      const int steps = steps_of(family);
+      for (int step = 0; step < steps; ++step) {
+        barrier_wait(shared.empty + 8 * ring.stage, ring.parity);
+        if (ahead > 0) {
+          --ahead;
+        } else {
+          load_stage_weights(family, tile, step, ring.stage);
+        }
+        load_rows(family, tile, step, ring.stage, boxes_of(tile));
+        ring.template advance<V::kStages>();
+      }
+    }
+  }
+};
 
 // The whole warpgroup feeds the ring: each row of x comes from the token the plan names, eight threads to a row. The next tile
 // and its tokens are looked up during the first step of the current one, so that the ring never waits for them.
@@ -311,23 +313,29 @@ __device__ void multiply(const SharedLayout<V>& shared, int steps, int consumer,
     wgmma_fence();
 #pragma unroll
     for (int b = 0; b < V::kBlocks; ++b) {
-      const uint64_t a = tile_descriptor(shared.weights(ring.stage) + b * V::kWeightBlock + consumer * 64 * 128);
+      const uint64_t a = tile_descriptor(shared.weights(ring.stage) + b * V::kWeightBlock + consumer * V::kParts * 64 * 128);
       const uint64_t x = tile_descriptor(shared.rows(ring.stage) + b * V::kRowBlock);
 #pragma unroll
       for (int k16 = 0; k16 < 4; ++k16) {
 #pragma unroll
-        for (int c = 0; c < kCount; ++c) {
-          wgmma_step<kN>(sums + c * (kN / 2), a + 2 * k16, x + 2 * k16 + c * (kN * 128 / 16));
+        for (int part = 0; part < V::kParts; ++part) {
+#pragma unroll
+          for (int c = 0; c < kCount; ++c) {
+            wgmma_step<kN>(sums + (part * kCount + c) * (kN / 2), a + 2 * k16 + part * (64 * 128 / 16),
+                           x + 2 * k16 + c * (kN * 128 / 16));
+          }
         }
       }
     }
     wgmma_commit();
     wgmma_wait<1>();
+    __syncwarp();
     if (before >= 0 && threadIdx.x % 32 == 0) barrier_arrive(shared.empty + 8 * before);
     before = ring.stage;
     ring.advance<V::kStages>();
   }
   wgmma_wait<0>();
+  __syncwarp();
   if (threadIdx.x % 32 == 0) barrier_arrive(shared.empty + 8 * before);
 }
 
@@ -368,11 +376,11 @@ struct Staging {
 
 // bf16 results: transposed through shared memory, because the sums hold one weight row and several x rows per thread.
 template <class V, int kRows>
-__device__ void store_rounded(const ProductFamily& family, const Tile& tile, int consumer, uint32_t memory,
-                              int& turn, const float* sums) {
+__device__ void store_rounded(const ProductFamily& family, const Tile& tile, int first_weight, int consumer,
+                              uint32_t memory, int& turn, const float* sums) {
   const int warp = threadIdx.x % 128 / 32;
   const int lane = threadIdx.x % 32;
-  const int first_output = tile.first_weight + consumer * 64;
+  const int first_output = first_weight;
   Staging<V, 64> staging{memory, consumer, turn};
 #pragma unroll
   for (int c = 0; c < kRows / V::kChunk; ++c) {
@@ -398,12 +406,12 @@ __device__ void store_rounded(const ProductFamily& family, const Tile& tile, int
 
 // SwiGLU: weight rows come eight gates, eight ups (or the other way round), so a thread holds both of each output.
 template <class V, int kRows>
-__device__ void store_swiglu(const ProductFamily& family, const Tile& tile, int consumer, uint32_t memory,
-                             int& turn, const float* sums) {
+__device__ void store_swiglu(const ProductFamily& family, const Tile& tile, int first_weight, int consumer,
+                             uint32_t memory, int& turn, const float* sums) {
   constexpr int kGroups = V::kChunk / 8;
   const int warp = threadIdx.x % 128 / 32;
   const int lane = threadIdx.x % 32;
-  const int first_output = tile.first_weight / 2 + consumer * 32;
+  const int first_output = first_weight / 2;
   Staging<V, 32> staging{memory, consumer, turn};
 #pragma unroll
   for (int c = 0; c < kRows / V::kChunk; ++c) {
@@ -450,10 +458,10 @@ __device__ void store_swiglu(const ProductFamily& family, const Tile& tile, int 
 
 // fp32 results: eight lanes hold eight neighbouring outputs, a whole 32-byte sector, so they are written directly.
 template <int kRows>
-__device__ void store_dense(const ProductParameters& p, const ProductFamily& family, const Tile& tile, int consumer,
+__device__ void store_dense(const ProductParameters& p, const ProductFamily& family, const Tile& tile, int first_weight,
                             const float* sums) {
   const int lane = threadIdx.x % 32;
-  const int first = tile.first_weight + consumer * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
+  const int first = first_weight + threadIdx.x % 128 / 32 * 16 + lane / 4;
   float* out = static_cast<float*>(family.out) + static_cast<int64_t>(tile.first_row) * family.n;
   float bias[2] = {0, 0};
   for (int half = 0; half < 2; ++half) {
@@ -481,6 +489,7 @@ __device__ void consume(const ProductParameters& p, const SharedLayout<V>& share
   Ring ring;
   int slot = 0;
   int turn = 0;
+  const uint32_t staging = shared.staging + consumer * V::kStaging;
   while (true) {
     barrier_wait(shared.full + 8 * ring.stage, ring.parity);
     const Tile tile = shared.tiles[slot];
@@ -491,16 +500,21 @@ __device__ void consume(const ProductParameters& p, const SharedLayout<V>& share
     // A short tile multiplies only the chunks that hold rows. Each way has its own sums: shared ones would be moved between
     // registers, and the compiler would then wait after every step.
     const auto run = [&]<int kN, int kCount>() {
-      float sums[kN * kCount / 2];
+      float sums[V::kParts * kN * kCount / 2];
 #pragma unroll
       for (float& sum : sums) sum = 0;
       multiply<V, kN, kCount, kGathered>(shared, steps, consumer, ring, sums);
-      if constexpr (kEpilogue == Epilogue::dense) {
-        store_dense<kN * kCount>(p, family, tile, consumer, sums);
-      } else if constexpr (kEpilogue == Epilogue::swiglu) {
-        store_swiglu<V, kN * kCount>(family, tile, consumer, shared.staging + consumer * V::kStaging, turn, sums);
-      } else {
-        store_rounded<V, kN * kCount>(family, tile, consumer, shared.staging + consumer * V::kStaging, turn, sums);
+#pragma unroll
+      for (int part = 0; part < V::kParts; ++part) {
+        const float* own = sums + part * (kN * kCount / 2);
+        const int first_weight = tile.first_weight + (consumer * V::kParts + part) * 64;
+        if constexpr (kEpilogue == Epilogue::dense) {
+          store_dense<kN * kCount>(p, family, tile, first_weight, own);
+        } else if constexpr (kEpilogue == Epilogue::swiglu) {
+          store_swiglu<V, kN * kCount>(family, tile, first_weight, consumer, staging, turn, own);
+        } else {
+          store_rounded<V, kN * kCount>(family, tile, first_weight, consumer, staging, turn, own);
+        }
       }
     };
     const int chunks = (tile.num_rows + V::kChunk - 1) / V::kChunk;
@@ -521,7 +535,7 @@ __device__ void consume(const ProductParameters& p, const SharedLayout<V>& share
 }
 
 template <class V, Epilogue kEpilogue, bool kGathered>
-__global__ void __launch_bounds__(V::kThreads, 1)
+__global__ void __launch_bounds__(V::kThreads, V::kBlocksPerSm)
     product_kernel(const __grid_constant__ ProductParameters p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const SharedLayout<V> shared(memory);
@@ -537,14 +551,15 @@ __global__ void __launch_bounds__(V::kThreads, 1)
     }
     barrier_init_fence();
   }
-  if constexpr (V::kConsumers == 1) {
-    if (threadIdx.x < 32) {
-      prefetch_first_tile<V, kEpilogue, kGathered>(p, shared.list);
-      __syncwarp();
-    }
+  ContiguousProducer<V, kEpilogue> producer{p, shared};
+  const bool early = !kGathered && p.offsets_final;
+  if (early && threadIdx.x < 32) {
+    list_tiles<V>(p, shared.list);
+    if (threadIdx.x == 0) producer.start_early();
+    __syncwarp();
   }
   wait_for_previous_kernel();
-  if (threadIdx.x < 32) list_tiles<V>(p, shared.list);
+  if (!early && threadIdx.x < 32) list_tiles<V>(p, shared.list);
   __syncthreads();
 
   if (warpgroup == 0) {
@@ -552,7 +567,7 @@ __global__ void __launch_bounds__(V::kThreads, 1)
     if constexpr (kGathered) {
       produce_gathered<V, kEpilogue>(p, shared);
     } else {
-      if (threadIdx.x == 0) produce_contiguous<V, kEpilogue>(p, shared);
+      if (threadIdx.x == 0) producer.run();
     }
     if (threadIdx.x == 0) {
       // The last block to come here leaves the counters as it found them.

@@ -8,13 +8,15 @@ namespace dsmoe::kernels::cuda {
 
 // Up to some 64 rows per expert the weights' way through memory is the time: 64 to 96 KiB of them in flight on each
 // multiprocessor. Beyond that, 128 x 256 keeps shared-memory reads (80 bytes a cycle) below the limit (128).
-using Rows8 = Variant<64, 8, 4, 3>;
-using Rows32 = Variant<64, 32, 2, 4>;
-using Rows64 = Variant<64, 64, 1, 5>;
-using Rows128 = Variant<128, 128, 1, 6>;
-using Rows256 = Variant<128, 256, 1, 4>;
-constexpr int kVariantRows[] = {8, 32, 64, 128, 256};
-constexpr int kVariantWeights[] = {64, 64, 64, 128, 128};
+using Rows8 = Variant<64, 8, 2, 5, 1, 2>;
+using Rows8Deep = Variant<64, 8, 4, 5, 1, 1>;
+using Rows32 = Variant<64, 32, 4, 4, 1, 1>;
+using Rows64 = Variant<128, 64, 1, 8, 2, 1>;
+using Rows128 = Variant<128, 128, 1, 6, 2, 1>;
+using Rows128Wide = Variant<256, 128, 1, 4, 2, 1>;
+using Rows256 = Variant<128, 256, 1, 4, 2, 1>;
+constexpr int kVariantRows[] = {8, 8, 32, 64, 128, 128, 256};
+constexpr int kVariantWeights[] = {64, 64, 64, 128, 128, 256, 128};
 
 template <class V, Epilogue kEpilogue, bool kGathered>
 void launch_one(const Context& context, const ProductParameters& parameters) {
@@ -22,7 +24,7 @@ void launch_one(const Context& context, const ProductParameters& parameters) {
   static const bool once = (allow_shared(kernel, V::kSharedBytes), true);
   (void)once;
   launch(context,
-         {.grid = dim3(static_cast<unsigned>(num_multiprocessors())), .block = dim3(V::kThreads), .shared_bytes = V::kSharedBytes},
+         {.grid = dim3(static_cast<unsigned>(num_multiprocessors() * V::kBlocksPerSm)), .block = dim3(V::kThreads), .shared_bytes = V::kSharedBytes},
          kernel, parameters);
 }
 
@@ -39,6 +41,8 @@ void launch_variant(const Context& context, const VariantLaunch& how, const Prod
 }
 
 extern template void launch_variant<Rows8>(const Context&, const VariantLaunch&, const ProductParameters&);
+extern template void launch_variant<Rows8Deep>(const Context&, const VariantLaunch&, const ProductParameters&);
+extern template void launch_variant<Rows128Wide>(const Context&, const VariantLaunch&, const ProductParameters&);
 extern template void launch_variant<Rows32>(const Context&, const VariantLaunch&, const ProductParameters&);
 extern template void launch_variant<Rows64>(const Context&, const VariantLaunch&, const ProductParameters&);
 extern template void launch_variant<Rows128>(const Context&, const VariantLaunch&, const ProductParameters&);

@@ -73,16 +73,6 @@ __device__ inline void tma_load_5d(uint32_t target, const CUtensorMap* map, uint
       "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
       : "memory");
 }
-// Hints: bring a box into L2. Coordinates outside the tensor bring nothing.
-__device__ inline void tma_prefetch_3d(const CUtensorMap* map, int c0, int c1, int c2) {
-  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(map), "r"(c0), "r"(c1), "r"(c2)
-               : "memory");
-}
-__device__ inline void tma_prefetch_5d(const CUtensorMap* map, int c0, int c1, int c2, int c3, int c4) {
-  asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global.tile [%0, {%1, %2, %3, %4, %5}];" ::"l"(map), "r"(c0), "r"(c1),
-               "r"(c2), "r"(c3), "r"(c4)
-               : "memory");
-}
 // 16 bytes; `bytes` 0 writes zeros.
 __device__ inline void copy_async_16(uint32_t target, const void* source, int bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(bytes) : "memory");

@@ -3,8 +3,9 @@
 // Logits. k runs in segments of 256, added ascending. bf16 activations meet the fp32 centroid split exactly into three bf16
 // parts; a segment is three ascending chains of k16 tensor-core steps, joined (low + middle) + high. Within 32 values of k, lane
 // quarter q of a step takes values 8 q + {0..3}, the next step 8 q + {4..7}, so that all loads are 16 bytes wide. fp32 activations:
-// an FMA chain per segment. Few tokens: a cluster of eight blocks shares a tile of 8, each takes segments s = rank (mod 8), then
-// selects for one of them. Many: a block takes 32 tokens, its eight warps the segments. The sums are the same either way.
+// an FMA chain per segment. Up to 4,096 tokens a cluster of eight blocks shares a tile of 8 or 32 tokens: each takes segments
+// s = rank (mod 8), then selects for an eighth of them. Beyond, a block takes 32 tokens, its eight warps the segments. The sums
+// are the same either way.
 #include <cooperative_groups.h>
 
 #include <atomic>
@@ -494,9 +495,13 @@ void router_forward(const Context& context, const RouterForward& args) {
                      .tokens = tokens,
                      .experts = static_cast<int32_t>(args.centroids.n),
                      .hidden = static_cast<int32_t>(args.centroids.k)};
-  const bool wide = args.x.dtype == DType::BF16;
-  if (wide && tokens > 256 && launch_tiles<4, false, 1>(context, p)) return;
-  const bool fits = wide ? launch_tiles<1, false, kCluster>(context, p) : launch_tiles<1, true, kCluster>(context, p);
+  bool fits = false;
+  if (args.x.dtype == DType::BF16) {
+    fits = (tokens > 4096 && launch_tiles<4, false, 1>(context, p)) ||
+           (tokens > 64 && launch_tiles<4, false, kCluster>(context, p)) || launch_tiles<1, false, kCluster>(context, p);
+  } else {
+    fits = launch_tiles<1, true, kCluster>(context, p);
+  }
   DSMOE_CHECK(fits, "router on CUDA: {} experts of {} hidden values exceed shared memory", p.experts, p.hidden);
 }
 

@@ -76,7 +76,8 @@ TEST_F(RouterCudaTest, VariantsAgreeWithTheReference) {
                       .group_score = GroupScore::sum_of_best_two, .normalise = true, .scale = 2.5f,
                       .scale_gates = ScaleGates::always};
   const Case cases[] = {{1, 64, 2048, v1}, {9, 64, 2048, v1},  {300, 64, 2048, v1}, {70, 63, 100, normalised},
-                        {5, 4, 31, normalised}, {70, 160, 512, v2}, {70, 256, 640, v3}, {3, 320, 2304, v1}};
+                        {5, 4, 31, normalised}, {70, 160, 512, v2}, {70, 256, 640, v3}, {3, 320, 2304, v1},
+                        {600, 64, 2048, v1}, {530, 63, 100, normalised}, {530, 160, 520, v2}, {513, 256, 328, v3}};
   for (const DType dtype : {DType::BF16, DType::F32}) {
     for (const Case& c : cases) {
       const Twin x = random(dtype, {c.tokens, c.hidden});
@@ -99,7 +100,7 @@ TEST_F(RouterCudaTest, VariantsAgreeWithTheReference) {
 }
 
 TEST_F(RouterCudaTest, BatchesAgreeBitForBit) {
-  const int64_t tokens = 300, experts = 64, hidden = 2048;
+  const int64_t tokens = 1100, experts = 64, hidden = 2048;
   const RouterRule rule{.top_k = 6};
   const Twin x = random(DType::BF16, {tokens, hidden});
   const TwinWeights centroids = weights(DType::F32, 1, experts, hidden, 0.02);
@@ -108,7 +109,7 @@ TEST_F(RouterCudaTest, BatchesAgreeBitForBit) {
   const auto affinity = bytes_of(whole.affinity);
   const auto gate = bytes_of(whole.gate);
   const auto index = bytes_of(whole.index);
-  for (const int64_t count : {1, 7, 64, 299}) {
+  for (const int64_t count : {1, 7, 64, 300, 700, 1099}) {
     const Result part = results(count, experts, rule.top_k, Device::cuda);
     router_forward(cuda_, arguments(rule, x.device.rows(1, 1 + count), centroids.device, {}, part));
     const auto same = [&](const TensorView& view, const std::vector<unsigned char>& all) {

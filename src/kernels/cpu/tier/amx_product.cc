@@ -114,8 +114,7 @@ void multiply_chunk(const ProductBlock& args, const Chunk& chunk) {
   const int64_t row_tiles = chunk.tile_rows / kTileRows;
   const Streams streams = streams_of(args, chunk);
   float* second = acc + streams.steps * tile_size;
-  std::memset(acc, 0,
-              static_cast<size_t>((streams.steps + streams.second) * tile_size) * sizeof(float));
+  start_chunk(args, chunk, streams, acc);
   const int64_t k_step = kProductOperandFloats * 4 / (chunk.tile_rows * 2) / kTileK * kTileK;
   for (int64_t k = 0; k < args.k; k += k_step) {
     const int64_t count = smaller(k_step, args.k - k);

@@ -97,6 +97,23 @@ inline void store_float(const ProductBlock& args, int64_t place, int64_t column,
   store_first(out, value, columns);
 }
 
+// Accumulators before the first k: zero, or the sums that the chains continue.
+inline void start_chunk(const ProductBlock& args, const Chunk& chunk, const Streams& streams,
+                        float* acc) {
+  const int64_t tile_size = chunk.tile_rows * 16;
+  std::memset(acc, 0,
+              static_cast<size_t>((streams.steps + streams.second) * tile_size) * sizeof(float));
+  if (args.start == nullptr) return;
+  for (int64_t panel = 0; panel < chunk.panels; ++panel) {
+    float* tile = acc + panel * tile_size;  // the second stream follows the first
+    for_each_lane_block(
+        args, chunk, panel, [&](int64_t r, int64_t place, int64_t, int64_t columns) {
+          const float* from = args.start + place;
+          store(tile + r * 16, columns == 16 ? load(from) : load_first(from, columns));
+        });
+  }
+}
+
 // acc: [panels of stream 0][tile_rows][16], then stream 1.
 inline void finish_chunk(const ProductBlock& args, const Chunk& chunk, const Streams& streams,
                          const float* acc) {

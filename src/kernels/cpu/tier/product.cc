@@ -19,8 +19,7 @@ void multiply_chunk(const ProductBlock& args, const Chunk& chunk) {
   const int64_t tile_size = chunk.tile_rows * 16;
   const Streams streams = streams_of(args, chunk);
   float* second = acc + streams.steps * tile_size;
-  std::memset(acc, 0,
-              static_cast<size_t>((streams.steps + streams.second) * tile_size) * sizeof(float));
+  start_chunk(args, chunk, streams, acc);
   // Whole segments, so that no chain is cut.
   const int64_t affordable = kProductOperandFloats / chunk.rows / kSegment * kSegment;
   const int64_t k_step = padded_to_block(args.k) <= affordable ? args.k : affordable;

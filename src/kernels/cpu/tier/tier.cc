@@ -16,6 +16,14 @@ constinit const cpu::Tier kTier{
     .softmax = softmax,
     .sigmoid = sigmoid,
     .max_and_sum = max_and_sum,
+    .gather_panels = gather_panels,
+    .gather_transposed = gather_transposed,
+    .swiglu_backward = swiglu_backward,
+    .rms_norm_backward = rms_norm_backward,
+    .rms_norm_weight = rms_norm_weight,
+    .cross_entropy = cross_entropy,
+    .adamw = adamw,
+    .sum_of_squares = sum_of_squares,
 };
 
 }  // namespace dsmoe::kernels::DSMOE_TIER
