@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/progress.h"
 #include "command.h"
 #include "data/batches.h"
 #include "data/split.h"
@@ -18,6 +17,7 @@
 #include "train/run.h"
 #include "train/sources.h"
 #include "train_data.h"
+#include "train_display.h"
 
 namespace dsmoe::app {
 namespace {
@@ -93,38 +93,6 @@ std::unique_ptr<tensor::TensorSource> initial_weights(const TrainOptions& option
   return std::make_unique<train::FolderTensors>(std::move(folder));
 }
 
-// The bar, and what it says after the figures.
-class Display {
- public:
-  train::RunHooks hooks(int64_t total) {
-    return {.should_stop = [] { return InterruptScope::flag().load(); },
-            .on_step = [this](const train::StepMetrics& metrics,
-                              const train::StepResult& result) { show(metrics, result); },
-            .on_start =
-                [this, total](int64_t done) {
-                  progress_ = std::make_unique<Progress>(ProgressOptions{
-                      .label = "train", .total = total, .already_done = done, .unit = "steps"});
-                },
-            .on_saved = [](const fs::path& path) { log_debug("saved {}", path.string()); }};
-  }
-  void finish() {
-    if (progress_) progress_->finish();
-  }
-
- private:
-  void show(const train::StepMetrics& metrics, const train::StepResult& result) {
-    if (metrics.validation_loss)
-      validation_ = fmt::format(", valid {:.4f}", *metrics.validation_loss);
-    const double speed = static_cast<double>(result.tokens) / metrics.seconds;
-    progress_->update(metrics.step,
-                      fmt::format("loss {:.4f}{}, {} tokens/s", result.language, validation_,
-                                  with_commas(static_cast<int64_t>(speed))));
-  }
-
-  std::unique_ptr<Progress> progress_;
-  std::string validation_;
-};
-
 void print_outcome(const TrainOptions& options, const train::RunOutcome& outcome) {
   const std::string folder = outcome.checkpoint.string();
   if (options.common.json) {
@@ -174,7 +142,7 @@ int run_train(TrainOptions options) {
            with_commas(run.config.num_active_parameters()), run.schedule.total_steps, run.batch,
            run.seq);
   const std::unique_ptr<tensor::TensorSource> initial = initial_weights(options);
-  Display display;
+  TrainDisplay display;
   const train::RunOutcome outcome = train::run_training(
       engine.context(), run, {.lock = lock, .initial = *initial, .split = split},
       display.hooks(run.schedule.total_steps));

@@ -114,11 +114,10 @@ TrainTokenizer prepare_tokenizer(const TokenizerRequest& request, const model::M
   return {.tokenizer = std::move(tokenizer), .files = std::move(files), .chat_template = *own};
 }
 
-data::BuiltCorpus prepare_corpus(const CorpusRequest& request, const TrainTokenizer& tokenizer,
-                                 const model::ModelConfig& config) {
-  const auto encode = [&](std::string_view text, text::ParseSpecial special) {
-    return tokenizer.tokenizer.encode(
-        text, {.add_special = text::AddSpecial::no, .parse_special = special});
+data::Encoder encoder_of(const TrainTokenizer& tokenizer, const model::ModelConfig& config) {
+  const auto encode = [&tokens = tokenizer.tokenizer](std::string_view text,
+                                                      text::ParseSpecial special) {
+    return tokens.encode(text, {.add_special = text::AddSpecial::no, .parse_special = special});
   };
   data::Encoder encoder{
       .encode = [=](std::string_view text) { return encode(text, text::ParseSpecial::no); },
@@ -128,7 +127,12 @@ data::BuiltCorpus prepare_corpus(const CorpusRequest& request, const TrainTokeni
       .eos = eos_of(config),
       .hash = data::content_hash(tokenizer.files.at("tokenizer.json"))};
   if (config.bos_token_id) encoder.bos = static_cast<int32_t>(*config.bos_token_id);
+  return encoder;
+}
 
+data::BuiltCorpus prepare_corpus(const CorpusRequest& request, const TrainTokenizer& tokenizer,
+                                 const model::ModelConfig& config) {
+  const data::Encoder encoder = encoder_of(tokenizer, config);
   text::ChatInput chat;
   chat.eos_token = token_text(tokenizer.tokenizer, encoder.eos);
   if (encoder.bos) chat.bos_token = token_text(tokenizer.tokenizer, *encoder.bos);

@@ -33,6 +33,9 @@ struct TokenizerRequest {
 TrainTokenizer prepare_tokenizer(const TokenizerRequest& request, const model::ModelConfig& config,
                                  ThreadPool& pool);
 
+// `tokenizer` must outlive it.
+data::Encoder encoder_of(const TrainTokenizer& tokenizer, const model::ModelConfig& config);
+
 struct CorpusRequest {
   std::vector<std::string> data;
   std::filesystem::path cache;

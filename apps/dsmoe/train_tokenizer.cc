@@ -72,23 +72,29 @@ int32_t eos_of(const model::ModelConfig& config) {
 
 void train_tokenizer(const NewTokenizer& request, const model::ModelConfig& config,
                      ThreadPool& pool) {
+  log_info("no --tokenizer: training one of {} tokens on the data", config.vocab_size);
+  train_tokenizer(request.run, config,
+                  [&](text::WordCounts& counts) { count_words(request, counts, pool); });
+}
+
+void train_tokenizer(const std::filesystem::path& run, const model::ModelConfig& config,
+                     FunctionRef<void(text::WordCounts&)> count) {
   text::BpeTrainOptions options{.vocab_size = static_cast<int32_t>(config.vocab_size),
                                 .special = special_tokens(config)};
   text::check_train_options(options);
-  log_info("no --tokenizer: training one of {} tokens on the data", config.vocab_size);
   std::vector<std::string> delimiters = options.special.contents();
   delimiters.emplace_back(data::kEndOfText);
   text::WordCounts counts(delimiters);
-  count_words(request, counts, pool);
+  count(counts);
   Progress progress({.label = "merge", .total = config.vocab_size, .unit = "tokens"});
   options.on_progress = [&](int64_t done, int64_t) { progress.update(done); };
   const text::TrainedBpe trained = text::train_bpe(counts, options);
   progress.finish();
-  store::atomic_write_file(request.run / "tokenizer_config.json",
+  store::atomic_write_file(run / "tokenizer_config.json",
                            text::to_tokenizer_config_json(
                                trained, static_cast<int32_t>(config.max_position_embeddings)));
   // Last: whoever finds it finds both.
-  store::atomic_write_file(request.run / "tokenizer.json", text::to_tokenizer_json(trained));
+  store::atomic_write_file(run / "tokenizer.json", text::to_tokenizer_json(trained));
 }
 
 }  // namespace dsmoe::app

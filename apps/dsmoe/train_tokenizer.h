@@ -5,8 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "base/thread_pool.h"
 #include "model/config.h"
+#include "text/word_counts.h"
 
 namespace dsmoe::app {
 
@@ -20,5 +22,9 @@ struct NewTokenizer {
 };
 void train_tokenizer(const NewTokenizer& request, const model::ModelConfig& config,
                      ThreadPool& pool);
+
+// The same of whatever text `count` adds.
+void train_tokenizer(const std::filesystem::path& run, const model::ModelConfig& config,
+                     FunctionRef<void(text::WordCounts&)> count);
 
 }  // namespace dsmoe::app
