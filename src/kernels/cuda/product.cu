@@ -101,7 +101,8 @@ ProductFamily describe(const ProductGroup& group, Epilogue epilogue, int variant
   return family;
 }
 
-// By the rows an expert gets on average, in the family whose weights are most; the others' tiles fit any variant.
+// By the rows an expert gets on average, in the family whose weights are most; the others' tiles fit any variant. Borders as
+// measured on an H200 (docs/performance.md).
 int choose_variant(const Product& product) {
   if (forced_variant >= 0) return forced_variant;
   int64_t most_weights = -1;
@@ -115,16 +116,16 @@ int choose_variant(const Product& product) {
       rows_per_expert = static_cast<double>(group.out.dim(0)) / static_cast<double>(group.weight.count);
     }
   }
-  if (most_rows <= 8 && rows_per_expert <= 8) return 0;
-  if (rows_per_expert <= 12) return 3;
-  if (rows_per_expert <= 112) return product.epilogue == Epilogue::swiglu ? 5 : 4;
-  return product.epilogue == Epilogue::swiglu && rows_per_expert > 220 ? 5 : 6;
+  const bool swiglu = product.epilogue == Epilogue::swiglu;
+  if (most_rows <= 4) return kRows8;
+  if (rows_per_expert <= 12) return kRows64;
+  if (rows_per_expert <= 112) return swiglu ? kRows128Wide : kRows128;
+  return swiglu && rows_per_expert > 220 ? kRows128Wide : kRows256;
 }
 
 using LaunchVariant = void (*)(const Context&, const VariantLaunch&, const ProductParameters&);
-constexpr LaunchVariant launch_variant_table[] = {
-    launch_variant<Rows8>,   launch_variant<Rows8Deep>,   launch_variant<Rows32>, launch_variant<Rows64>,
-    launch_variant<Rows128>, launch_variant<Rows128Wide>, launch_variant<Rows256>};
+constexpr LaunchVariant launch_variant_table[] = {launch_variant<Rows8>, launch_variant<Rows64>, launch_variant<Rows128>,
+                                                  launch_variant<Rows128Wide>, launch_variant<Rows256>};
 static_assert(std::size(launch_variant_table) == std::size(kVariantRows));
 
 }  // namespace

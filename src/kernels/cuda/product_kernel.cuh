@@ -110,6 +110,16 @@ __device__ Tile locate_tile(const ProductParameters& p, const TileList& list, in
   return tile;
 }
 
+// One read: the slot may be filled anew once the reader has released a stage of the tile.
+__device__ inline Tile read_tile(const Tile* slot) {
+  Tile tile{};
+  asm volatile("ld.shared.v4.s32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(tile.family), "=r"(tile.expert), "=r"(tile.first_row), "=r"(tile.num_rows)
+               : "r"(shared_address(slot)));
+  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(tile.first_weight) : "r"(shared_address(slot) + 16));
+  return tile;
+}
+
 struct Ring {
   int stage = 0;
   uint32_t parity = 0;
@@ -194,6 +204,7 @@ struct ContiguousProducer {
     int start = 0;
     const Tile tile = locate_tile<V>(p, shared.list, idx, start);
     if (tile.family < 0) return;
+    shared.tiles[0] = tile;
     const ProductFamily& family = p.family[tile.family];
     ahead = min(V::kStages, steps_of(family));
     for (int step = 0; step < ahead; ++step) load_stage_weights(family, tile, step, step);
@@ -204,7 +215,7 @@ struct ContiguousProducer {
     while (true) {
       const Tile tile = locate_tile<V>(p, shared.list, idx, group);
       barrier_wait(shared.empty + 8 * ring.stage, ring.parity);
-      shared.tiles[slot] = tile;
+      if (ahead == 0) shared.tiles[slot] = tile;
       slot = slot + 1 == V::kRing ? 0 : slot + 1;
       if (tile.family < 0) {
         let_next_kernel_start();
@@ -253,7 +264,7 @@ __device__ void produce_gathered(const ProductParameters& p, const SharedLayout<
       if (found.family >= 0) idx = gridDim.x + atomicAdd(p.counters, 1);
     }
     named_sync(1, 128);
-    next = shared.tiles[slot];
+    next = read_tile(shared.tiles + slot);
     slot = slot + 1 == V::kRing ? 0 : slot + 1;
     if (next.family < 0) return;
     const ProductFamily& family = p.family[next.family];
@@ -492,7 +503,7 @@ __device__ void consume(const ProductParameters& p, const SharedLayout<V>& share
   const uint32_t staging = shared.staging + consumer * V::kStaging;
   while (true) {
     barrier_wait(shared.full + 8 * ring.stage, ring.parity);
-    const Tile tile = shared.tiles[slot];
+    const Tile tile = read_tile(shared.tiles + slot);
     slot = slot + 1 == V::kRing ? 0 : slot + 1;
     if (tile.family < 0) return;
     const ProductFamily& family = p.family[tile.family];

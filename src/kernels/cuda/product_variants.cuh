@@ -6,17 +6,18 @@
 
 namespace dsmoe::kernels::cuda {
 
-// Up to some 64 rows per expert the weights' way through memory is the time: 64 to 96 KiB of them in flight on each
-// multiprocessor. Beyond that, 128 x 256 keeps shared-memory reads (80 bytes a cycle) below the limit (128).
+// Template arguments: weight rows and x rows of a tile, blocks of 64 k in a stage, stages, consumer warpgroups, blocks to a
+// multiprocessor. Up to some 64 rows per expert the weights' way through memory is the time: 64 KiB and more of them are in flight
+// on each multiprocessor. Beyond that, 128 x 256 keeps shared-memory reads (80 bytes a cycle) below the limit (128), and
+// 256 x 128 halves the rows to gather.
 using Rows8 = Variant<64, 8, 2, 5, 1, 2>;
-using Rows8Deep = Variant<64, 8, 4, 5, 1, 1>;
-using Rows32 = Variant<64, 32, 4, 4, 1, 1>;
 using Rows64 = Variant<128, 64, 1, 8, 2, 1>;
 using Rows128 = Variant<128, 128, 1, 6, 2, 1>;
 using Rows128Wide = Variant<256, 128, 1, 4, 2, 1>;
 using Rows256 = Variant<128, 256, 1, 4, 2, 1>;
-constexpr int kVariantRows[] = {8, 8, 32, 64, 128, 128, 256};
-constexpr int kVariantWeights[] = {64, 64, 64, 128, 128, 256, 128};
+enum VariantName : int { kRows8, kRows64, kRows128, kRows128Wide, kRows256 };
+constexpr int kVariantRows[] = {8, 64, 128, 128, 256};
+constexpr int kVariantWeights[] = {64, 128, 128, 256, 128};
 
 template <class V, Epilogue kEpilogue, bool kGathered>
 void launch_one(const Context& context, const ProductParameters& parameters) {
@@ -41,9 +42,7 @@ void launch_variant(const Context& context, const VariantLaunch& how, const Prod
 }
 
 extern template void launch_variant<Rows8>(const Context&, const VariantLaunch&, const ProductParameters&);
-extern template void launch_variant<Rows8Deep>(const Context&, const VariantLaunch&, const ProductParameters&);
 extern template void launch_variant<Rows128Wide>(const Context&, const VariantLaunch&, const ProductParameters&);
-extern template void launch_variant<Rows32>(const Context&, const VariantLaunch&, const ProductParameters&);
 extern template void launch_variant<Rows64>(const Context&, const VariantLaunch&, const ProductParameters&);
 extern template void launch_variant<Rows128>(const Context&, const VariantLaunch&, const ProductParameters&);
 extern template void launch_variant<Rows256>(const Context&, const VariantLaunch&, const ProductParameters&);

@@ -75,11 +75,14 @@ __device__ void load_centroid(float (&v)[8], const float* row, int k, int size) 
   for (int i = 0; i < 8; ++i) v[i] = k + i < size ? row[k + i] : 0.0f;
 }
 
-// A pair of fp32 values as three pairs of bf16 whose sum is exact.
-__device__ void split(float a, float b, uint32_t& high, uint32_t& middle, uint32_t& low) {
-  high = pack_bf16(a, b);
+// A pair of fp32 values as three pairs of bf16 whose sum is exact: first the high parts and what they leave, then the others.
+__device__ uint32_t split_high(float& a, float& b) {
+  const uint32_t high = pack_bf16(a, b);
   a -= __uint_as_float(high << 16);
   b -= __uint_as_float(high & 0xffff0000u);
+  return high;
+}
+__device__ void split_rest(float a, float b, uint32_t& middle, uint32_t& low) {
   middle = pack_bf16(a, b);
   low = pack_bf16(a - __uint_as_float(middle << 16), b - __uint_as_float(middle & 0xffff0000u));
 }
@@ -102,22 +105,37 @@ struct SegmentCentroids {
   }
 };
 
-// 32 k: two steps of three chains each.
+// 32 k: two steps of three chains each. Where all centroids are bf16 numbers, as most checkpoints store them, middle and low
+// parts are zero and their steps would add zeros: they are left out.
 template <int kTiles>
 __device__ void add_block(float (&sum)[3][kTiles][4], const float (&c)[2][8], const uint32_t (&v)[kTiles][4]) {
 #pragma unroll
   for (int step = 0; step < 2; ++step) {
-    uint32_t a[3][4];
+    uint32_t high[4];
+    float rest[4][2];
+    bool exact = true;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float* pair = c[i % 2] + 4 * step + 2 * (i / 2);
-      split(pair[0], pair[1], a[0][i], a[1][i], a[2][i]);
+      rest[i][0] = c[i % 2][4 * step + 2 * (i / 2)];
+      rest[i][1] = c[i % 2][4 * step + 2 * (i / 2) + 1];
+      high[i] = split_high(rest[i][0], rest[i][1]);
+      exact = exact && rest[i][0] == 0 && rest[i][1] == 0;
     }
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
       const uint32_t b[2] = {v[t][2 * step], v[t][2 * step + 1]};
+      mma_16x8x16(sum[0][t], high, b);
+    }
+    if (__all_sync(~0u, exact)) continue;
+    uint32_t middle[4];
+    uint32_t low[4];
 #pragma unroll
-      for (int part = 0; part < 3; ++part) mma_16x8x16(sum[part][t], a[part], b);
+    for (int i = 0; i < 4; ++i) split_rest(rest[i][0], rest[i][1], middle[i], low[i]);
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      const uint32_t b[2] = {v[t][2 * step], v[t][2 * step + 1]};
+      mma_16x8x16(sum[1][t], middle, b);
+      mma_16x8x16(sum[2][t], low, b);
     }
   }
 }
