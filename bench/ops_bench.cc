@@ -1,8 +1,9 @@
-// Products of the DeepSeek-MoE-16B shape, bf16: time, GB/s of weights, GFLOP/s, beside what the machine can do.
-// ops_bench [threads] [tier]
+// Products of the DeepSeek-MoE-16B shape, bf16: time, GB/s of weights, GFLOP/s, beside what the
+// machine can do. ops_bench [threads] [tier]
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <set>
@@ -35,7 +36,8 @@ void fill_bf16(void* data, int64_t count, uint64_t seed) {
 }
 
 WeightStack make_weights(tensor::Arena& arena, int64_t count, int64_t n, int64_t k) {
-  WeightStack stack{.dtype = DType::BF16, .layout = WeightLayout::panels, .count = count, .n = n, .k = k};
+  WeightStack stack{
+      .dtype = DType::BF16, .layout = WeightLayout::panels, .count = count, .n = n, .k = k};
   stack.data = arena.bytes("weights", stack.num_bytes());
   fill_bf16(stack.data, count * stack.matrix_elements(), static_cast<uint64_t>(n + k));
   return stack;
@@ -49,7 +51,8 @@ TensorView make_rows(tensor::Arena& arena, int64_t rows, int64_t size) {
 
 // Calls f(i) for about a second; prints the median.
 template <class F>
-void report(const Context& context, const std::string& name, int64_t rows, double bytes, double flops, const Limits& limits, F&& f) {
+void report(const Context& context, const std::string& name, int64_t rows, double bytes,
+            double flops, const Limits& limits, F&& f) {
   std::vector<double> seconds;
   f(0);
   const double end = now(*context.pool) + 1.0;
@@ -60,12 +63,14 @@ void report(const Context& context, const std::string& name, int64_t rows, doubl
   }
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];
-  fmt::print("{:<22} {:>5} {:>10.3f} ms {:>8.1f} GB/s {:>4.0f} % {:>9.1f} GFLOP/s {:>4.0f} %\n", name, rows,
-             median * 1e3, bytes / median / 1e9, 100 * bytes / median / limits.bandwidth, flops / median / 1e9,
+  fmt::print("{:<22} {:>5} {:>10.3f} ms {:>8.1f} GB/s {:>4.0f} % {:>9.1f} GFLOP/s {:>4.0f} %\n",
+             name, rows, median * 1e3, bytes / median / 1e9,
+             100 * bytes / median / limits.bandwidth, flops / median / 1e9,
              100 * flops / median / limits.flops);
 }
 
-void bench_matmul(const Context& context, const Limits& limits, const char* name, int64_t n, int64_t k) {
+void bench_matmul(const Context& context, const Limits& limits, const char* name, int64_t n,
+                  int64_t k) {
   tensor::Arena arena("bench");
   // Copies enough that a call finds none of its weights in the cache.
   const int64_t copies = std::max<int64_t>(1, (int64_t{256} << 20) / (n * k * 2));
@@ -74,9 +79,12 @@ void bench_matmul(const Context& context, const Limits& limits, const char* name
   for (const int64_t rows : {1, 8, 64, 512}) {
     const TensorView x = make_rows(arena, rows, k);
     const TensorView out = arena.tensor("out", DType::F32, {rows, n});
-    report(context, name, rows, static_cast<double>(n * k * 2), 2.0 * static_cast<double>(n * k * rows), limits, [&](int i) {
-      matmul_forward(context, {.x = x, .weight = weights[static_cast<std::size_t>(i % copies)], .out = out});
-    });
+    report(context, name, rows, static_cast<double>(n * k * 2),
+           2.0 * static_cast<double>(n * k * rows), limits, [&](int i) {
+             matmul_forward(
+                 context,
+                 {.x = x, .weight = weights[static_cast<std::size_t>(i % copies)], .out = out});
+           });
   }
 }
 
@@ -100,7 +108,8 @@ void bench_experts(const Context& context, const Limits& limits) {
       for (int64_t t = 0; t < tokens; ++t) {
         std::set<int32_t> chosen;
         for (uint64_t draw = 0; chosen.size() < kTopK; ++draw) {
-          chosen.insert(static_cast<int32_t>(rng.below(static_cast<uint64_t>(t) * 64 + draw, kExperts)));
+          chosen.insert(
+              static_cast<int32_t>(rng.below(static_cast<uint64_t>(t) * 64 + draw, kExperts)));
         }
         std::copy(chosen.begin(), chosen.end(), index.as<int32_t>() + t * kTopK);
         if (choice == 0) used.insert(chosen.begin(), chosen.end());
@@ -125,7 +134,8 @@ void bench_experts(const Context& context, const Limits& limits) {
     const double read = 2 * matrix * (static_cast<double>(used.size()) + kShared);
     const double flops = 2 * matrix * static_cast<double>(tokens * (kTopK + kShared));
     report(context, "experts up", tokens, 2 * read, 2 * flops, limits, [&](int i) {
-      experts_up_forward(context, {.x = x, .families = choices[static_cast<std::size_t>(i % kChoices)]});
+      experts_up_forward(context,
+                         {.x = x, .families = choices[static_cast<std::size_t>(i % kChoices)]});
     });
     report(context, "experts down", tokens, read, flops, limits, [&](int i) {
       experts_down_forward(context, {.families = choices[static_cast<std::size_t>(i % kChoices)]});
@@ -136,7 +146,10 @@ void bench_experts(const Context& context, const Limits& limits) {
 void bench_attention(const Context& context, const Limits& limits) {
   constexpr int64_t kHeads = 16, kDim = 128, kKeys = 2048;
   tensor::Arena arena("bench");
-  KvPages kv{.dtype = DType::BF16, .num_pages = kKeys / kKeyBlock, .num_kv_heads = kHeads, .head_dim = kDim};
+  KvPages kv{.dtype = DType::BF16,
+             .num_pages = kKeys / kKeyBlock,
+             .num_kv_heads = kHeads,
+             .head_dim = kDim};
   kv.keys = arena.bytes("kv", kv.num_bytes());
   kv.values = static_cast<char*>(kv.keys) + kv.num_bytes() / 2;
   fill_bf16(kv.keys, static_cast<int64_t>(kv.num_bytes()) / 2, 5);
@@ -147,7 +160,8 @@ void bench_attention(const Context& context, const Limits& limits) {
     q.shape = {queries, kHeads, kDim};
     const TensorView out = arena.tensor("out", DType::BF16, q.shape);
     const TensorView position = arena.tensor("position", DType::I32, {queries});
-    for (int64_t t = 0; t < queries; ++t) position.as<int32_t>()[t] = static_cast<int32_t>(kKeys - queries + t);
+    for (int64_t t = 0; t < queries; ++t)
+      position.as<int32_t>()[t] = static_cast<int32_t>(kKeys - queries + t);
     const TensorView starts = arena.tensor("starts", DType::I32, {2});
     starts.as<int32_t>()[1] = static_cast<int32_t>(queries);
     report(context, "attention 2048 keys", queries, static_cast<double>(kv.num_bytes()),
@@ -172,13 +186,14 @@ void bench_pack(const Context& context, const Limits& limits) {
 }
 
 int run(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   ThreadPool pool(argc > 1 ? std::atoi(argv[1]) : 0);
   if (argc > 2) setenv("DSMOE_ISA", argv[2], 1);
   const KernelTable& table = select_cpu_table();
   const Context context{.table = &table, .pool = &pool};
   const Limits limits{read_bandwidth(pool), fma_peak(pool)};
-  fmt::print("tier {}, {} threads: reads {:.1f} GB/s, FMA {:.0f} GFLOP/s\n", table.name, pool.num_threads(),
-             limits.bandwidth / 1e9, limits.flops / 1e9);
+  fmt::print("tier {}, {} threads: reads {:.1f} GB/s, FMA {:.0f} GFLOP/s\n", table.name,
+             pool.num_threads(), limits.bandwidth / 1e9, limits.flops / 1e9);
   bench_matmul(context, limits, "qkv 6144 x 2048", 6144, 2048);
   bench_matmul(context, limits, "o 2048 x 2048", 2048, 2048);
   bench_matmul(context, limits, "down 2048 x 10944", 2048, 10944);

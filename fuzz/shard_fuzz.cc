@@ -1,7 +1,7 @@
 // Fuzz target: any bytes as a token shard, checksums made right, give a readable shard or an Error.
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "base/error.h"
@@ -57,8 +57,8 @@ void read_everything(std::span<const std::byte> bytes) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  std::vector<std::byte> bytes(size);
-  std::memcpy(bytes.data(), data, size);
+  const auto given = std::as_bytes(std::span(data, size));
+  std::vector<std::byte> bytes(given.begin(), given.end());
   read_everything(bytes);
   if (bytes.size() < sizeof(ShardHeader)) return 0;
   seal(bytes);

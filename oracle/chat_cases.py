@@ -487,6 +487,7 @@ range is defined
 raise_exception is defined
 namespace is callable
 n is callable
+missing is callable
 d.get is defined
 s is string and s
 n is defined or false
@@ -565,7 +566,11 @@ xs | unique | list
 xs | sum
 'a' | e
 joiner(',')
-lipsum()
+none | selectattr('role') | list
+0 | map('upper') | list
+5 | select | list
+s.replace('o', '0', none)
+s | replace('o', '0', none)
 """.strip("\n")
 
 
@@ -608,6 +613,9 @@ STATEMENTS = [
     "{% for x in range(10) %}{% if x == 3 %}{% continue %}{% endif %}{% if x == 6 %}{% break %}{% endif %}{{ x }}{% endfor %}",
     "{% for x in xs %}{% for y in xs %}{% break %}{% endfor %}{{ x }}{% endfor %}",
     "{% for x in xs %}{% for y in ys %}{% else %}{% break %}{% endfor %}{{ x }}{% endfor %}",
+    "{% for x in xs %}{% break %}{% else %}no turn reached its end{% endfor %}",
+    "{% for x in xs %}{% if loop.last %}{% continue %}{% endif %}{{ x }}{% else %}none{% endfor %}",
+    "{% for x in xs %}{% continue %}{% else %}no turn reached its end{% endfor %}",
     "{% set i = 1 %}{% for x in xs %}{% set i = i + x %}{{ i }},{% endfor %}{{ i }}",
     "{% set ns = namespace(i=1) %}{% for x in xs %}{% set ns.i = ns.i + x %}{{ ns.i }},{% endfor %}{{ ns.i }}",
     "{% for x in xs %}{{ y is defined }}{% set y = 1 %}{{ y }}{% endfor %}{{ y is defined }}",

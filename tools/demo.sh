@@ -1,5 +1,6 @@
 #!/bin/sh
-# The demo behind `make demo`: a small random model, what it is, what it computes, where tokens go.
+# The demo behind `make demo`: trains a small model on the built-in corpus, then shows and asks it.
+# DEMO_STEPS=200 is sooner done and learns less; DEMO_OUT names the folder.
 set -eu
 cd "$(dirname "$0")/.."
 dsmoe=${DSMOE:-build/dsmoe}
@@ -8,15 +9,21 @@ out=${DEMO_OUT:-demo-out}
 
 show() {
   printf '\n$ dsmoe'
-  printf ' %s' "$@"
+  for word in "$@"; do
+    case $word in *[!A-Za-z0-9_./-]*) printf ' "%s"' "$word" ;; *) printf ' %s' "$word" ;; esac
+  done
   printf '\n'
   "$dsmoe" "$@"
 }
 
-rm -rf "$out/model"
-mkdir -p "$out"
-show demo -o "$out/model"
-show info "$out/model"
-show logits "$out/model" --tokens 5,17,42,300,5
-show generate "$out/model" --tokens 5,17,42 --max-tokens 12 --seed 1 --show-experts
-printf '\nThe model is in %s. Its weights are random: it shows the machine, not a language.\n' "$out/model"
+# A finished or stopped run of an earlier demo goes on: the second time only the figures are made again.
+if [ -n "${DEMO_STEPS:-}" ]; then
+  show demo -o "$out" --resume --steps "$DEMO_STEPS"
+else
+  show demo -o "$out" --resume
+fi
+model=$(ls -d "$out"/step-* | tail -n 1)
+show info "$model"
+show generate "$model" -p "Add 27 + 45:" --temperature 0 --max-tokens 60
+show generate "$model" -p "Once upon a time" --max-tokens 30 --seed 1 --show-experts
+printf '\nThe model is in %s.\n' "$model"

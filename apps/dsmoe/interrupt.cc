@@ -7,7 +7,12 @@ namespace {
 std::atomic<bool> interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler may store to it");
 
-void on_signal(int) { interrupted.store(true, std::memory_order_relaxed); }
+std::atomic<int> last_signal{0};
+
+void on_signal(int number) {
+  last_signal.store(number, std::memory_order_relaxed);
+  interrupted.store(true, std::memory_order_relaxed);
+}
 
 void arm() {
   struct sigaction action {};
@@ -32,6 +37,8 @@ InterruptScope::~InterruptScope() {
 }
 
 const std::atomic<bool>& InterruptScope::flag() { return interrupted; }
+
+int InterruptScope::signal_number() { return last_signal.load(std::memory_order_relaxed); }
 
 void InterruptScope::clear() {
   interrupted.store(false, std::memory_order_relaxed);

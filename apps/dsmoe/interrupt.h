@@ -17,7 +17,8 @@ class InterruptScope {
   InterruptScope& operator=(const InterruptScope&) = delete;
 
   static const std::atomic<bool>& flag();
-  static void clear();  // re-arms: the next signal raises the flag again
+  static int signal_number();  // of the last one; 0: none yet
+  static void clear();         // re-arms: the next signal raises the flag again
 
  private:
   struct sigaction previous_int_, previous_term_;

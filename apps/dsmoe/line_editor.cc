@@ -5,10 +5,10 @@
 #include <poll.h>
 #include <termios.h>
 #include <unistd.h>
-#include <clocale>
-#include <cwchar>
 
 #include <cerrno>
+#include <clocale>
+#include <cwchar>
 
 #include "base/error.h"
 #include "expert_table.h"

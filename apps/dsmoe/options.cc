@@ -2,6 +2,7 @@
 #include "options.h"
 
 #include "base/log.h"
+#include "kernels/cuda/cuda_table.h"
 #include "kernels/table.h"
 
 namespace dsmoe::app {
@@ -9,13 +10,11 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 
-const kernels::KernelTable& table_of(const CommonOptions& options) {
+kernels::Context context_of(const CommonOptions& options, ThreadPool& pool) {
   if (options.device == "cuda") {
-    fail(ErrorKind::usage,
-         "--device cuda: this dsmoe was built without CUDA; build with -DDSMOE_CUDA=ON where nvcc "
-         "is installed, or use --device cpu");
+    return {.table = &kernels::cuda_table(), .pool = &pool, .stream = kernels::make_cuda_stream()};
   }
-  return kernels::select_cpu_table();
+  return {.table = &kernels::select_cpu_table(), .pool = &pool};
 }
 
 }  // namespace
@@ -49,7 +48,11 @@ void add_run_flags(CLI::App& command, CommonOptions& options) {
 }
 
 Engine::Engine(const CommonOptions& options)
-    : pool_(options.threads), context_{.table = &table_of(options), .pool = &pool_} {}
+    : pool_(options.threads), context_(context_of(options, pool_)) {}
+
+Engine::~Engine() {
+  if (context_.stream != nullptr) kernels::release_cuda_stream(context_.stream);
+}
 
 std::unique_ptr<model::Model> Engine::load(const CommonOptions& options) const {
   infer::LoadOptions load{.context = options.context};

@@ -29,6 +29,9 @@ void add_run_flags(CLI::App& command,
 class Engine {
  public:
   explicit Engine(const CommonOptions& options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
   const kernels::Context& context() const { return context_; }
   ThreadPool& pool() { return pool_; }

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <vector>
-
 #include "data/batches.h"
 #include "data/test_support.h"
 #include "data/trigram.h"
@@ -41,22 +39,7 @@ TEST(DemoTokens, TheFloorIsWellBelowATrigramModel) {
   const DemoTokens training = encode_demo(demo, {.count = 4000}, byte_encoder());
   const DemoTokens valid =
       encode_demo(demo, {.first = kDemoValidation, .count = 500}, byte_encoder());
-  TrigramModel trigram(training.corpus.vocab_size());
-  std::vector<std::vector<int32_t>> held_out;
-  for (int64_t d = 0; d < training.corpus.num_documents(); ++d) {
-    if (d % 10 == 0) {
-      held_out.push_back(tokens_of(training.corpus, d));
-    } else {
-      trigram.add(tokens_of(training.corpus, d));
-    }
-  }
-  trigram.tune(held_out);
-  TrigramModel::Score score;
-  for (int64_t d = 0; d < valid.corpus.num_documents(); ++d) {
-    const auto one = trigram.score(tokens_of(valid.corpus, d));
-    score.nats += one.nats;
-    score.num_tokens += one.num_tokens;
-  }
+  const TrigramModel::Score score = data::score(fit_trigram(training.corpus), valid.corpus);
   EXPECT_EQ(score.num_tokens, valid.num_targets);
   EXPECT_GT(valid.floor(), 0.05);
   EXPECT_GT(score.nats_per_token(), 3 * valid.floor());

@@ -9,7 +9,7 @@
 namespace dsmoe::data {
 namespace {
 
-constexpr size_t kReadBytes = 256 * 1024;
+constexpr size_t kReadBytes = 64 * 1024;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 
 // Length of the well-formed sequence at text[at] (table 3-7 of the Unicode standard), 0 if none.

@@ -69,4 +69,10 @@ void MemoryCorpus::copy_counted(int64_t document, int64_t begin, std::span<uint8
   std::copy_n(found.counted.begin() + begin, out.size(), out.begin());
 }
 
+std::vector<int32_t> all_tokens(const TokenCorpus& corpus, int64_t document) {
+  std::vector<int32_t> tokens(static_cast<size_t>(corpus.length(document)));
+  corpus.copy_tokens(document, 0, tokens);
+  return tokens;
+}
+
 }  // namespace dsmoe::data

@@ -31,6 +31,9 @@ class TokenCorpus {
   virtual void copy_counted(int64_t document, int64_t begin, std::span<uint8_t> out) const = 0;
 };
 
+// Every token of one document.
+std::vector<int32_t> all_tokens(const TokenCorpus& corpus, int64_t document);
+
 // A document ready to be stored. `counted` is empty when every token counts.
 struct TokenDocument {
   std::vector<int32_t> tokens;

@@ -137,4 +137,29 @@ TrigramModel::Score TrigramModel::score(std::span<const std::vector<int32_t>> do
   return sum;
 }
 
+TrigramModel fit_trigram(const TokenCorpus& corpus) {
+  TrigramModel trigram(corpus.vocab_size());
+  std::vector<std::vector<int32_t>> held_out;
+  for (int64_t d = 0; d < corpus.num_documents(); ++d) {
+    std::vector<int32_t> tokens = all_tokens(corpus, d);
+    if (d % 10 == 0) {
+      held_out.push_back(std::move(tokens));
+    } else {
+      trigram.add(tokens);
+    }
+  }
+  trigram.tune(held_out);
+  return trigram;
+}
+
+TrigramModel::Score score(const TrigramModel& trigram, const TokenCorpus& corpus) {
+  TrigramModel::Score sum;
+  for (int64_t d = 0; d < corpus.num_documents(); ++d) {
+    const TrigramModel::Score one = trigram.score(all_tokens(corpus, d));
+    sum.nats += one.nats;
+    sum.num_tokens += one.num_tokens;
+  }
+  return sum;
+}
+
 }  // namespace dsmoe::data

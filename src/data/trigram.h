@@ -7,6 +7,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "data/token_corpus.h"
+
 namespace dsmoe::data {
 
 // p(w | u v) = l3 f(w | u v) + l2 f(w | v) + l1 f(w) + l0 / V with relative frequencies f of the
@@ -57,5 +59,10 @@ class TrigramModel {
   std::unordered_map<uint64_t, uint64_t> context_idx_;       // dense numbers for trigram contexts
   std::array<Weights, kBuckets> weights_;
 };
+
+// Counts nine documents of ten and tunes on the tenth.
+TrigramModel fit_trigram(const TokenCorpus& corpus);
+// The score of all documents.
+TrigramModel::Score score(const TrigramModel& trigram, const TokenCorpus& corpus);
 
 }  // namespace dsmoe::data

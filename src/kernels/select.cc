@@ -18,10 +18,16 @@ const KernelTable& v4_table() {
   return table;
 }
 
+const KernelTable& amx_table() {
+  static const KernelTable table = cpu::make_table<amx::kTier>("amx", ref_table());
+  return table;
+}
+
 }  // namespace
 
 std::vector<Candidate> cpu_candidates() {
-  return {{&v4_table(), "v4", why_unavailable(CpuTier::x86_64_v4)},
+  return {{&amx_table(), "amx", why_unavailable(CpuTier::x86_64_v4_amx)},
+          {&v4_table(), "v4", why_unavailable(CpuTier::x86_64_v4)},
           {&v3_table(), "v3", why_unavailable(CpuTier::x86_64_v3)},
           {&ref_table(), "ref", ""}};
 }
@@ -37,7 +43,8 @@ const KernelTable& select_cpu_table() {
       if (candidate.declined.empty()) return *candidate.table;
     } else if (candidate.name == wanted) {
       if (candidate.declined.empty()) return *candidate.table;
-      fail(ErrorKind::usage, "DSMOE_ISA={}: this tier cannot run here: {}", wanted, candidate.declined);
+      fail(ErrorKind::usage, "DSMOE_ISA={}: this tier cannot run here: {}", wanted,
+           candidate.declined);
     }
   }
   fail(ErrorKind::usage, "DSMOE_ISA={}: no such tier; known tiers: {}", wanted, known);

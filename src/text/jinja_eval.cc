@@ -165,15 +165,20 @@ Flow Evaluator::run_for(const Stmt& stmt) {
   ListPtr items = iterate(run_, eval(*stmt.exprs[0]));
   if (stmt.exprs.size() > 1) items = filtered(stmt, items);
   Loop& loop = heap_.loops.emplace_back(Loop{.sequence = items, .index = 0});
+  // jinja2 runs the else part unless some turn of the loop reached its end: a break or continue in
+  // all of them counts as no turn at all.
+  bool any_complete = false;
   for (std::size_t i = 0; i < items->items.size(); ++i) {
     run_.step();
     loop.index = i;
     const Frame frame(*this);
     assign(*stmt.targets[0], items->items[i]);
     if (loop_id_ >= 0) bind(loop_id_, &loop);
-    if (run_body(stmt.bodies[0]) == Flow::break_) break;
+    const Flow flow = run_body(stmt.bodies[0]);
+    if (flow == Flow::break_) break;
+    any_complete = any_complete || flow == Flow::normal;
   }
-  if (!items->items.empty() || stmt.bodies.size() < 2) return Flow::normal;
+  if (any_complete || stmt.bodies.size() < 2) return Flow::normal;
   const Frame frame(*this);
   return run_body(stmt.bodies[1]);
 }

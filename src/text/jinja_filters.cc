@@ -128,7 +128,8 @@ Value replace_filter(Run& run, const Value& input, const CallArgs& args) {
   const BoundArgs raw(run, "replace", args, {"old", "new", "count"}, 2);
   CallArgs texts;  // the filter turns what it gets into text first
   texts.positional = {make_string(to_text(run, *raw[0])), make_string(to_text(run, *raw[1])),
-                      raw.value_or(2, None{})};
+                      raw.value_or(2, std::int64_t{-1})};
+  if (is<None>(texts.positional[2])) texts.positional[2] = std::int64_t{-1};
   const BoundArgs bound(run, "replace", texts, {"old", "new", "count"}, 2);
   return replace_text(run, to_text(run, input), bound);
 }
@@ -259,9 +260,14 @@ Value tojson(Run& run, const Value& input, const CallArgs& args) {
   return make_string(std::move(out));
 }
 
+// map, select and their kin take anything false, none and 0 included, for an empty list.
+ListPtr elements(Run& run, const Value& input) {
+  return iterate(run, truthy(input) ? input : Value{Undefined{}});
+}
+
 Value map(Run& run, const Value& input, const CallArgs& args) {
   std::vector<Value> items;
-  const ListPtr inputs = iterate(run, input);
+  const ListPtr inputs = elements(run, input);
   if (args.positional.empty()) {
     const BoundArgs bound(run, "map", args, {"attribute", "default"}, 1);
     for (const Value& item : inputs->items) {
@@ -303,7 +309,7 @@ Value choose(Run& run, const Value& input, const CallArgs& args) {
     rest.positional.erase(rest.positional.begin());
   }
   std::vector<Value> items;
-  const ListPtr inputs = iterate(run, input);
+  const ListPtr inputs = elements(run, input);
   run.step(static_cast<std::int64_t>(inputs->items.size()));
   for (const Value& item : inputs->items) {
     const Value value = subject == Subject::attribute ? lookup_path(run, item, path) : item;

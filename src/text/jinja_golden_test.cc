@@ -31,7 +31,6 @@ const std::map<std::string, std::string> kRefused = {
     {"{{ self }}", "'self' is not supported"},
     {"{{ cycler }}", "'cycler' is not supported"},
     {"{{ joiner(',') }}", "'joiner' is not supported"},
-    {"{{ lipsum() }}", "'lipsum' is not supported"},
     {"{{ xs | sort }}", "the filter 'sort' is not supported"},
     {"{{ xs | unique | list }}", "the filter 'unique' is not supported"},
     {"{{ xs | sum }}", "the filter 'sum' is not supported"},

@@ -196,8 +196,7 @@ Value change_case(Run& run, const std::string& text, LetterCase letter_case) {
 Value replace_text(Run& run, const std::string& text, const BoundArgs& args) {
   const std::string& old_text = args.string(0);
   const std::string& new_text = args.string(1);
-  const bool no_count = args[2] == nullptr || is<None>(*args[2]);
-  const std::int64_t count = no_count ? -1 : args.integer_or(2, -1);
+  const std::int64_t count = args.integer_or(2, -1);
   run.search(text.size(), old_text.size());
   std::size_t hits = text.size() + 1;
   if (!old_text.empty()) {

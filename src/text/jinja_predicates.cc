@@ -34,8 +34,8 @@ bool is_false(const Value& v) { return is<bool>(v) && !std::get<bool>(v); }
 bool integer(const Value& v) { return is<std::int64_t>(v); }
 bool floating(const Value& v) { return is<double>(v); }
 bool number(const Value& v) { return is<bool>(v) || integer(v) || floating(v); }
-bool callable(const Value& v) { return is<Callable>(v); }
-// Python's Undefined has __iter__, __len__ and __getitem__, so it passes both of these.
+// Python's Undefined has __call__, __iter__, __len__ and __getitem__, so it passes the next three.
+bool callable(const Value& v) { return is<Callable>(v) || is<Undefined>(v); }
 bool iterable(const Value& v) {
   return is<StringPtr>(v) || is<ListPtr>(v) || is<DictPtr>(v) || is<Undefined>(v);
 }

@@ -99,6 +99,7 @@ TEST(JinjaRefuse, UnsupportedConstructsByName) {
       {"{{ n | map('nope') }}", "t: line 1, column 12: the filter 'nope' is not supported"},
       {"{{ n | selectattr('a', 'nope') }}",
        "t: line 1, column 24: the test 'nope' is not supported"},
+      {"{{ lipsum() }}", "t: line 1, column 4: 'lipsum' is not supported"},
       {"{{ n is sameas n }}", "t: line 1, column 9: the test 'sameas' is not supported"},
       {"{{ n.append(1) }}", "t: line 1, column 6: the method 'append' is not supported"},
       {"{{ open('/etc/passwd') }}", "t: line 1, column 4: the function 'open' is not supported"},

@@ -1,6 +1,8 @@
 // info, logits and eval end to end, and what the program says to bad input.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include <cmath>
 #include <filesystem>
 
@@ -81,6 +83,12 @@ TEST(Cli, WrongUsageExitsWith2) {
 
 TEST(CliInfo, PrintsTheReleasedModelsNumbers) {
   const std::string config = std::string(DSMOE_SOURCE_DIR) + "/configs/deepseek-moe-16b.json";
+  // A forced tier: the others are told as passed over, in words.
+  const Ran forced = run_dsmoe({"info", config}, {.environment = {"DSMOE_ISA=ref"}});
+  EXPECT_NE(forced.out.find("  ref     runs\n"), std::string::npos) << forced.out;
+  EXPECT_TRUE(std::all_of(forced.out.begin(), forced.out.end(), [](char c) {
+    return c == '\n' || (c >= ' ' && c <= '~');
+  })) << forced.out;
   const Ran ran = run_dsmoe({"info", config});
   EXPECT_EQ(ran.code, 0);
   for (const char* text :

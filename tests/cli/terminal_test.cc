@@ -94,10 +94,10 @@ class LongModel : public ::testing::Test {
     const std::string vocabulary = "\"vocab_size\": 67";
     config.replace(config.find(vocabulary), vocabulary.size(), "\"vocab_size\": 300");
     write_file((scratch_ / "config.json").string(), config);
-    ASSERT_EQ(
-        run_dsmoe({"demo", "-o", model(), "--config", (scratch_ / "config.json").string(), "-q"})
-            .code,
-        0);
+    ASSERT_EQ(run_dsmoe({"demo", "--random", "-o", model(), "--config",
+                         (scratch_ / "config.json").string(), "-q"})
+                  .code,
+              0);
     write_file((scratch_ / "text").string(),
                "some text to train a tokenizer on: some text, some more text\n");
     ASSERT_EQ(run_dsmoe({"tokenizer", "train", (scratch_ / "text").string(), "--vocab-size", "300",

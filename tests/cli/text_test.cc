@@ -20,7 +20,7 @@ class TextModel : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     scratch_ = std::make_unique<store::ScratchFolder>();
-    ASSERT_EQ(run_dsmoe({"demo", "-o", model(), "--seed", "3", "--quiet"}).code, 0);
+    ASSERT_EQ(run_dsmoe({"demo", "--random", "-o", model(), "--seed", "3", "--quiet"}).code, 0);
     write_file(path("corpus.txt"), kText);
     const Ran ran = run_dsmoe({"tokenizer", "train", path("corpus.txt"), "--vocab-size", "512",
                                "-o", model(), "--threads", "1"});
@@ -59,14 +59,14 @@ std::unique_ptr<store::ScratchFolder> TextModel::scratch_;
 TEST_F(TextModel, DemoIsDeterministicAndNeverOverwrites) {
   const store::ScratchFolder scratch;
   const std::string again = (scratch / "again").string();
-  ASSERT_EQ(run_dsmoe({"demo", "-o", again, "--seed", "3", "--quiet"}).code, 0);
+  ASSERT_EQ(run_dsmoe({"demo", "--random", "-o", again, "--seed", "3", "--quiet"}).code, 0);
   EXPECT_EQ(read_file(again + "/model.safetensors"), read_file(model() + "/model.safetensors"));
   EXPECT_NE(read_file(again + "/model.safetensors"), "");
-  const Ran refused = run_dsmoe({"demo", "-o", again});
+  const Ran refused = run_dsmoe({"demo", "--random", "-o", again});
   EXPECT_EQ(refused.code, 1);
   EXPECT_NE(refused.err.find("again"), std::string::npos) << refused.err;
   const std::string other = (scratch / "other").string();
-  ASSERT_EQ(run_dsmoe({"demo", "-o", other, "--seed", "4"}).code, 0);
+  ASSERT_EQ(run_dsmoe({"demo", "--random", "-o", other, "--seed", "4"}).code, 0);
   EXPECT_NE(read_file(other + "/model.safetensors"), read_file(again + "/model.safetensors"));
 }
 
@@ -167,7 +167,7 @@ TEST_F(TextModel, GenerateRefusesBadInput) {
 
 TEST_F(TextModel, GenerateWithoutATokenizerSpeaksInNumbers) {
   const std::string bare = path("bare");
-  ASSERT_EQ(run_dsmoe({"demo", "-o", bare, "--quiet"}).code, 0);
+  ASSERT_EQ(run_dsmoe({"demo", "--random", "-o", bare, "--quiet"}).code, 0);
   const Ran ran =
       run_dsmoe({"generate", bare, "--tokens", "1,2", "--max-tokens", "3", "--ignore-eos"});
   EXPECT_EQ(ran.code, 0) << ran.err;

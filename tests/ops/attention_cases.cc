@@ -20,7 +20,8 @@ struct AttentionShape {
 
 class AttentionCase : public OpCase {
  public:
-  AttentionCase(const Variant& variant, const AttentionShape& shape) : OpCase(variant), shape_(shape) {
+  AttentionCase(const Variant& variant, const AttentionShape& shape)
+      : OpCase(variant), shape_(shape) {
     int64_t tokens = 0, most_pages = 0, num_pages = 0;
     for (const auto& s : shape.sequences) {
       const int64_t pages = (s.first_position + s.queries + kKeyBlock - 1) / kKeyBlock;
@@ -33,20 +34,24 @@ class AttentionCase : public OpCase {
                 .num_kv_heads = shape.kv_heads,
                 .head_dim = shape.head_dim};
     args_.kv.keys = arena_.bytes("kv", args_.kv.num_bytes());
-    args_.kv.values = static_cast<char*>(args_.kv.keys) +
-                      args_.kv.key_offset(num_pages, 0) * static_cast<int64_t>(tensor::size_of(variant.operand));
+    args_.kv.values =
+        static_cast<char*>(args_.kv.keys) +
+        args_.kv.key_offset(num_pages, 0) * static_cast<int64_t>(tensor::size_of(variant.operand));
     std::vector<int32_t> starts{0}, position, table;
     int64_t page = 0, token = 0;
     for (const auto& s : shape.sequences) {
       const int64_t pages = (s.first_position + s.queries + kKeyBlock - 1) / kKeyBlock;
       // Pages of a sequence in reverse order: the table is not the identity.
-      for (int64_t i = 0; i < most_pages; ++i) table.push_back(i < pages ? static_cast<int32_t>(page + pages - 1 - i) : 0);
+      for (int64_t i = 0; i < most_pages; ++i)
+        table.push_back(i < pages ? static_cast<int32_t>(page + pages - 1 - i) : 0);
       page += pages;
       for (int64_t q = 0; q < s.queries; ++q, ++token) {
-        if (!alone() || token == variant.only_row) position.push_back(static_cast<int32_t>(s.first_position + q));
+        if (!alone() || token == variant.only_row)
+          position.push_back(static_cast<int32_t>(s.first_position + q));
       }
       starts.push_back(static_cast<int32_t>(position.size()));
-      fill_pages(s.first_position + s.queries, &table[table.size() - static_cast<std::size_t>(most_pages)],
+      fill_pages(s.first_position + s.queries,
+                 &table[table.size() - static_cast<std::size_t>(most_pages)],
                  static_cast<uint64_t>(page));
     }
     tokens = rows_of(tokens);
@@ -55,25 +60,31 @@ class AttentionCase : public OpCase {
     args_.page_table = ints(table);
     args_.page_table.shape = {static_cast<int64_t>(shape.sequences.size()), most_pages};
     args_.scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
-    args_.q = random(variant.operand, {tokens, shape.heads, shape.head_dim}, {.stream = 1, .scale = 2, .by_row = true});
+    args_.q = random(variant.operand, {tokens, shape.heads, shape.head_dim},
+                     {.stream = 1, .scale = 2, .by_row = true});
     args_.out = output("out", variant.operand, {tokens, shape.heads, shape.head_dim});
   }
   void run(const Context& context) override { kernels::attention_forward(context, args_); }
   int64_t num_rows() const override { return args_.q.dim(0); }
 
-  // Scores err by d = gamma * |q||k| * scale, numerators by twice that relatively, and by one rounding; outputs are
-  // averages of V (below 5.5): all relative errors count against its largest element.
+  // Scores err by d = gamma * |q||k| * scale, numerators by twice that relatively, and by one
+  // rounding; outputs are averages of V (below 5.5): all relative errors count against its largest
+  // element.
   std::vector<double> bound(std::size_t, const OpCase& exact, const OpCase&) const override {
     const auto dim = static_cast<double>(shape_.head_dim);
     const double largest_score = 2 * 5.5 * 5.5 * dim / std::sqrt(dim);
-    const double score_error = (product_gamma(variant_.operand, shape_.head_dim) + 2 * kUnit) * largest_score;
+    const double score_error =
+        (product_gamma(variant_.operand, shape_.head_dim) + 2 * kUnit) * largest_score;
     double keys = 0;
-    for (const auto& s : shape_.sequences) keys = std::max(keys, static_cast<double>(s.first_position + s.queries));
-    const double sums = (keys / 16 + keys / kKeyBlock * 8 + 40) * kUnit + product_gamma(variant_.operand, 64) * (keys / 64 + 1);
+    for (const auto& s : shape_.sequences)
+      keys = std::max(keys, static_cast<double>(s.first_position + s.queries));
+    const double sums = (keys / 16 + keys / kKeyBlock * 8 + 40) * kUnit +
+                        product_gamma(variant_.operand, 64) * (keys / 64 + 1);
     std::vector<double> bounds;
     const TensorView& view = exact.outputs()[0].view;
     for (int64_t i = 0; i < view.num_elements(); ++i) {
-      bounds.push_back((4 * score_error + 2 * sums + 2 * rounding()) * 5.5 + rounding() * std::abs(element(view, i)));
+      bounds.push_back((4 * score_error + 2 * sums + 2 * rounding()) * 5.5 +
+                       rounding() * std::abs(element(view, i)));
     }
     return bounds;
   }
@@ -92,8 +103,10 @@ class AttentionCase : public OpCase {
       const int64_t key = i / kv.head_dim / kv.num_kv_heads;
       const int64_t page = pages[key / kKeyBlock];
       const int64_t slot = key % kKeyBlock;
-      kernels::write_element(kv.keys, kv.dtype, kv.key_offset(page, h) + kv.key_index(slot, d), element(k, i));
-      kernels::write_element(kv.values, kv.dtype, kv.value_offset(page, h) + kv.value_index(slot, d), element(v, i));
+      kernels::write_element(kv.keys, kv.dtype, kv.key_offset(page, h) + kv.key_index(slot, d),
+                             element(k, i));
+      kernels::write_element(kv.values, kv.dtype,
+                             kv.value_offset(page, h) + kv.value_index(slot, d), element(v, i));
     }
   }
 
@@ -105,8 +118,9 @@ class AttentionCase : public OpCase {
 
 void add_attention_cases(std::vector<OpEntry>& cases) {
   const auto add = [&](const char* name, AttentionShape shape) {
-    cases.push_back({"attention_forward", name,
-                     [=](const Variant& variant) { return std::make_unique<AttentionCase>(variant, shape); }});
+    cases.push_back({"attention_forward", name, [=](const Variant& variant) {
+                       return std::make_unique<AttentionCase>(variant, shape);
+                     }});
   };
   add("prefill", {4, 2, 32, {{70, 0}}});
   add("odd", {3, 1, 10, {{9, 0}, {3, 61}}});

@@ -1,4 +1,5 @@
-// Negative controls: kernel tables that break one rule of docs/numerics.md each. Linked into tests only.
+// Negative controls: kernel tables that break one rule of docs/numerics.md each. Linked into tests
+// only.
 #pragma once
 
 #include <string>

@@ -19,9 +19,12 @@ Context ref_context() { return {.table = &kernels::ref_table(), .pool = &one_thr
 
 double rounded_to(double value, DType precision) {
   switch (precision) {
-    case DType::BF16: return tensor::to_float(tensor::to_bf16(static_cast<float>(value)));
-    case DType::F32: return static_cast<float>(value);
-    default: return value;
+    case DType::BF16:
+      return tensor::to_float(tensor::to_bf16(static_cast<float>(value)));
+    case DType::F32:
+      return static_cast<float>(value);
+    default:
+      return value;
   }
 }
 
@@ -50,7 +53,8 @@ TensorView OpCase::random(DType dtype, const Shape& shape, const Fill& fill) {
   std::vector<float> normal(static_cast<std::size_t>(shape.num_elements()));
   rng.fill_normal(static_cast<uint64_t>(first), normal);
   for (int64_t i = 0; i < shape.num_elements(); ++i) {
-    double value = fill.mean + fill.scale * static_cast<double>(normal[static_cast<std::size_t>(i)]);
+    double value =
+        fill.mean + fill.scale * static_cast<double>(normal[static_cast<std::size_t>(i)]);
     if (variant_.signs == Signs::absolute) value = std::abs(value);
     kernels::write_element(view.data, dtype, i, rounded_to(value, precision));
   }
@@ -63,7 +67,8 @@ TensorView OpCase::ints(const std::vector<int32_t>& values) {
   return view;
 }
 
-kernels::WeightStack OpCase::weights(DType dtype, int64_t count, int64_t n, int64_t k, const Fill& fill) {
+kernels::WeightStack OpCase::weights(DType dtype, int64_t count, int64_t n, int64_t k,
+                                     const Fill& fill) {
   kernels::WeightStack stack{
       .dtype = dtype, .layout = kernels::WeightLayout::panels, .count = count, .n = n, .k = k};
   stack.data = arena_.bytes("weights", stack.num_bytes() + 64);
@@ -92,7 +97,9 @@ double product_gamma(DType operand, int64_t k) {
   return (operand == DType::BF16 ? blocks(32) + 17 : blocks(256) + 256) * kUnit;
 }
 
-double element(const TensorView& view, int64_t idx) { return kernels::read_element(view.data, view.dtype, idx); }
+double element(const TensorView& view, int64_t idx) {
+  return kernels::read_element(view.data, view.dtype, idx);
+}
 
 int64_t random_below(uint32_t stream, uint64_t idx, int64_t bound) {
   const Rng rng{.seed = 11, .purpose = RngPurpose::test, .stream = stream};
@@ -104,10 +111,14 @@ std::vector<OpEntry> all_cases() {
   add_product_cases(cases);
   add_row_cases(cases);
   add_attention_cases(cases);
+  add_gradient_product_cases(cases);
+  add_gradient_row_cases(cases);
+  add_gradient_attention_cases(cases);
   return cases;
 }
 
-std::string difference_from_ref(const OpEntry& entry, const kernels::KernelTable& table, DType operand, int threads) {
+std::string difference_from_ref(const OpEntry& entry, const kernels::KernelTable& table,
+                                DType operand, int threads) {
   const Variant variant{.operand = operand, .precision = operand};
   const auto expected = entry.make(variant);
   expected->run(ref_context());
@@ -120,14 +131,15 @@ std::string difference_from_ref(const OpEntry& entry, const kernels::KernelTable
       const Output& a = actual->outputs()[i];
       const Output& b = expected->outputs()[i];
       if (std::memcmp(a.view.data, b.view.data, b.view.num_bytes()) == 0) continue;
-      differences += fmt::format("{} {} {} {} threads {}: {} differs\n", entry.op, entry.name, table.name,
-                                 tensor::name_of(operand), threads, a.name);
+      differences += fmt::format("{} {} {} {} threads {}: {} differs\n", entry.op, entry.name,
+                                 table.name, tensor::name_of(operand), threads, a.name);
     }
   }
   return differences;
 }
 
-std::string batch_dependence(const OpEntry& entry, const kernels::KernelTable& table, DType operand) {
+std::string batch_dependence(const OpEntry& entry, const kernels::KernelTable& table,
+                             DType operand) {
   const Context context{.table = &table, .pool = &one_thread()};
   const auto batch = entry.make({.operand = operand, .precision = operand});
   batch->run(context);
@@ -139,8 +151,9 @@ std::string batch_dependence(const OpEntry& entry, const kernels::KernelTable& t
     const auto alone = entry.make({.operand = operand, .precision = operand, .only_row = row});
     alone->run(context);
     if (batch->row_bytes(row) != alone->row_bytes(0)) {
-      return fmt::format("{} {} {} {}: row {} alone differs from row {} of {}", entry.op, entry.name, table.name,
-                         tensor::name_of(operand), row, row, batch->num_rows());
+      return fmt::format("{} {} {} {}: row {} alone differs from row {} of {}", entry.op,
+                         entry.name, table.name, tensor::name_of(operand), row, row,
+                         batch->num_rows());
     }
   }
   return "";
@@ -149,7 +162,8 @@ std::string batch_dependence(const OpEntry& entry, const kernels::KernelTable& t
 std::string outside_bound(const OpEntry& entry, DType operand) {
   const auto rounded = entry.make({.operand = operand, .precision = operand});
   const auto exact = entry.make({.operand = DType::F64, .precision = operand});
-  const auto magnitude = entry.make({.operand = DType::F64, .precision = operand, .signs = Signs::absolute});
+  const auto magnitude =
+      entry.make({.operand = DType::F64, .precision = operand, .signs = Signs::absolute});
   for (OpCase* c : {rounded.get(), exact.get(), magnitude.get()}) c->run(ref_context());
   for (std::size_t i = 0; i < rounded->outputs().size(); ++i) {
     if (!rounded->has_bound(i)) continue;
@@ -158,9 +172,9 @@ std::string outside_bound(const OpEntry& entry, DType operand) {
     for (int64_t j = 0; j < view.num_elements(); ++j) {
       const double error = std::abs(element(view, j) - element(exact->outputs()[i].view, j));
       if (!(error <= bound[j])) {
-        return fmt::format("{} {} {}: {}[{}] is {}, exact {}, error {} above {}", entry.op, entry.name,
-                           tensor::name_of(operand), rounded->outputs()[i].name, j, element(view, j),
-                           element(exact->outputs()[i].view, j), error, bound[j]);
+        return fmt::format("{} {} {}: {}[{}] is {}, exact {}, error {} above {}", entry.op,
+                           entry.name, tensor::name_of(operand), rounded->outputs()[i].name, j,
+                           element(view, j), element(exact->outputs()[i].view, j), error, bound[j]);
       }
     }
   }
@@ -186,6 +200,22 @@ std::vector<std::string> own_ops(const kernels::KernelTable& table) {
   add("experts_down_forward", &Table::experts_down_forward);
   add("combine_forward", &Table::combine_forward);
   add("log_prob_forward", &Table::log_prob_forward);
+  add("weight_gradient", &Table::weight_gradient);
+  add("experts_down_backward", &Table::experts_down_backward);
+  add("experts_up_backward", &Table::experts_up_backward);
+  add("bias_gradient", &Table::bias_gradient);
+  add("round_values", &Table::round_values);
+  add("router_backward", &Table::router_backward);
+  add("rms_norm_backward", &Table::rms_norm_backward);
+  add("rope_backward", &Table::rope_backward);
+  add("embedding_backward", &Table::embedding_backward);
+  add("cross_entropy_backward", &Table::cross_entropy_backward);
+  add("sum_of_squares", &Table::sum_of_squares);
+  add("adamw_step", &Table::adamw_step);
+  add("dispatch_gates", &Table::dispatch_gates);
+  add("attention_backward", &Table::attention_backward);
+  add("balance_loss", &Table::balance_loss);
+  add("router_z_loss", &Table::router_z_loss);
   return own;
 }
 

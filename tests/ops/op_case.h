@@ -1,4 +1,5 @@
-// OpCase: one call of one op, with its inputs, that any kernel table can run. The unit of every mode of the op harness.
+// OpCase: one call of one op, with its inputs, that any kernel table can run. The unit of every
+// mode of the op harness.
 #pragma once
 
 #include <cstddef>
@@ -20,12 +21,14 @@ using kernels::TensorView;
 
 enum class Signs { both, absolute };
 
-// How to make a case. Inputs are functions of their place (base/rng.h), so that variants of one case hold the same numbers.
+// How to make a case. Inputs are functions of their place (base/rng.h), so that variants of one
+// case hold the same numbers.
 struct Variant {
   DType operand = DType::BF16;
-  DType precision = DType::BF16;  // what inputs are rounded to; a case in F64 takes those of BF16 or F32
-  Signs signs = Signs::both;      // absolute: for the sums of magnitudes in error bounds
-  int64_t only_row = -1;          // the case of this row alone
+  DType precision =
+      DType::BF16;  // what inputs are rounded to; a case in F64 takes those of BF16 or F32
+  Signs signs = Signs::both;  // absolute: for the sums of magnitudes in error bounds
+  int64_t only_row = -1;      // the case of this row alone
 };
 
 struct Output {
@@ -46,9 +49,11 @@ class OpCase {
   virtual int64_t num_rows() const = 0;
   // All results of one row.
   virtual std::vector<std::byte> row_bytes(int64_t row) const;
-  // Largest allowed |result - exact| of each element of output `idx`; docs/numerics.md, "Bounds". `exact` is this case in
-  // F64, `magnitude` likewise with absolute inputs. Integer outputs are compared exactly unless a case says otherwise.
-  virtual std::vector<double> bound(std::size_t idx, const OpCase& exact, const OpCase& magnitude) const = 0;
+  // Largest allowed |result - exact| of each element of output `idx`; docs/numerics.md, "Bounds".
+  // `exact` is this case in F64, `magnitude` likewise with absolute inputs. Integer outputs are
+  // compared exactly unless a case says otherwise.
+  virtual std::vector<double> bound(std::size_t idx, const OpCase& exact,
+                                    const OpCase& magnitude) const = 0;
   virtual bool has_bound(std::size_t idx) const { return outputs_[idx].view.dtype != DType::I32; }
 
  protected:
@@ -60,12 +65,13 @@ class OpCase {
   int64_t first_row() const { return alone() ? variant_.only_row : 0; }
 
   TensorView tensor(DType dtype, const Shape& shape) { return arena_.tensor("case", dtype, shape); }
-  // Normal numbers times scale, rounded to the variant's precision. `stream` names the tensor; rows of a batch are cut out.
+  // Normal numbers times scale, rounded to the variant's precision. `stream` names the tensor; rows
+  // of a batch are cut out.
   struct Fill {
     uint32_t stream = 0;
     double scale = 1;
     double mean = 0;
-    bool by_row = false;    // the first dimension is the batch
+    bool by_row = false;           // the first dimension is the batch
     DType precision = DType::F64;  // F64: the variant's
   };
   TensorView random(DType dtype, const Shape& shape, const Fill& fill);
@@ -73,7 +79,8 @@ class OpCase {
   kernels::WeightStack weights(DType dtype, int64_t count, int64_t n, int64_t k, const Fill& fill);
   TensorView output(const std::string& name, DType dtype, const Shape& shape);
 
-  // The relative error of a rounding to the operand type: 2^-8 (8 significant bits), 2^-24, or nothing.
+  // The relative error of a rounding to the operand type: 2^-8 (8 significant bits), 2^-24, or
+  // nothing.
   double rounding() const;
 
   Variant variant_;
@@ -102,16 +109,23 @@ std::vector<OpEntry> all_cases();
 void add_product_cases(std::vector<OpEntry>& cases);
 void add_row_cases(std::vector<OpEntry>& cases);
 void add_attention_cases(std::vector<OpEntry>& cases);
+void add_gradient_product_cases(std::vector<OpEntry>& cases);
+void add_gradient_row_cases(std::vector<OpEntry>& cases);
+void add_gradient_attention_cases(std::vector<OpEntry>& cases);
 
 // --- the modes ---
 
 // Parity: the outputs of `table` that differ from those of ref, "" when none does.
-std::string difference_from_ref(const OpEntry& entry, const kernels::KernelTable& table, DType operand, int threads);
+std::string difference_from_ref(const OpEntry& entry, const kernels::KernelTable& table,
+                                DType operand, int threads);
 // Batch invariance: the first row whose results alone differ from those in the batch.
-std::string batch_dependence(const OpEntry& entry, const kernels::KernelTable& table, DType operand);
+std::string batch_dependence(const OpEntry& entry, const kernels::KernelTable& table,
+                             DType operand);
 // Bounds: the first result of ref<float> further from ref<double> than its derived bound.
 std::string outside_bound(const OpEntry& entry, DType operand);
-// Support: the slots a table fills itself, one name per line.
+// Gradient: joins with the first backward op, as a case of its own whose bound comes from
+// differences of ref<double>. Speed: bench/ops_bench.cc, by hand. Support: the slots a table fills
+// itself, one name per line.
 std::vector<std::string> own_ops(const kernels::KernelTable& table);
 
 }  // namespace dsmoe::ops

@@ -13,7 +13,9 @@ using kernels::WeightStack;
 // Zero-fills what an op may leave unwritten, so that runs compare byte by byte.
 void clear(const TensorView& view) { std::memset(view.data, 0, view.num_bytes()); }
 
-void copy(const TensorView& from, const TensorView& to) { std::memcpy(to.data, from.data, from.num_bytes()); }
+void copy(const TensorView& from, const TensorView& to) {
+  std::memcpy(to.data, from.data, from.num_bytes());
+}
 
 struct MatmulShape {
   int64_t tokens, n, k;
@@ -26,14 +28,16 @@ class MatmulCase : public OpCase {
     const int64_t tokens = rows_of(shape.tokens);
     // 2^-70: products fall among the denormals and below.
     const double scale = shape.kind == MatmulShape::tiny ? 0x1p-66 : 1.0;
-    args_.x = random(variant.operand, {tokens, shape.k}, {.stream = 1, .scale = scale, .by_row = true});
+    args_.x =
+        random(variant.operand, {tokens, shape.k}, {.stream = 1, .scale = scale, .by_row = true});
     args_.weight = weights(variant.operand, 1, shape.n, shape.k, {.stream = 2, .scale = scale});
     args_.out = output("out", scalar(), {tokens, shape.n});
     if (shape.kind == MatmulShape::bias || shape.kind == MatmulShape::residual) {
       args_.bias = random(scalar(), {shape.n}, {.stream = 3, .precision = DType::F32});
     }
     if (shape.kind == MatmulShape::residual) args_.store = kernels::Store::accumulate;
-    before_ = random(scalar(), {tokens, shape.n}, {.stream = 4, .by_row = true, .precision = DType::F32});
+    before_ =
+        random(scalar(), {tokens, shape.n}, {.stream = 4, .by_row = true, .precision = DType::F32});
   }
 
   void run(const Context& context) override {
@@ -61,21 +65,33 @@ class MatmulCase : public OpCase {
 struct PackShape {
   int64_t n, k, rows, row_begin;
   DType source;
+  kernels::PackOrder order = kernels::PackOrder::as_stored;
 };
 
 class PackCase : public OpCase {
  public:
-  PackCase(const Variant& variant, const PackShape& shape) : OpCase(variant) {
+  PackCase(const Variant& variant, const PackShape& shape) : OpCase(variant), order_(shape.order) {
+    const bool transposed = shape.order == kernels::PackOrder::transposed;
     // 2^-126: half of the numbers are denormal and must be flushed.
-    source_ = random(shape.source, {shape.rows, shape.k}, {.stream = 1, .scale = 0x1p-126, .precision = shape.source});
-    target_ = {.dtype = variant.operand, .layout = WeightLayout::panels, .count = 2, .n = shape.n, .k = shape.k};
+    source_ =
+        random(shape.source, transposed ? Shape{shape.rows, shape.n} : Shape{shape.rows, shape.k},
+               {.stream = 1, .scale = 0x1p-126, .precision = shape.source});
+    target_ = {.dtype = variant.operand,
+               .layout = WeightLayout::panels,
+               .count = 2,
+               .n = shape.n,
+               .k = shape.k};
     view_ = output("matrix", DType::U8, {static_cast<int64_t>(target_.num_bytes())});
     target_.data = view_.data;
     row_begin_ = shape.row_begin;
   }
   void run(const Context& context) override {
     clear(view_);
-    kernels::pack_weight(context, {.source = source_, .target = target_, .matrix_idx = 1, .row_begin = row_begin_});
+    kernels::pack_weight(context, {.source = source_,
+                                   .target = target_,
+                                   .matrix_idx = 1,
+                                   .row_begin = row_begin_,
+                                   .order = order_});
   }
   int64_t num_rows() const override { return 0; }
   bool has_bound(std::size_t) const override { return false; }
@@ -85,6 +101,7 @@ class PackCase : public OpCase {
   TensorView source_, view_;
   WeightStack target_;
   int64_t row_begin_;
+  kernels::PackOrder order_;
 };
 
 struct RouterShape {
@@ -101,10 +118,13 @@ class RouterCase : public OpCase {
     args_.rule = shape.rule;
     args_.x = random(variant.operand, {tokens, shape.hidden}, {.stream = 1, .by_row = true});
     // Ties: every expert has the same centroid.
-    const double scale = shape.kind == RouterShape::ties ? 0 : 1 / std::sqrt(static_cast<double>(shape.hidden));
-    args_.centroids = weights(scalar(), 1, shape.experts, shape.hidden, {.stream = 2, .scale = scale, .mean = 0.01});
+    const double scale =
+        shape.kind == RouterShape::ties ? 0 : 1 / std::sqrt(static_cast<double>(shape.hidden));
+    args_.centroids = weights(scalar(), 1, shape.experts, shape.hidden,
+                              {.stream = 2, .scale = scale, .mean = 0.01});
     if (shape.kind == RouterShape::bias) {
-      args_.selection_bias = random(scalar(), {shape.experts}, {.stream = 3, .scale = 0.3, .precision = DType::F32});
+      args_.selection_bias =
+          random(scalar(), {shape.experts}, {.stream = 3, .scale = 0.3, .precision = DType::F32});
     }
     std::vector<int32_t> counts, replayed;
     for (int64_t t = first_row(); t < first_row() + tokens; ++t) {
@@ -132,18 +152,23 @@ class RouterCase : public OpCase {
     }
   }
   void run(const Context& context) override { kernels::router_forward(context, args_); }
-  int64_t num_rows() const override { return shape_.kind == RouterShape::infinite ? 0 : args_.x.dim(0); }
+  int64_t num_rows() const override {
+    return shape_.kind == RouterShape::infinite ? 0 : args_.x.dim(0);
+  }
   bool has_bound(std::size_t idx) const override {
     return shape_.kind != RouterShape::infinite && OpCase::has_bound(idx);
   }
-  // Scores err by gamma * sum |x e| each: softmax moves by twice the largest of them, relatively, and its own few roundings.
+  // Scores err by gamma * sum |x e| each: softmax moves by twice the largest of them, relatively,
+  // and its own few roundings.
   std::vector<double> bound(std::size_t idx, const OpCase& exact, const OpCase&) const override {
-    const double sum = static_cast<double>(shape_.hidden) * 5 * 5 / std::sqrt(static_cast<double>(shape_.hidden));
+    const double sum =
+        static_cast<double>(shape_.hidden) * 5 * 5 / std::sqrt(static_cast<double>(shape_.hidden));
     const double relative = 2 * product_gamma(DType::F32, shape_.hidden) * sum +
                             (static_cast<double>(shape_.experts) / 16 + 20) * kUnit;
     std::vector<double> bounds;
     const TensorView& view = exact.outputs()[idx].view;
-    for (int64_t i = 0; i < view.num_elements(); ++i) bounds.push_back(3 * relative * std::abs(element(view, i)));
+    for (int64_t i = 0; i < view.num_elements(); ++i)
+      bounds.push_back(3 * relative * std::abs(element(view, i)));
     return bounds;
   }
 
@@ -163,6 +188,7 @@ class RouterCase : public OpCase {
 
 struct ExpertsShape {
   int64_t tokens, experts, top_k, hidden, width, shared_width;
+  enum { inference, training } phase = inference;
 };
 
 // Routed experts through a plan, and a fused shared one, side by side.
@@ -178,6 +204,7 @@ class ExpertsCase : public OpCase {
     if (shape.shared_width > 0) {
       add_family(1, shape.shared_width, tokens_, 20, ints({0, static_cast<int32_t>(tokens_)}), {});
     }
+    if (half == Half::up && shape.phase == ExpertsShape::training) keep_products();
   }
   void run(const Context& context) override {
     for (const Output& output : outputs_) clear(output.view);
@@ -199,10 +226,12 @@ class ExpertsCase : public OpCase {
       const int32_t row = row_of_slot_[token * shape_.top_k + slot];
       if (row >= 0) append(outputs_[0].view, row);
     }
-    if (outputs_.size() > 1) append(outputs_[1].view, token);
+    if (families_.size() > 1) append(outputs_[1].view, token);
     return all;
   }
-  // Inputs are normal: |x . w| terms sum to at most hidden * 5 * 5 * scale, far above what occurs; silu has slope <= 1.1.
+  bool has_bound(std::size_t idx) const override { return idx < families_.size(); }
+  // Inputs are normal: |x . w| terms sum to at most hidden * 5 * 5 * scale, far above what occurs;
+  // silu has slope <= 1.1.
   std::vector<double> bound(std::size_t idx, const OpCase& exact, const OpCase&) const override {
     const ExpertFamily& family = families_[idx];
     const int64_t k = half_ == Half::up ? family.gate.k : family.down.k;
@@ -248,7 +277,9 @@ class ExpertsCase : public OpCase {
   void add_family(int64_t count, int64_t width, int64_t rows, uint32_t stream, TensorView offsets,
                   TensorView token_of_row) {
     const DType type = variant_.operand;
-    const auto scaled = [](uint32_t s, int64_t k) { return Fill{.stream = s, .scale = 1 / std::sqrt(static_cast<double>(k))}; };
+    const auto scaled = [](uint32_t s, int64_t k) {
+      return Fill{.stream = s, .scale = 1 / std::sqrt(static_cast<double>(k))};
+    };
     ExpertFamily family;
     family.gate = weights(type, count, width, shape_.hidden, scaled(stream, shape_.hidden));
     family.up = weights(type, count, width, shape_.hidden, scaled(stream + 1, shape_.hidden));
@@ -265,6 +296,13 @@ class ExpertsCase : public OpCase {
     families_.push_back(family);
   }
 
+  void keep_products() {
+    for (ExpertFamily& family : families_) {
+      family.gate_product = output("gate_product", variant_.operand, family.activation.shape);
+      family.up_product = output("up_product", variant_.operand, family.activation.shape);
+    }
+  }
+
   // Inputs of the down product: by token, so that a token alone meets the same numbers.
   TensorView activations(int64_t rows, int64_t width, uint32_t stream, bool routed) {
     const int64_t per_token = routed ? shape_.top_k : 1;
@@ -279,8 +317,9 @@ class ExpertsCase : public OpCase {
     const std::size_t bytes = static_cast<std::size_t>(width) * tensor::size_of(view.dtype);
     for (std::size_t slot = 0; slot < row_of_slot_.size(); ++slot) {
       if (row_of_slot_[slot] < 0) continue;
-      std::memcpy(static_cast<char*>(view.data) + static_cast<std::size_t>(row_of_slot_[slot]) * bytes,
-                  static_cast<const char*>(by_slot.data) + slot * bytes, bytes);
+      std::memcpy(
+          static_cast<char*>(view.data) + static_cast<std::size_t>(row_of_slot_[slot]) * bytes,
+          static_cast<const char*>(by_slot.data) + slot * bytes, bytes);
     }
     return view;
   }
@@ -295,7 +334,8 @@ class ExpertsCase : public OpCase {
 
 template <class Case, class... Args>
 OpEntry entry(const char* op, const char* name, Args... args) {
-  return {op, name, [=](const Variant& variant) { return std::make_unique<Case>(variant, args...); }};
+  return {op, name,
+          [=](const Variant& variant) { return std::make_unique<Case>(variant, args...); }};
 }
 
 }  // namespace
@@ -325,6 +365,10 @@ void add_product_cases(std::vector<OpEntry>& cases) {
     pack((type + "_whole").c_str(), {48, 64, 48, 0, source});
     pack((type + "_odd").c_str(), {45, 33, 45, 0, source});
     pack((type + "_stacked").c_str(), {60, 35, 21, 13, source});
+    using enum kernels::PackOrder;
+    pack((type + "_transposed").c_str(), {48, 64, 64, 0, source, transposed});
+    pack((type + "_transposed_odd").c_str(), {45, 33, 33, 0, source, transposed});
+    pack((type + "_transposed_stacked").c_str(), {37, 60, 22, 13, source, transposed});
     pack((type + "_no_rows").c_str(), {60, 35, 0, 13, source});
   }
   pack("F64", {20, 9, 20, 0, DType::F64});
@@ -338,13 +382,24 @@ void add_product_cases(std::vector<OpEntry>& cases) {
   router("released", {9, 64, 72, {.top_k = 6}});
   router("odd", {5, 5, 43, {.top_k = 3, .normalise = true}});
   router("many_tokens", {70, 33, 300, {.top_k = 4, .scale = 2.5f}});
-  router("per_token", {11, 9, 40, {.top_k = 4, .normalise = true, .scale = 2, .scale_gates = ScaleGates::always},
-                       RouterShape::per_token});
+  router("per_token",
+         {11,
+          9,
+          40,
+          {.top_k = 4, .normalise = true, .scale = 2, .scale_gates = ScaleGates::always},
+          RouterShape::per_token});
   router("replay", {8, 9, 40, {.top_k = 3, .normalise = true}, RouterShape::replay});
   router("v2_groups", {12, 24, 50, {.top_k = 4, .num_groups = 6, .top_groups = 2, .scale = 16}});
-  router("v3_groups", {12, 24, 50,
-                       {.score = ScoreFunction::sigmoid, .top_k = 4, .num_groups = 4, .top_groups = 2,
-                        .group_score = GroupScore::sum_of_best_two, .normalise = true, .scale = 2.5f,
+  router("v3_groups", {12,
+                       24,
+                       50,
+                       {.score = ScoreFunction::sigmoid,
+                        .top_k = 4,
+                        .num_groups = 4,
+                        .top_groups = 2,
+                        .group_score = GroupScore::sum_of_best_two,
+                        .normalise = true,
+                        .scale = 2.5f,
                         .scale_gates = ScaleGates::always},
                        RouterShape::bias});
   router("ties", {4, 20, 30, {.top_k = 5}, RouterShape::ties});
@@ -353,12 +408,14 @@ void add_product_cases(std::vector<OpEntry>& cases) {
 
   const auto experts = [&](const char* name, ExpertsShape shape) {
     cases.push_back(entry<ExpertsCase>("experts_up_forward", name, shape, ExpertsCase::Half::up));
-    cases.push_back(entry<ExpertsCase>("experts_down_forward", name, shape, ExpertsCase::Half::down));
+    cases.push_back(
+        entry<ExpertsCase>("experts_down_forward", name, shape, ExpertsCase::Half::down));
   };
   experts("decode", {1, 8, 3, 96, 48, 64});
   experts("odd", {6, 5, 3, 41, 23, 37});
   experts("no_shared", {5, 6, 2, 33, 17, 0});
   experts("uneven", {60, 3, 2, 70, 31, 50});
+  experts("training", {7, 5, 2, 40, 35, 20, ExpertsShape::training});
   experts("many_rows", {150, 4, 2, 40, 35, 20});
 }
 

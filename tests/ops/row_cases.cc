@@ -8,7 +8,9 @@
 namespace dsmoe::ops {
 namespace {
 
-void copy(const TensorView& from, const TensorView& to) { std::memcpy(to.data, from.data, from.num_bytes()); }
+void copy(const TensorView& from, const TensorView& to) {
+  std::memcpy(to.data, from.data, from.num_bytes());
+}
 
 std::vector<double> relative_bound(const OpCase& exact, std::size_t idx, double relative) {
   std::vector<double> bounds;
@@ -28,7 +30,8 @@ class EmbeddingCase : public OpCase {
  public:
   EmbeddingCase(const Variant& variant, const RowsShape& shape) : OpCase(variant) {
     constexpr int64_t kVocabulary = 19;
-    args_.table = random(variant.operand, {kVocabulary, shape.size}, {.stream = 1, .scale = shape.scale});
+    args_.table =
+        random(variant.operand, {kVocabulary, shape.size}, {.stream = 1, .scale = shape.scale});
     std::vector<int32_t> ids;
     for (int64_t t = first_row(); t < first_row() + rows_of(shape.rows); ++t) {
       ids.push_back(static_cast<int32_t>(random_below(2, t, kVocabulary)));
@@ -52,7 +55,8 @@ class RmsNormCase : public OpCase {
     const int64_t rows = rows_of(shape.rows);
     args_.x = random(scalar(), {rows, shape.size},
                      {.stream = 1, .scale = shape.scale, .by_row = true, .precision = DType::F32});
-    args_.weight = random(scalar(), {shape.size}, {.stream = 2, .mean = 1, .precision = DType::F32});
+    args_.weight =
+        random(scalar(), {shape.size}, {.stream = 2, .mean = 1, .precision = DType::F32});
     args_.eps = 1e-6;
     args_.out = output("out", variant.operand, {rows, shape.size});
   }
@@ -60,7 +64,8 @@ class RmsNormCase : public OpCase {
   int64_t num_rows() const override { return args_.x.dim(0); }
   // Half of the sum's error (square root), the rounding of eps, and six more operations.
   std::vector<double> bound(std::size_t idx, const OpCase& exact, const OpCase&) const override {
-    return relative_bound(exact, idx, (static_cast<double>(shape_.size) / 32 + 2 + 8) * kUnit + 2 * rounding());
+    return relative_bound(exact, idx,
+                          (static_cast<double>(shape_.size) / 32 + 2 + 8) * kUnit + 2 * rounding());
   }
 
  private:
@@ -111,7 +116,8 @@ class RopeCase : public OpCase {
     const std::size_t size = tensor::size_of(kv.dtype);
     std::vector<std::byte> all;
     const auto append = [&](const void* data, int64_t idx, int64_t count) {
-      const auto* begin = static_cast<const std::byte*>(data) + static_cast<std::size_t>(idx) * size;
+      const auto* begin =
+          static_cast<const std::byte*>(data) + static_cast<std::size_t>(idx) * size;
       all.insert(all.end(), begin, begin + static_cast<std::size_t>(count) * size);
     };
     const int64_t row = args_.q.dim(1) * kv.head_dim;
@@ -125,8 +131,11 @@ class RopeCase : public OpCase {
     }
     return all;
   }
-  // |a c| + |b s| is at most 2 * 5 * 5 / 2 here: normal numbers of these tests stay below 5 and 2.5.
-  bool has_bound(std::size_t idx) const override { return idx == 0; }  // page layouts differ between F64 and BF16
+  // |a c| + |b s| is at most 2 * 5 * 5 / 2 here: normal numbers of these tests stay below 5
+  // and 2.5.
+  bool has_bound(std::size_t idx) const override {
+    return idx == 0;
+  }  // page layouts differ between F64 and BF16
   std::vector<double> bound(std::size_t idx, const OpCase& exact, const OpCase&) const override {
     std::vector<double> bounds = relative_bound(exact, idx, rounding());
     for (double& b : bounds) b += 3 * kUnit * 25;
@@ -140,7 +149,7 @@ class RopeCase : public OpCase {
 
 struct CombineShape {
   int64_t tokens, experts, top_k, hidden;
-  enum { both, routed_only, shared_only } kind = both;
+  enum { both, routed_only, shared_only, gradient } kind = both;
 };
 
 class CombineCase : public OpCase {
@@ -148,10 +157,14 @@ class CombineCase : public OpCase {
   CombineCase(const Variant& variant, const CombineShape& shape) : OpCase(variant), shape_(shape) {
     const int64_t tokens = rows_of(shape.tokens);
     if (shape.kind != CombineShape::shared_only) add_routed(tokens);
-    if (shape.kind != CombineShape::routed_only) {
+    if (shape.kind == CombineShape::gradient) {
+      args_.gate = {};
+      args_.store = kernels::Store::assign;
+    } else if (shape.kind != CombineShape::routed_only) {
       args_.shared = random(variant.operand, {tokens, shape.hidden}, {.stream = 3, .by_row = true});
     }
-    before_ = random(scalar(), {tokens, shape.hidden}, {.stream = 4, .by_row = true, .precision = DType::F32});
+    before_ = random(scalar(), {tokens, shape.hidden},
+                     {.stream = 4, .by_row = true, .precision = DType::F32});
     args_.residual = output("residual", scalar(), {tokens, shape.hidden});
   }
   void run(const Context& context) override {
@@ -163,7 +176,8 @@ class CombineCase : public OpCase {
     std::vector<double> bounds;
     const TensorView& sums = magnitude.outputs()[0].view;
     const double depth = std::ceil(std::log2(static_cast<double>(shape_.experts) + 1));
-    for (int64_t i = 0; i < sums.num_elements(); ++i) bounds.push_back((depth + 4) * kUnit * element(sums, i));
+    for (int64_t i = 0; i < sums.num_elements(); ++i)
+      bounds.push_back((depth + 4) * kUnit * element(sums, i));
     return bounds;
   }
 
@@ -176,7 +190,8 @@ class CombineCase : public OpCase {
       const int64_t start = random_below(5, global, shape_.experts);
       // 7 is prime to the numbers of experts used: top_k different ones, not in order.
       for (int64_t slot = 0; slot < top_k; ++slot) {
-        const bool absent = slot > 0 && random_below(6, global * top_k + slot, 4) == 0;
+        const bool absent = (slot > 0 || shape_.kind == CombineShape::gradient) &&
+                            random_below(6, global * top_k + slot, 4) == 0;
         index.push_back(absent ? -1 : static_cast<int32_t>((start + 7 * slot) % shape_.experts));
         row_of_slot.push_back(absent ? -1 : static_cast<int32_t>(t * top_k + (slot + t) % top_k));
       }
@@ -184,15 +199,19 @@ class CombineCase : public OpCase {
     args_.index = ints(index);
     args_.row_of_slot = ints(row_of_slot);
     args_.index.shape = args_.row_of_slot.shape = {tokens, top_k};
-    args_.gate = random(scalar(), {tokens, top_k}, {.stream = 1, .by_row = true, .precision = DType::F32});
-    // Rows by slot, then moved to where row_of_slot says, so that a token alone meets the same numbers.
+    args_.gate =
+        random(scalar(), {tokens, top_k}, {.stream = 1, .by_row = true, .precision = DType::F32});
+    // Rows by slot, then moved to where row_of_slot says, so that a token alone meets the same
+    // numbers.
     const TensorView by_slot =
         random(variant_.operand, {tokens, top_k * shape_.hidden}, {.stream = 2, .by_row = true});
     args_.routed = tensor(variant_.operand, {tokens * top_k, shape_.hidden});
-    const std::size_t bytes = static_cast<std::size_t>(shape_.hidden) * tensor::size_of(variant_.operand);
+    const std::size_t bytes =
+        static_cast<std::size_t>(shape_.hidden) * tensor::size_of(variant_.operand);
     for (std::size_t slot = 0; slot < row_of_slot.size(); ++slot) {
       if (row_of_slot[slot] < 0) continue;
-      std::memcpy(static_cast<char*>(args_.routed.data) + static_cast<std::size_t>(row_of_slot[slot]) * bytes,
+      std::memcpy(static_cast<char*>(args_.routed.data) +
+                      static_cast<std::size_t>(row_of_slot[slot]) * bytes,
                   static_cast<const char*>(by_slot.data) + slot * bytes, bytes);
     }
   }
@@ -206,8 +225,9 @@ class LogProbCase : public OpCase {
  public:
   LogProbCase(const Variant& variant, const RowsShape& shape) : OpCase(variant), shape_(shape) {
     const int64_t rows = rows_of(shape.rows);
-    args_.logits = random(scalar(), {rows, shape.size},
-                          {.stream = 1, .scale = shape.scale, .by_row = true, .precision = DType::F32});
+    args_.logits =
+        random(scalar(), {rows, shape.size},
+               {.stream = 1, .scale = shape.scale, .by_row = true, .precision = DType::F32});
     std::vector<int32_t> target;
     for (int64_t r = first_row(); r < first_row() + rows; ++r) {
       target.push_back(r % 4 == 3 ? -1 : static_cast<int32_t>(random_below(2, r, shape.size)));
@@ -218,7 +238,8 @@ class LogProbCase : public OpCase {
   }
   void run(const Context& context) override { kernels::log_prob_forward(context, args_); }
   int64_t num_rows() const override { return args_.logits.dim(0); }
-  // Logits below 6 * scale: each difference from the maximum errs by a unit of 12 * scale, and moves the sum by as much.
+  // Logits below 6 * scale: each difference from the maximum errs by a unit of 12 * scale, and
+  // moves the sum by as much.
   std::vector<double> bound(std::size_t idx, const OpCase& exact, const OpCase&) const override {
     std::vector<double> bounds = relative_bound(exact, idx, 2 * kUnit);
     for (double& b : bounds) {
@@ -262,7 +283,8 @@ class PlanCase : public OpCase {
 
 template <class Case, class Sizes>
 void add(std::vector<OpEntry>& cases, const char* op, const char* name, Sizes shape) {
-  cases.push_back({op, name, [=](const Variant& variant) { return std::make_unique<Case>(variant, shape); }});
+  cases.push_back(
+      {op, name, [=](const Variant& variant) { return std::make_unique<Case>(variant, shape); }});
 }
 
 }  // namespace
@@ -280,10 +302,14 @@ void add_row_cases(std::vector<OpEntry>& cases) {
   add<RopeCase>(cases, "rope_forward", "many_tokens", RopeShape{150, 4, 4, 34});
   add<CombineCase>(cases, "combine_forward", "released", CombineShape{6, 64, 6, 80});
   add<CombineCase>(cases, "combine_forward", "odd", CombineShape{9, 5, 3, 43});
-  add<CombineCase>(cases, "combine_forward", "all_experts", CombineShape{4, 23, 23, 30, CombineShape::routed_only});
+  add<CombineCase>(cases, "combine_forward", "all_experts",
+                   CombineShape{4, 23, 23, 30, CombineShape::routed_only});
   add<CombineCase>(cases, "combine_forward", "one_expert", CombineShape{4, 9, 1, 17});
-  add<CombineCase>(cases, "combine_forward", "shared_only", CombineShape{3, 0, 0, 37, CombineShape::shared_only});
+  add<CombineCase>(cases, "combine_forward", "shared_only",
+                   CombineShape{3, 0, 0, 37, CombineShape::shared_only});
   add<CombineCase>(cases, "combine_forward", "many_tokens", CombineShape{70, 64, 6, 130});
+  add<CombineCase>(cases, "combine_forward", "gradient",
+                   CombineShape{30, 9, 2, 45, CombineShape::gradient});
   add<LogProbCase>(cases, "log_prob_forward", "odd", RowsShape{9, 203, 3});
   add<LogProbCase>(cases, "log_prob_forward", "short", RowsShape{2, 3, 30});
   add<LogProbCase>(cases, "log_prob_forward", "long", RowsShape{5, 4111, 8});

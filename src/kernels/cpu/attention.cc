@@ -5,7 +5,8 @@
 namespace dsmoe::kernels::cpu {
 namespace {
 
-// Rows [row_begin, row_end) of the (token, head in group) pairs of one sequence and one KV head, token-major.
+// Rows [row_begin, row_end) of the (token, head in group) pairs of one sequence and one KV head,
+// token-major.
 struct Tile {
   int64_t sequence;
   int64_t kv_head;
@@ -34,15 +35,19 @@ class Tiles {
     }
   }
 
-  int64_t token(const Tile& tile, int64_t row) const { return starts_[tile.sequence] + row / group_; }
+  int64_t token(const Tile& tile, int64_t row) const {
+    return starts_[tile.sequence] + row / group_;
+  }
   int64_t head(const Tile& tile, int64_t row) const { return tile.kv_head * group_ + row % group_; }
   int32_t num_keys(const Tile& tile, int64_t row) const { return position_[token(tile, row)] + 1; }
 
   // Blocks of keys to visit, each with a fixed part (reading them) and a part per row.
   double cost(const Tile& tile) const {
     int32_t keys = 0;
-    for (int64_t row = tile.row_begin; row < tile.row_end; ++row) keys = std::max(keys, num_keys(tile, row));
-    return static_cast<double>(keys + kKeyBlock) * static_cast<double>(tile.row_end - tile.row_begin + 4);
+    for (int64_t row = tile.row_begin; row < tile.row_end; ++row)
+      keys = std::max(keys, num_keys(tile, row));
+    return static_cast<double>(keys + kKeyBlock) *
+           static_cast<double>(tile.row_end - tile.row_begin + 4);
   }
 
  private:
@@ -69,21 +74,23 @@ AttendBlock block_of(const AttentionForward& args) {
   return block;
 }
 
-void attend_tile(const Tier& tier, const AttentionForward& args, const Tiles& tiles, const Tile& tile,
-                 AttendBlock block) {
+void attend_tile(const Tier& tier, const AttentionForward& args, const Tiles& tiles,
+                 const Tile& tile, AttendBlock block) {
   int64_t row_offset[kAttendRows];
   int32_t num_keys[kAttendRows];
   const auto size = static_cast<int64_t>(tensor::size_of(args.kv.dtype));
   block.num_rows = static_cast<int>(tile.row_end - tile.row_begin);
   for (int r = 0; r < block.num_rows; ++r) {
     const int64_t row = tile.row_begin + r;
-    row_offset[r] = (tiles.token(tile, row) * args.q.dim(1) + tiles.head(tile, row)) * block.head_dim;
+    row_offset[r] =
+        (tiles.token(tile, row) * args.q.dim(1) + tiles.head(tile, row)) * block.head_dim;
     num_keys[r] = tiles.num_keys(tile, row);
   }
   block.row_offset = row_offset;
   block.num_keys = num_keys;
   block.keys = static_cast<const char*>(args.kv.keys) + args.kv.key_offset(0, tile.kv_head) * size;
-  block.values = static_cast<const char*>(args.kv.values) + args.kv.value_offset(0, tile.kv_head) * size;
+  block.values =
+      static_cast<const char*>(args.kv.values) + args.kv.value_offset(0, tile.kv_head) * size;
   block.pages = args.page_table.as<int32_t>() + tile.sequence * args.page_table.dim(1);
   block.scratch = thread_scratch(attend_scratch(block.head_dim));
   tier.attend(block);

@@ -1,4 +1,5 @@
-// F32x16: sixteen floats side by side. Every operation is one IEEE operation per lane, so lanes equal scalars bit for bit.
+// F32x16: sixteen floats side by side. Every operation is one IEEE operation per lane, so lanes
+// equal scalars bit for bit.
 #pragma once
 
 #include <cstring>
@@ -7,7 +8,8 @@
 #error "compiled once per tier, with DSMOE_TIER=v3 or v4"
 #endif
 
-// All names live in an unnamed namespace: code of one instruction set must never be linked into another's.
+// All names live in an unnamed namespace: code of one instruction set must never be linked into
+// another's.
 #if defined(__AVX512F__)
 #include "kernels/cpu/lanes_avx512.h"
 #else

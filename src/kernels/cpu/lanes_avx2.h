@@ -27,10 +27,18 @@ DSMOE_HD void store(float* p, F32x16 a) {
 DSMOE_HD F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
   return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
 }
-DSMOE_HD F32x16 add(F32x16 a, F32x16 b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
-DSMOE_HD F32x16 sub(F32x16 a, F32x16 b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
-DSMOE_HD F32x16 mul(F32x16 a, F32x16 b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
-DSMOE_HD F32x16 div(F32x16 a, F32x16 b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+DSMOE_HD F32x16 add(F32x16 a, F32x16 b) {
+  return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)};
+}
+DSMOE_HD F32x16 sub(F32x16 a, F32x16 b) {
+  return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)};
+}
+DSMOE_HD F32x16 mul(F32x16 a, F32x16 b) {
+  return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)};
+}
+DSMOE_HD F32x16 div(F32x16 a, F32x16 b) {
+  return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)};
+}
 DSMOE_HD F32x16 sqrt(F32x16 a) { return {_mm256_sqrt_ps(a.lo), _mm256_sqrt_ps(a.hi)}; }
 DSMOE_HD F32x16 max(F32x16 a, F32x16 b) {  // a > b ? a : b
   return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
@@ -59,8 +67,12 @@ DSMOE_HD __m256 high_half(__m256i a) {
 }
 
 // 32 stored bf16: elements 0, 2, 4 ... and 1, 3, 5 ...
-DSMOE_HD F32x16 even_bf16(const uint16_t* p) { return {low_half(load_words(p)), low_half(load_words(p + 16))}; }
-DSMOE_HD F32x16 odd_bf16(const uint16_t* p) { return {high_half(load_words(p)), high_half(load_words(p + 16))}; }
+DSMOE_HD F32x16 even_bf16(const uint16_t* p) {
+  return {low_half(load_words(p)), low_half(load_words(p + 16))};
+}
+DSMOE_HD F32x16 odd_bf16(const uint16_t* p) {
+  return {high_half(load_words(p)), high_half(load_words(p + 16))};
+}
 // 16 stored bf16 in order.
 DSMOE_HD F32x16 load_bf16(const uint16_t* p) {
   const auto widen = [](const uint16_t* eight) __attribute__((always_inline)) {
@@ -70,7 +82,8 @@ DSMOE_HD F32x16 load_bf16(const uint16_t* p) {
   return {widen(p), widen(p + 8)};
 }
 
-// Bits 31..16 hold what tensor::to_bf16 gives; the others are zero, so that it is also the rounded float.
+// Bits 31..16 hold what tensor::to_bf16 gives; the others are zero, so that it is also the rounded
+// float.
 DSMOE_HD __m256i rounded_bits(__m256 a) {
   const __m256i bits = _mm256_castps_si256(a);
   const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff));
@@ -93,8 +106,10 @@ DSMOE_HD void store_bf16(uint16_t* p, F32x16 a) {
 }
 // Interleaves two rounded vectors: element 2i = even[i], 2i + 1 = odd[i].
 DSMOE_HD void store_bf16_pairs(uint16_t* p, F32x16 even, F32x16 odd) {
-  store_words(p, _mm256_or_si256(_mm256_srli_epi32(rounded_bits(even.lo), 16), rounded_bits(odd.lo)));
-  store_words(p + 16, _mm256_or_si256(_mm256_srli_epi32(rounded_bits(even.hi), 16), rounded_bits(odd.hi)));
+  store_words(p,
+              _mm256_or_si256(_mm256_srli_epi32(rounded_bits(even.lo), 16), rounded_bits(odd.lo)));
+  store_words(p + 16,
+              _mm256_or_si256(_mm256_srli_epi32(rounded_bits(even.hi), 16), rounded_bits(odd.hi)));
 }
 DSMOE_HD __m256 flush(__m256 a) {
   const __m256i bits = _mm256_castps_si256(a);
@@ -103,7 +118,8 @@ DSMOE_HD __m256 flush(__m256 a) {
   const __m256i sign = _mm256_and_si256(bits, _mm256_set1_epi32(static_cast<int>(0x80000000u)));
   return _mm256_castsi256_ps(_mm256_blendv_epi8(bits, sign, tiny));
 }
-// Denormals to signed zero by hand: the conversions of a load must not depend on arithmetic that could be folded away.
+// Denormals to signed zero by hand: the conversions of a load must not depend on arithmetic that
+// could be folded away.
 DSMOE_HD F32x16 flush(F32x16 a) { return {flush(a.lo), flush(a.hi)}; }
 
 // 32 values in order to those of even and of odd index.
@@ -122,7 +138,8 @@ DSMOE_HD F32x16 gather_words(const void* p, int32_t stride_bytes) {
   const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
   const __m256i offset = _mm256_mullo_epi32(lane, _mm256_set1_epi32(stride_bytes));
   const auto* lo = static_cast<const int*>(p);
-  const auto* hi = reinterpret_cast<const int*>(static_cast<const char*>(p) + int64_t{8} * stride_bytes);
+  const auto* hi =
+      reinterpret_cast<const int*>(static_cast<const char*>(p) + int64_t{8} * stride_bytes);
   return {_mm256_castsi256_ps(_mm256_i32gather_epi32(lo, offset, 1)),
           _mm256_castsi256_ps(_mm256_i32gather_epi32(hi, offset, 1))};
 }
@@ -137,8 +154,12 @@ DSMOE_HD __m256 low_eight(F32x16 a) { return a.lo; }
 DSMOE_HD __m256 high_eight(F32x16 a) { return a.hi; }
 
 DSMOE_HD F32x16 exp(F32x16 a) { return {exp_lanes<Avx2Lanes>(a.lo), exp_lanes<Avx2Lanes>(a.hi)}; }
-DSMOE_HD F32x16 sigmoid(F32x16 a) { return {sigmoid_lanes<Avx2Lanes>(a.lo), sigmoid_lanes<Avx2Lanes>(a.hi)}; }
-DSMOE_HD F32x16 silu(F32x16 a) { return {silu_lanes<Avx2Lanes>(a.lo), silu_lanes<Avx2Lanes>(a.hi)}; }
+DSMOE_HD F32x16 sigmoid(F32x16 a) {
+  return {sigmoid_lanes<Avx2Lanes>(a.lo), sigmoid_lanes<Avx2Lanes>(a.hi)};
+}
+DSMOE_HD F32x16 silu(F32x16 a) {
+  return {silu_lanes<Avx2Lanes>(a.lo), silu_lanes<Avx2Lanes>(a.hi)};
+}
 
 }  // namespace
 }  // namespace dsmoe::kernels::DSMOE_TIER

@@ -46,7 +46,8 @@ DSMOE_HD F32x16 load_bf16(const uint16_t* p) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16))};
 }
 
-// Bits 31..16 hold what tensor::to_bf16 gives; the others are zero, so that it is also the rounded float.
+// Bits 31..16 hold what tensor::to_bf16 gives; the others are zero, so that it is also the rounded
+// float.
 DSMOE_HD __m512i rounded_bits(F32x16 a) {
   const __m512i bits = _mm512_castps_si512(a.v);
   const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(0x7fffffff));
@@ -67,9 +68,11 @@ DSMOE_HD void store_bf16(uint16_t* p, F32x16 a) {
 }
 // Interleaves two rounded vectors: element 2i = even[i], 2i + 1 = odd[i].
 DSMOE_HD void store_bf16_pairs(uint16_t* p, F32x16 even, F32x16 odd) {
-  _mm512_storeu_si512(p, _mm512_or_si512(_mm512_srli_epi32(rounded_bits(even), 16), rounded_bits(odd)));
+  _mm512_storeu_si512(
+      p, _mm512_or_si512(_mm512_srli_epi32(rounded_bits(even), 16), rounded_bits(odd)));
 }
-// Denormals to signed zero by hand: the conversions of a load must not depend on arithmetic that could be folded away.
+// Denormals to signed zero by hand: the conversions of a load must not depend on arithmetic that
+// could be folded away.
 DSMOE_HD F32x16 flush(F32x16 a) {
   const __m512i bits = _mm512_castps_si512(a.v);
   const __mmask16 tiny = _mm512_testn_epi32_mask(bits, _mm512_set1_epi32(0x7f800000));
@@ -78,7 +81,8 @@ DSMOE_HD F32x16 flush(F32x16 a) {
 }
 // 32 values in order to those of even and of odd index.
 DSMOE_HD void split_even_odd(F32x16 a, F32x16 b, F32x16& even, F32x16& odd) {
-  const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i evens =
+      _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   const __m512i odds = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
   even = {_mm512_permutex2var_ps(a.v, evens, b.v)};
   odd = {_mm512_permutex2var_ps(a.v, odds, b.v)};
@@ -93,8 +97,8 @@ DSMOE_HD F32x16 low_halves(F32x16 a) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a.v), 16))};
 }
 DSMOE_HD F32x16 high_halves(F32x16 a) {
-  return {_mm512_castsi512_ps(
-      _mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(static_cast<int>(0xffff0000u))))};
+  return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a.v),
+                                               _mm512_set1_epi32(static_cast<int>(0xffff0000u))))};
 }
 
 DSMOE_HD __m256 low_eight(F32x16 a) { return _mm512_castps512_ps256(a.v); }

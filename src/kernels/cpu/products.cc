@@ -1,7 +1,6 @@
 // Projections and experts: lists of products, divided over the threads by what they cost.
-#include "kernels/cpu/ops.h"
 #include "kernels/cpu/products.h"
-#include "kernels/ref/ref.h"
+#include "kernels/cpu/ops.h"
 
 namespace dsmoe::kernels::cpu {
 namespace {
@@ -122,9 +121,6 @@ void matmul_forward(const Tier& tier, const Context& context, const MatmulForwar
 }
 
 void experts_up_forward(const Tier& tier, const Context& context, const ExpertsUpForward& args) {
-  const bool training = std::any_of(args.families.begin(), args.families.end(),
-                                    [](const ExpertFamily& family) { return static_cast<bool>(family.gate_product); });
-  if (training) return ref::experts_up_forward(context, args);
   const auto make_block = [&](const ExpertFamily& family, int64_t expert) {
     ProductBlock block = expert_block(family, family.gate, expert);
     block.weight[1] = family.up.matrix(expert);
@@ -132,13 +128,16 @@ void experts_up_forward(const Tier& tier, const Context& context, const ExpertsU
     block.row_index = family.token_of_row ? family.token_of_row.as<int32_t>() : nullptr;
     block.epilogue = Epilogue::swiglu;
     block.out = family.activation.data;
+    block.kept[0] = family.gate_product.data;
+    block.kept[1] = family.up_product.data;
     block.out_stride = family.gate.n;
     return block;
   };
   run_products(tier, context, each_expert(args.families, make_block));
 }
 
-void experts_down_forward(const Tier& tier, const Context& context, const ExpertsDownForward& args) {
+void experts_down_forward(const Tier& tier, const Context& context,
+                          const ExpertsDownForward& args) {
   const auto make_block = [&](const ExpertFamily& family, int64_t expert) {
     ProductBlock block = expert_block(family, family.down, expert);
     block.x = family.activation.data;

@@ -17,8 +17,8 @@ class Selection {
  public:
   Selection(float* score, int32_t size) : score_(score), size_(size) {}
 
-  // Highest score, ties by lower index; it is taken out. Nothing left that compares: the first not yet taken, as a
-  // stable descending sort would order them.
+  // Highest score, ties by lower index; it is taken out. Nothing left that compares: the first not
+  // yet taken, as a stable descending sort would order them.
   int32_t take_best(uint8_t* taken) {
     int32_t best = -1;
     for (int32_t i = 0; i < size_; ++i) {
@@ -33,7 +33,8 @@ class Selection {
   int32_t size_;
 };
 
-void mask_groups(const RouterRule& rule, float* selection, int32_t experts, float* group_score, uint8_t* taken) {
+void mask_groups(const RouterRule& rule, float* selection, int32_t experts, float* group_score,
+                 uint8_t* taken) {
   const int32_t size = experts / rule.num_groups;
   for (int32_t g = 0; g < rule.num_groups; ++g) {
     const float* member = selection + g * size;
@@ -42,7 +43,8 @@ void mask_groups(const RouterRule& rule, float* selection, int32_t experts, floa
     group_score[g] = member[best];
     if (rule.group_score == GroupScore::sum_of_best_two && size > 1) {
       int32_t second = best == 0 ? 1 : 0;
-      for (int32_t i = 0; i < size; ++i) second = i != best && member[i] > member[second] ? i : second;
+      for (int32_t i = 0; i < size; ++i)
+        second = i != best && member[i] > member[second] ? i : second;
       group_score[g] = group_score[g] + member[second];
     }
   }
@@ -55,7 +57,8 @@ void mask_groups(const RouterRule& rule, float* selection, int32_t experts, floa
 }
 
 // Gates of the chosen experts, from the unbiased affinities; the sum runs by ascending expert.
-void gate_row(const RouterRule& rule, const float* s, const int32_t* index, int count, float* gate) {
+void gate_row(const RouterRule& rule, const float* s, const int32_t* index, int count,
+              float* gate) {
   const bool normalised = rule.normalise && count > 1;
   float divisor = 1;
   if (normalised) {
@@ -105,7 +108,8 @@ bool choose(const Tier& tier, const RouterForward& args, int64_t t) {
     for (int32_t e = 0; e < experts; ++e) {
       selection[e] = args.selection_bias ? s[e] + args.selection_bias.as<float>()[e] : s[e];
     }
-    if (rule.top_groups < rule.num_groups) mask_groups(rule, selection, experts, group_score, taken);
+    if (rule.top_groups < rule.num_groups)
+      mask_groups(rule, selection, experts, group_score, taken);
     std::fill_n(taken, experts, uint8_t{0});
     Selection best(selection, experts);
     for (int slot = 0; slot < count; ++slot) index[slot] = best.take_best(taken);

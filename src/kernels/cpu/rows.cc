@@ -4,12 +4,12 @@
 #include "base/functions.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/split.h"
-#include "kernels/ref/ref.h"
 
 namespace dsmoe::kernels::cpu {
 namespace {
 
-// Tokens below which waking the other threads costs more than it saves, for rows of this many elements.
+// Tokens below which waking the other threads costs more than it saves, for rows of this many
+// elements.
 int64_t row_grain(int64_t row_elements) {
   constexpr int64_t kElements = 16 * 1024;
   return std::max<int64_t>(1, kElements / std::max<int64_t>(1, row_elements));
@@ -20,7 +20,11 @@ template <class T>
 class RopeRow {
  public:
   RopeRow(const Tier& tier, const RopeForward& args)
-      : tier_(tier), args_(args), heads_(args.q.dim(1)), head_dim_(args.q.dim(2)), rotated_(thread_scratch(2 * head_dim_)) {}
+      : tier_(tier),
+        args_(args),
+        heads_(args.q.dim(1)),
+        head_dim_(args.q.dim(2)),
+        rotated_(thread_scratch(2 * head_dim_)) {}
 
   void write(int64_t t) {
     const KvPages& kv = args_.kv;
@@ -70,17 +74,20 @@ class RopeRow {
   const float* sin_ = nullptr;
 };
 
-// The terms of one token by ascending expert, and after which of them partial sums join: two neighbours a < b belong
-// to halves that meet at the level bit_width(a ^ b) of the tree.
+// The terms of one token by ascending expert, and after which of them partial sums join: two
+// neighbours a < b belong to halves that meet at the level bit_width(a ^ b) of the tree.
 class CombineTerms {
  public:
   CombineTerms(const CombineForward& args, int64_t t) {
     const int64_t top_k = args.routed ? args.index.dim(1) : 0;
-    DSMOE_CHECK(top_k <= kMaxTerms, "combine_forward: {} experts per token, at most {} are supported", top_k, kMaxTerms);
+    DSMOE_CHECK(top_k <= kMaxTerms,
+                "combine_forward: {} experts per token, at most {} are supported", top_k,
+                kMaxTerms);
     if (top_k == 0) return;
     const int32_t* expert = args.index.as<int32_t>() + t * top_k;
     const int32_t* row = args.row_of_slot.as<int32_t>() + t * top_k;
-    const int64_t row_bytes = args.residual.dim(1) * static_cast<int64_t>(tensor::size_of(args.routed.dtype));
+    const int64_t row_bytes =
+        args.residual.dim(1) * static_cast<int64_t>(tensor::size_of(args.routed.dtype));
     int slots[kMaxTerms];
     for (int slot = 0; slot < top_k; ++slot) {
       if (row[slot] >= 0) slots[count_++] = slot;
@@ -88,12 +95,16 @@ class CombineTerms {
     std::sort(slots, slots + count_, [&](int a, int b) { return expert[a] < expert[b]; });
     for (int i = 0; i < count_; ++i) {
       routed_[i] = static_cast<const char*>(args.routed.data) + row[slots[i]] * row_bytes;
-      gate_[i] = args.gate.as<float>()[t * top_k + slots[i]];
+      if (args.gate) gate_[i] = args.gate.as<float>()[t * top_k + slots[i]];
     }
     plan_joins(expert, slots);
+    has_gates_ = static_cast<bool>(args.gate);
   }
 
-  CombineRow row() const { return {.routed = routed_, .gate = gate_, .joins = joins_, .terms = count_}; }
+  CombineRow row() const {
+    return {
+        .routed = routed_, .gate = has_gates_ ? gate_ : nullptr, .joins = joins_, .terms = count_};
+  }
 
  private:
   static constexpr int kMaxTerms = 1024;
@@ -105,7 +116,9 @@ class CombineTerms {
     for (int i = 0; i < count_; ++i) {
       const auto a = static_cast<uint32_t>(expert[slots[i]]);
       const int level =
-          i + 1 < count_ ? static_cast<int>(std::bit_width(a ^ static_cast<uint32_t>(expert[slots[i + 1]]))) : kRoot;
+          i + 1 < count_
+              ? static_cast<int>(std::bit_width(a ^ static_cast<uint32_t>(expert[slots[i + 1]])))
+              : kRoot;
       joins_[i] = 0;
       while (depth > 0 && pending[depth - 1] < level) {
         --depth;
@@ -116,6 +129,7 @@ class CombineTerms {
   }
 
   int count_ = 0;
+  bool has_gates_ = false;
   const void* routed_[kMaxTerms];
   float gate_[kMaxTerms];
   uint8_t joins_[kMaxTerms];
@@ -135,7 +149,8 @@ void embedding_forward(const Tier& tier, const Context& context, const Embedding
   const Element type = element_of(args.table.dtype);
   parallel_for(*context.pool, args.ids.dim(0), row_grain(hidden), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
-      const char* row = static_cast<const char*>(args.table.data) + args.ids.as<int32_t>()[t] * hidden * size;
+      const char* row =
+          static_cast<const char*>(args.table.data) + args.ids.as<int32_t>()[t] * hidden * size;
       float* out = args.out.as<float>() + t * hidden;
       if (type == Element::bf16) {
         tier.widen(row, out, hidden);
@@ -168,45 +183,50 @@ void rope_forward(const Tier& tier, const Context& context, const RopeForward& a
     RopeRow<T> row(tier, args);
     for (int64_t t = begin; t < end; ++t) row.write(t);
   };
-  parallel_for(*context.pool, args.q.dim(0), row_grain(args.qkv.dim(1)), [&](int64_t begin, int64_t end) {
-    if (element_of(args.q.dtype) == Element::bf16) {
-      rows.template operator()<tensor::Bf16>(begin, end);
-    } else {
-      rows.template operator()<float>(begin, end);
-    }
-  });
+  parallel_for(*context.pool, args.q.dim(0), row_grain(args.qkv.dim(1)),
+               [&](int64_t begin, int64_t end) {
+                 if (element_of(args.q.dtype) == Element::bf16) {
+                   rows.template operator()<tensor::Bf16>(begin, end);
+                 } else {
+                   rows.template operator()<float>(begin, end);
+                 }
+               });
 }
 
 void combine_forward(const Tier& tier, const Context& context, const CombineForward& args) {
-  if (args.store == Store::assign || (args.routed && !args.gate)) return ref::combine_forward(context, args);
   const int64_t hidden = args.residual.dim(1);
   const DType dtype = args.routed ? args.routed.dtype : args.shared.dtype;
   const Element type = element_of(dtype);
   const auto row_bytes = hidden * static_cast<int64_t>(tensor::size_of(dtype));
-  parallel_for(*context.pool, args.residual.dim(0), row_grain(4 * hidden), [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      const CombineTerms terms(args, t);
-      CombineRow row = terms.row();
-      row.shared = args.shared ? static_cast<const char*>(args.shared.data) + t * row_bytes : nullptr;
-      row.residual = args.residual.as<float>() + t * hidden;
-      row.type = type;
-      row.size = hidden;
-      tier.combine(row);
-    }
-  });
+  parallel_for(
+      *context.pool, args.residual.dim(0), row_grain(4 * hidden), [&](int64_t begin, int64_t end) {
+        for (int64_t t = begin; t < end; ++t) {
+          const CombineTerms terms(args, t);
+          CombineRow row = terms.row();
+          row.shared =
+              args.shared ? static_cast<const char*>(args.shared.data) + t * row_bytes : nullptr;
+          row.residual = args.residual.as<float>() + t * hidden;
+          row.add_to_residual = args.store == Store::accumulate;
+          row.type = type;
+          row.size = hidden;
+          tier.combine(row);
+        }
+      });
 }
 
 void log_prob_forward(const Tier& tier, const Context& context, const LogProbForward& args) {
   const int64_t vocabulary = args.logits.dim(1);
-  parallel_for(*context.pool, args.logits.dim(0), row_grain(4 * vocabulary), [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const float* s = args.logits.as<float>() + r * vocabulary;
-      const MaxAndSum row = tier.max_and_sum(s, vocabulary);
-      const int32_t target = args.target.as<int32_t>()[r];
-      args.log_prob.as<float>()[r] = target < 0 ? 0.0f : (s[target] - row.max) - log_f32(row.sum);
-      if (args.argmax) args.argmax.as<int32_t>()[r] = arg_max(s, vocabulary, row.max);
-    }
-  });
+  parallel_for(*context.pool, args.logits.dim(0), row_grain(4 * vocabulary),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t r = begin; r < end; ++r) {
+                   const float* s = args.logits.as<float>() + r * vocabulary;
+                   const MaxAndSum row = tier.max_and_sum(s, vocabulary);
+                   const int32_t target = args.target.as<int32_t>()[r];
+                   args.log_prob.as<float>()[r] =
+                       target < 0 ? 0.0f : (s[target] - row.max) - log_f32(row.sum);
+                   if (args.argmax) args.argmax.as<int32_t>()[r] = arg_max(s, vocabulary, row.max);
+                 }
+               });
 }
 
 }  // namespace dsmoe::kernels::cpu

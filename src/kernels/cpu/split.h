@@ -13,16 +13,17 @@
 
 namespace dsmoe::kernels::cpu {
 
-static_assert(kLanes == kPanelWidth && kAttentionKeys == kKeyBlock && kSpanBlocks == kBlocksPerSpan);
+static_assert(kLanes == kPanelWidth && kAttentionKeys == kKeyBlock &&
+              kSpanBlocks == kBlocksPerSpan);
 
 inline Element element_of(DType dtype) {
-  DSMOE_CHECK(dtype == DType::BF16 || dtype == DType::F32, "{} is not an operand type of the CPU tiers",
-              tensor::name_of(dtype));
+  DSMOE_CHECK(dtype == DType::BF16 || dtype == DType::F32,
+              "{} is not an operand type of the CPU tiers", tensor::name_of(dtype));
   return dtype == DType::BF16 ? Element::bf16 : Element::f32;
 }
 
-// Units of work lie one behind the other on a line of costs; a thread takes those that start in its equal share of the line.
-// A pure function of the costs, the thread and the number of threads.
+// Units of work lie one behind the other on a line of costs; a thread takes those that start in its
+// equal share of the line. A pure function of the costs, the thread and the number of threads.
 class Share {
  public:
   Share(double total, int thread_idx, int num_threads)
@@ -60,9 +61,11 @@ inline float* thread_scratch(int64_t floats) {
   thread_local int64_t capacity = 0;
   if (capacity < floats) {
     const int64_t rounded = round_up(floats, 1024);
-    memory.reset(static_cast<float*>(std::aligned_alloc(4096, static_cast<std::size_t>(rounded) * sizeof(float))));
+    memory.reset(static_cast<float*>(
+        std::aligned_alloc(4096, static_cast<std::size_t>(rounded) * sizeof(float))));
     capacity = memory == nullptr ? 0 : rounded;
-    if (memory == nullptr) fail(ErrorKind::resource, "no memory for {} floats of scratch in a thread", rounded);
+    if (memory == nullptr)
+      fail(ErrorKind::resource, "no memory for {} floats of scratch in a thread", rounded);
   }
   return memory.get();
 }

@@ -1,4 +1,5 @@
-// Attention of up to kAttendRows queries that share a KV head: each row follows the block and span rule by itself.
+// Attention of up to kAttendRows queries that share a KV head: each row follows the block and span
+// rule by itself.
 #include "kernels/cpu/tier/leaves.h"
 #include "kernels/cpu/tier/micro.h"
 
@@ -20,7 +21,8 @@ struct RowState {
   float total_sum;
 };
 
-// Views into the scratch memory. Tiles are [panels of 16][rows][16], as the micro-kernel keeps accumulators.
+// Views into the scratch memory. Tiles are [panels of 16][rows][16], as the micro-kernel keeps
+// accumulators.
 struct Work {
   int64_t rows;
   int64_t dim_panels;
@@ -66,7 +68,8 @@ void multiply_tiles(Element rule, const Work& work, const float* x, int64_t k, c
   }
 }
 
-// Where the micro-kernel expects 32 values of row r, block of 32 k number `block`, of rows widened to k values.
+// Where the micro-kernel expects 32 values of row r, block of 32 k number `block`, of rows widened
+// to k values.
 float* widened_place(const Work& work, float* x, int64_t k, int64_t r, int64_t block) {
   int64_t b = r * work.blocks.count / work.rows;
   while (work.blocks.begin(b + 1) <= r) ++b;
@@ -75,7 +78,8 @@ float* widened_place(const Work& work, float* x, int64_t k, int64_t r, int64_t b
   return x + begin * k + (block * rows + (r - begin)) * kBlock;
 }
 
-// The softmax step of one row over one block: scores become numerators, the span's statistics and outputs move on.
+// The softmax step of one row over one block: scores become numerators, the span's statistics and
+// outputs move on.
 template <Element type>
 void softmax_step(Work& work, int64_t r, int64_t keys_seen, float scale) {
   RowState& state = work.state[r];
@@ -105,7 +109,8 @@ void softmax_step(Work& work, int64_t r, int64_t keys_seen, float scale) {
     float* place = widened_place(work, work.weights, kAttentionKeys, r, half);
     F32x16 first = s[2 * half];
     F32x16 second = s[2 * half + 1];
-    if constexpr (type == Element::bf16) split_even_odd(s[2 * half], s[2 * half + 1], first, second);
+    if constexpr (type == Element::bf16)
+      split_even_odd(s[2 * half], s[2 * half + 1], first, second);
     store(place, first);
     store(place + 16, second);
   }
@@ -123,13 +128,15 @@ void merge_span(Work& work, int64_t r, bool first_span) {
   if (first_span) {
     state.total_max = state.max;
     state.total_sum = state.sum;
-    for (int64_t p = 0; p < work.dim_panels; ++p) store(work.place(work.total, p, r), load(work.place(work.span, p, r)));
+    for (int64_t p = 0; p < work.dim_panels; ++p)
+      store(work.place(work.total, p, r), load(work.place(work.span, p, r)));
     return;
   }
   const float max = state.total_max > state.max ? state.total_max : state.max;
   const F32x16 c1 = exp(broadcast(state.total_max - max));
   const F32x16 c2 = exp(broadcast(state.max - max));
-  store_first(&state.total_sum, fma(broadcast(state.total_sum), c1, mul(broadcast(state.sum), c2)), 1);
+  store_first(&state.total_sum, fma(broadcast(state.total_sum), c1, mul(broadcast(state.sum), c2)),
+              1);
   state.total_max = max;
   for (int64_t p = 0; p < work.dim_panels; ++p) {
     float* total = work.place(work.total, p, r);
@@ -156,26 +163,31 @@ template <Element type>
 void attend_rows(const AttendBlock& args) {
   Work work(args);
   const int64_t element = type == Element::bf16 ? 2 : 4;
-  widen_rows<type, type>(work.blocks, args.head_dim, work.query, [&](int64_t r) __attribute__((always_inline)) {
-    return static_cast<const char*>(args.q) + args.row_offset[r] * element;
-  });
+  widen_rows<type, type>(
+      work.blocks, args.head_dim, work.query, [&](int64_t r) __attribute__((always_inline)) {
+        return static_cast<const char*>(args.q) + args.row_offset[r] * element;
+      });
   int64_t last_key = 0;
-  for (int64_t r = 0; r < work.rows; ++r) last_key = args.num_keys[r] > last_key ? args.num_keys[r] : last_key;
+  for (int64_t r = 0; r < work.rows; ++r)
+    last_key = args.num_keys[r] > last_key ? args.num_keys[r] : last_key;
   for (int64_t r = 0; r < work.rows; ++r) work.start_span(r);
   for (int64_t key = 0; key < last_key; key += kAttentionKeys) {
     const int64_t block = key / kAttentionKeys;
     const int64_t page = args.pages[block];
     std::memset(work.scores, 0, static_cast<size_t>(work.rows * kAttentionKeys) * sizeof(float));
-    multiply_tiles(type, work, work.query, args.head_dim, static_cast<const char*>(args.keys) + page * args.key_page_bytes,
+    multiply_tiles(type, work, work.query, args.head_dim,
+                   static_cast<const char*>(args.keys) + page * args.key_page_bytes,
                    args.key_panel_bytes, kKeyPanels, work.scores);
-    // A row past its last key goes on computing values that nobody reads: its output is already written.
+    // A row past its last key goes on computing values that nobody reads: its output is already
+    // written.
     for (int64_t r = 0; r < work.rows; ++r) {
       const int64_t seen = args.num_keys[r] - key;
-      if (seen > 0) softmax_step<type>(work, r, seen < kAttentionKeys ? seen : kAttentionKeys, args.scale);
+      if (seen > 0)
+        softmax_step<type>(work, r, seen < kAttentionKeys ? seen : kAttentionKeys, args.scale);
     }
     multiply_tiles(type, work, work.weights, kAttentionKeys,
-                   static_cast<const char*>(args.values) + page * args.value_page_bytes, args.value_panel_bytes,
-                   work.dim_panels, work.span);
+                   static_cast<const char*>(args.values) + page * args.value_page_bytes,
+                   args.value_panel_bytes, work.dim_panels, work.span);
     for (int64_t r = 0; r < work.rows; ++r) {
       const int64_t left = args.num_keys[r] - key;
       const bool last = left > 0 && left <= kAttentionKeys;

@@ -1,4 +1,5 @@
-// The product micro-kernel: a few widened rows times one or two panels, continuing accumulators kept in memory.
+// The product micro-kernel: a few widened rows times one or two panels, continuing accumulators
+// kept in memory.
 #pragma once
 
 #include <utility>
@@ -11,8 +12,9 @@ namespace {
 
 using cpu::Element;
 
-// Registers: rows * panels chains, one weight vector per panel, one broadcast. AVX-512 has 32 registers; AVX2 has 16, and
-// F32x16 takes two. More rows per weight vector, and more panels per broadcast, mean fewer loads per FMA.
+// Registers: rows * panels chains, one weight vector per panel, one broadcast. AVX-512 has 32
+// registers; AVX2 has 16, and F32x16 takes two. More rows per weight vector, and more panels per
+// broadcast, mean fewer loads per FMA.
 #if defined(__AVX512F__)
 constexpr int kMicroRows = 12;
 constexpr int kMicroPanels = 2;
@@ -25,8 +27,9 @@ constexpr int kJointChains = 6;
 constexpr int64_t kBlock = 32;     // k of one block of the bf16 rule
 constexpr int64_t kSegment = 256;  // k of one chain of the fp32 rule
 
-// Operand rows of one micro-kernel call: [blocks of 32 k][rows][32] floats; for the bf16 rule the even k come first.
-// Weights: panels as kernels/layout.h lays them out, starting at the same k. Accumulators: [rows][16] per panel.
+// Operand rows of one micro-kernel call: [blocks of 32 k][rows][32] floats; for the bf16 rule the
+// even k come first. Weights: panels as kernels/layout.h lays them out, starting at the same k.
+// Accumulators: [rows][16] per panel.
 struct MicroArgs {
   const float* x;
   int64_t k;
@@ -34,12 +37,15 @@ struct MicroArgs {
   float* acc[2];
 };
 
-// Few rows wait for memory: ask for the panel this far ahead. Streams of more rows stay in the cache.
+// Few rows wait for memory: ask for the panel this far ahead. Streams of more rows stay in the
+// cache.
 constexpr int kPrefetchRows = 4;
-constexpr int64_t kPrefetchBytes = 4096;
+constexpr int64_t kPrefetchBytes = 2048;
 
-DSMOE_HD void prefetch_lines(const char* p, int64_t bytes) {
-  for (int64_t offset = 0; offset < bytes; offset += 64) _mm_prefetch(p + kPrefetchBytes + offset, _MM_HINT_T0);
+template <int kRows>
+DSMOE_HD void prefetch_line(const void* p) {
+  if constexpr (kRows <= kPrefetchRows)
+    _mm_prefetch(static_cast<const char*>(p) + kPrefetchBytes, _MM_HINT_T0);
 }
 
 enum class Parity { even, odd };
@@ -55,14 +61,18 @@ DSMOE_HD F32x16 widen_pairs(const uint16_t* w) {
 
 // One half chain of a block: sixteen FMA steps per row and panel.
 template <int kRows, int kPanels, Parity parity>
-DSMOE_HD void half_chain(const float* x, const uint16_t* const (&w)[kPanels], F32x16 (&chain)[kRows][kPanels]) {
+DSMOE_HD void half_chain(const float* x, const uint16_t* const (&w)[kPanels],
+                         F32x16 (&chain)[kRows][kPanels]) {
   for (int r = 0; r < kRows; ++r) {
     for (int p = 0; p < kPanels; ++p) chain[r][p] = zero();
   }
 #pragma GCC unroll 2
   for (int j = 0; j < 16; ++j) {
     F32x16 weight[kPanels];
-    for (int p = 0; p < kPanels; ++p) weight[p] = widen_pairs<parity>(w[p] + j * 32);
+    for (int p = 0; p < kPanels; ++p) {
+      if constexpr (parity == Parity::even) prefetch_line<kRows>(w[p] + j * 32);
+      weight[p] = widen_pairs<parity>(w[p] + j * 32);
+    }
     for (int r = 0; r < kRows; ++r) {
       const F32x16 value = broadcast(x[r * 32 + j]);
       for (int p = 0; p < kPanels; ++p) chain[r][p] = fma(value, weight[p], chain[r][p]);
@@ -76,9 +86,6 @@ void micro_bf16(const MicroArgs& args) {
   for (int p = 0; p < kPanels; ++p) w[p] = static_cast<const uint16_t*>(args.weight[p]);
   const float* x = args.x;
   for (int64_t k = 0; k < args.k; k += kBlock) {
-    if constexpr (kRows <= kPrefetchRows) {
-      for (int p = 0; p < kPanels; ++p) prefetch_lines(reinterpret_cast<const char*>(w[p]), kBlock * 32);
-    }
     F32x16 even[kRows][kPanels];
     F32x16 odd[kRows][kPanels];
     if constexpr (2 * kRows * kPanels <= kJointChains) {
@@ -88,6 +95,7 @@ void micro_bf16(const MicroArgs& args) {
 #pragma GCC unroll 2
       for (int j = 0; j < 16; ++j) {
         for (int p = 0; p < kPanels; ++p) {
+          prefetch_line<kRows>(w[p] + j * 32);
           const F32x16 weight_even = even_bf16(w[p] + j * 32);
           const F32x16 weight_odd = odd_bf16(w[p] + j * 32);
           for (int r = 0; r < kRows; ++r) {
@@ -124,12 +132,12 @@ void micro_f32(const MicroArgs& args) {
     }
     for (int64_t block = 0; block < end; block += kBlock) {
       const int64_t steps = end - block < kBlock ? end - block : kBlock;
-      if constexpr (kRows <= kPrefetchRows) {
-        for (int p = 0; p < kPanels; ++p) prefetch_lines(reinterpret_cast<const char*>(w[p]), steps * 64);
-      }
       for (int64_t j = 0; j < steps; ++j) {
         F32x16 weight[kPanels];
-        for (int p = 0; p < kPanels; ++p) weight[p] = load(w[p] + j * 16);
+        for (int p = 0; p < kPanels; ++p) {
+          prefetch_line<kRows>(w[p] + j * 16);
+          weight[p] = load(w[p] + j * 16);
+        }
         for (int r = 0; r < kRows; ++r) {
           const F32x16 value = broadcast(x[r * 32 + j]);
           for (int p = 0; p < kPanels; ++p) chain[r][p] = fma(value, weight[p], chain[r][p]);
@@ -185,7 +193,8 @@ struct RowBlocks {
 
 constexpr int64_t padded_to_block(int64_t k) { return (k + kBlock - 1) / kBlock * kBlock; }
 
-// 32 k of one row, widened, zero behind `count`: even then odd k for the bf16 rule, in order for the fp32 rule.
+// 32 k of one row, widened, zero behind `count`: even then odd k for the bf16 rule, in order for
+// the fp32 rule.
 template <Element x_type, Element rule>
 DSMOE_HD void widen_block(const void* source, int64_t count, float* out) {
   if constexpr (x_type == Element::bf16) {
@@ -209,7 +218,8 @@ DSMOE_HD void widen_block(const void* source, int64_t count, float* out) {
   }
 }
 
-// Widens k values of every row into the layout of MicroArgs, one row block behind the other. `row(r)` points at the first.
+// Widens k values of every row into the layout of MicroArgs, one row block behind the other.
+// `row(r)` points at the first.
 template <Element x_type, Element rule, class Row>
 DSMOE_HD void widen_rows(RowBlocks blocks, int64_t k, float* out, Row&& row) {
   const int64_t padded = padded_to_block(k);

@@ -1,0 +1,137 @@
+// The table of the CUDA tier, its memory and its streams.
+#include "kernels/cuda/cuda_table.h"
+
+#include <vector>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/ops.h"
+#include "kernels/elements.h"
+
+namespace dsmoe::kernels {
+namespace cuda {
+namespace {
+
+void* allocate(std::size_t bytes) {
+  void* data = nullptr;
+  const cudaError_t status = cudaMalloc(&data, bytes);
+  if (status != cudaSuccess) {
+    (void)cudaGetLastError();
+    fail(ErrorKind::resource, "CUDA: {} bytes of device memory could not be had: {}; use a smaller batch, context or model",
+         bytes, cudaGetErrorString(status));
+  }
+  check(cudaMemset(data, 0, bytes), "zeroing device memory");
+  return data;
+}
+
+void release(void* data, std::size_t) { (void)cudaFree(data); }
+
+void upload(const Context& context, const void* host, void* device, std::size_t bytes) {
+  check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_of(context)), "upload");
+  check(cudaStreamSynchronize(stream_of(context)), "upload");
+}
+
+void download(const Context& context, const void* device, void* host, std::size_t bytes) {
+  check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_of(context)), "download");
+  check(cudaStreamSynchronize(stream_of(context)), "download");
+}
+
+void zero(const Context& context, void* device, std::size_t bytes) {
+  check(cudaMemsetAsync(device, 0, bytes, stream_of(context)), "zeroing");
+}
+
+// Backward ops that have no kernel yet.
+template <class Args>
+void refuse(const Context&, const Args&) {
+  fail(ErrorKind::usage, "CUDA: this op has no kernel yet; train with --device cpu");
+}
+
+}  // namespace
+
+void pack_weight(const Context& context, const PackWeight& args) {
+  const WeightStack& target = args.target;
+  DSMOE_CHECK(target.layout == WeightLayout::row_major, "weights on CUDA are row-major");
+  const std::size_t bytes = static_cast<std::size_t>(args.source.num_elements()) * tensor::size_of(target.dtype);
+  const std::size_t begin = static_cast<std::size_t>(args.row_begin * target.k) * tensor::size_of(target.dtype);
+  char* place = static_cast<char*>(target.matrix(args.matrix_idx)) + begin;
+  if (args.source.dtype == target.dtype && target.dtype != DType::BF16) {
+    return upload(context, args.source.data, place, bytes);
+  }
+  std::vector<unsigned char> converted(bytes);
+  for (int64_t i = 0; i < args.source.num_elements(); ++i) {
+    write_element(converted.data(), target.dtype, i, read_element(args.source.data, args.source.dtype, i));
+  }
+  upload(context, converted.data(), place, bytes);
+}
+
+}  // namespace cuda
+
+std::string cuda_declined() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess) {
+    (void)cudaGetLastError();
+    return fmt::format("no CUDA device: {}", cudaGetErrorString(status));
+  }
+  if (count == 0) return "no CUDA device";
+  int device = 0;
+  int major = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) {
+    return "the CUDA device does not answer";
+  }
+  return major == 9 ? "" : fmt::format("compute capability {}.x; this build has kernels for 9.0", major);
+}
+
+const KernelTable& cuda_table() {
+  static const KernelTable table = [] {
+    const std::string declined = cuda_declined();
+    if (!declined.empty()) fail(ErrorKind::usage, "CUDA: {}", declined);
+    cuda::prepare_router();
+    return KernelTable{.name = "cuda",
+                       .device = Device::cuda,
+                       .weight_layout = WeightLayout::row_major,
+                       .allocator = {cuda::allocate, cuda::release, Device::cuda},
+                       .memory = {cuda::upload, cuda::download, cuda::zero},
+                       .pack_weight = cuda::pack_weight,
+                       .embedding_forward = cuda::embedding_forward,
+                       .rms_norm_forward = cuda::rms_norm_forward,
+                       .matmul_forward = cuda::matmul_forward,
+                       .rope_forward = cuda::rope_forward,
+                       .attention_forward = cuda::attention_forward,
+                       .router_forward = cuda::router_forward,
+                       .plan_build = cuda::plan_build,
+                       .experts_up_forward = cuda::experts_up_forward,
+                       .experts_down_forward = cuda::experts_down_forward,
+                       .combine_forward = cuda::combine_forward,
+                       .log_prob_forward = cuda::log_prob_forward,
+                       .dispatch_gates = cuda::refuse,
+                       .weight_gradient = cuda::refuse,
+                       .bias_gradient = cuda::refuse,
+                       .round_values = cuda::refuse,
+                       .experts_down_backward = cuda::refuse,
+                       .experts_up_backward = cuda::refuse,
+                       .router_backward = cuda::refuse,
+                       .rms_norm_backward = cuda::refuse,
+                       .rope_backward = cuda::refuse,
+                       .attention_backward = cuda::refuse,
+                       .embedding_backward = cuda::refuse,
+                       .cross_entropy_backward = cuda::refuse,
+                       .balance_loss = cuda::refuse,
+                       .router_z_loss = cuda::refuse,
+                       .sum_of_squares = cuda::refuse,
+                       .adamw_step = cuda::refuse};
+  }();
+  return table;
+}
+
+void* make_cuda_stream() {
+  cudaStream_t stream = nullptr;
+  cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  return stream;
+}
+void release_cuda_stream(void* stream) { (void)cudaStreamDestroy(static_cast<cudaStream_t>(stream)); }
+void synchronize_cuda(const Context& context) {
+  cuda::check(cudaStreamSynchronize(cuda::stream_of(context)), "waiting for the device");
+}
+
+}  // namespace dsmoe::kernels

@@ -1,0 +1,76 @@
+// Host side of a kernel launch: error checks, streams, overlapping launches, tensor maps.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "base/error.h"
+#include "kernels/context.h"
+
+namespace dsmoe::kernels::cuda {
+
+inline void check(cudaError_t status, const char* what) {
+  if (status != cudaSuccess) {
+    fail(status == cudaErrorMemoryAllocation ? ErrorKind::resource : ErrorKind::internal, "CUDA: {}: {}", what,
+         cudaGetErrorString(status));
+  }
+}
+
+inline cudaStream_t stream_of(const Context& context) { return static_cast<cudaStream_t>(context.stream); }
+
+// Multiprocessors of the current device, read once.
+int num_multiprocessors();
+
+// Launches of this thread so far.
+uint64_t& num_launches();
+
+struct LaunchShape {
+  dim3 grid;
+  dim3 block;
+  std::size_t shared_bytes = 0;
+  unsigned cluster = 1;  // along x
+};
+
+// Every kernel is launched so that its first instructions overlap the end of the one before it; it must call
+// wait_for_previous_kernel() before it touches memory.
+template <class... Parameters, class... Arguments>
+void launch(const Context& context, const LaunchShape& shape, void (*kernel)(Parameters...), Arguments&&... arguments) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = shape.cluster;
+  attributes[1].val.clusterDim.y = 1;
+  attributes[1].val.clusterDim.z = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = stream_of(context);
+  config.attrs = attributes;
+  config.numAttrs = shape.cluster > 1 ? 2 : 1;
+  check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), "launch");
+  ++num_launches();
+}
+
+// Once per kernel: lets it use more than 48 KiB of shared memory.
+template <class Kernel>
+void allow_shared(Kernel* kernel, std::size_t bytes) {
+  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes)),
+        "raising the shared memory limit");
+}
+
+// A view of bf16 memory for the copy engine. sizes[0] runs fastest; strides in bytes, from dimension 1 on.
+struct MapShape {
+  const void* base = nullptr;
+  int rank = 0;
+  uint64_t sizes[5] = {};
+  uint64_t strides[4] = {};
+  uint32_t box[5] = {};
+};
+CUtensorMap tensor_map(const MapShape& shape);
+
+}  // namespace dsmoe::kernels::cuda

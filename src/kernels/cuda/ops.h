@@ -1,0 +1,24 @@
+// The CUDA implementation of every op of the table.
+#pragma once
+
+#include "kernels/table.h"
+
+namespace dsmoe::kernels::cuda {
+
+void pack_weight(const Context&, const PackWeight&);
+void embedding_forward(const Context&, const EmbeddingForward&);
+void rms_norm_forward(const Context&, const RmsNormForward&);
+void matmul_forward(const Context&, const MatmulForward&);
+void rope_forward(const Context&, const RopeForward&);
+void attention_forward(const Context&, const AttentionForward&);
+void router_forward(const Context&, const RouterForward&);
+void plan_build(const Context&, const PlanBuild&);
+void experts_up_forward(const Context&, const ExpertsUpForward&);
+void experts_down_forward(const Context&, const ExpertsDownForward&);
+void combine_forward(const Context&, const CombineForward&);
+void log_prob_forward(const Context&, const LogProbForward&);
+
+// Fills device scratch memory that must not be filled while a graph is captured.
+void prepare_router();
+
+}  // namespace dsmoe::kernels::cuda

@@ -1,0 +1,171 @@
+// Describe, choose, launch: tensor maps and the tile variant of a grouped product.
+#include "kernels/cuda/product.h"
+
+#include <atomic>
+#include <iterator>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/product_variants.cuh"
+
+namespace dsmoe::kernels::cuda {
+namespace {
+
+// Counters of launches in flight: two ints each, taken in turn. A kernel leaves its own at zero, so a captured graph may
+// replay, and launches that run side by side do not share one unless 256 others were issued between them.
+constexpr int kCounterSets = 256;
+__device__ int32_t counters[kCounterSets * 2];
+
+int32_t* next_counters() {
+  static int32_t* const base = [] {
+    void* pointer = nullptr;
+    check(cudaGetSymbolAddress(&pointer, counters), "tile counters");
+    return static_cast<int32_t*>(pointer);
+  }();
+  static std::atomic<unsigned> turn{0};
+  return base + 2 * (turn.fetch_add(1) % kCounterSets);
+}
+
+std::atomic<int> forced_variant{-1};
+
+// The offsets of the last gathered product of this thread, and how many launches it had seen then. A product that follows
+// immediately on the same stream may read the same offsets early: its predecessor waited for their writer before it let
+// anyone start.
+thread_local struct {
+  const void* offsets[2];
+  void* stream;
+  uint64_t launches;
+} last_gathered;
+
+bool offsets_final(const Context& context, const ProductParameters& parameters) {
+  if (last_gathered.launches == 0 || last_gathered.launches != num_launches() || last_gathered.stream != context.stream) return false;
+  for (int f = 0; f < parameters.num_families; ++f) {
+    const void* own = parameters.family[f].offsets;
+    if (own != nullptr && own != last_gathered.offsets[0] && own != last_gathered.offsets[1]) return false;
+  }
+  return true;
+}
+
+bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
+
+uint64_t distance(const WeightStack& a, const WeightStack& b) {
+  const auto first = reinterpret_cast<uintptr_t>(a.data);
+  const auto second = reinterpret_cast<uintptr_t>(b.data);
+  return first < second ? second - first : first - second;
+}
+
+CUtensorMap weight_map(const ProductGroup& group, Epilogue epilogue, int tile_weights) {
+  const auto n = static_cast<uint64_t>(group.weight.n);
+  const auto k = static_cast<uint64_t>(group.weight.k);
+  const auto count = static_cast<uint64_t>(group.weight.count);
+  const auto weights = static_cast<uint32_t>(tile_weights);
+  if (epilogue != Epilogue::swiglu) {
+    return tensor_map({.base = group.weight.data,
+                       .rank = 3,
+                       .sizes = {k, n, count},
+                       .strides = {k * 2, n * k * 2},
+                       .box = {64, weights, 1}});
+  }
+  // Eight rows of one matrix, the same eight of the other, and so on: a thread's sums then hold a gate and its up.
+  return tensor_map({.base = group.weight.data < group.second.data ? group.weight.data : group.second.data,
+                     .rank = 5,
+                     .sizes = {k, 8, 2, n / 8, count},
+                     .strides = {k * 2, distance(group.weight, group.second), 8 * k * 2, n * k * 2},
+                     .box = {64, 8, 2, weights / 16, 1}});
+}
+
+ProductFamily describe(const ProductGroup& group, Epilogue epilogue, int variant) {
+  const int tile_weights = kVariantWeights[variant];
+  ProductFamily family{};
+  family.weight = weight_map(group, epilogue, tile_weights);
+  const auto k = static_cast<uint64_t>(group.weight.k);
+  const uint32_t row_box = kVariantRows[variant] >= 128 ? 64 : 8;
+  family.x = tensor_map({.base = group.x.data,
+                         .rank = 2,
+                         .sizes = {k, static_cast<uint64_t>(group.x.dim(0))},
+                         .strides = {k * 2},
+                         .box = {64, row_box}});
+  family.x_rows = group.x.data;
+  family.offsets = group.offsets ? group.offsets.as<int32_t>() : nullptr;
+  family.token_of_row = group.token_of_row ? group.token_of_row.as<int32_t>() : nullptr;
+  family.out = group.out.data;
+  family.gate_out = group.gate_out.data;
+  family.up_out = group.up_out.data;
+  family.bias = group.bias ? group.bias.as<float>() : nullptr;
+  family.count = static_cast<int32_t>(group.weight.count);
+  family.rows = static_cast<int32_t>(group.out.dim(0));
+  family.n = static_cast<int32_t>(group.weight.n);
+  family.k = static_cast<int32_t>(group.weight.k);
+  const int64_t weight_rows = group.weight.n * (epilogue == Epilogue::swiglu ? 2 : 1);
+  family.weight_tiles = static_cast<int32_t>((weight_rows + tile_weights - 1) / tile_weights);
+  family.up_first = group.second.data != nullptr && group.second.data < group.weight.data;
+  return family;
+}
+
+// By the rows an expert gets on average, in the family whose weights are most; the others' tiles fit any variant. Borders as
+// measured on an H200 (docs/performance.md).
+int choose_variant(const Product& product) {
+  if (forced_variant >= 0) return forced_variant;
+  int64_t most_weights = -1;
+  double rows_per_expert = 0;
+  int64_t most_rows = 0;
+  for (int g = 0; g < product.num_groups; ++g) {
+    const ProductGroup& group = product.group[g];
+    most_rows = std::max(most_rows, group.out.dim(0) / std::max<int64_t>(1, group.weight.count));
+    if (group.weight.count * group.weight.n * group.weight.k > most_weights) {
+      most_weights = group.weight.count * group.weight.n * group.weight.k;
+      rows_per_expert = static_cast<double>(group.out.dim(0)) / static_cast<double>(group.weight.count);
+    }
+  }
+  const bool swiglu = product.epilogue == Epilogue::swiglu;
+  if (most_rows <= 4) return kRows8;
+  if (rows_per_expert <= 12) return kRows64;
+  if (rows_per_expert <= 112) return swiglu ? kRows128Wide : kRows128;
+  return swiglu && rows_per_expert > 220 ? kRows128Wide : kRows256;
+}
+
+using LaunchVariant = void (*)(const Context&, const VariantLaunch&, const ProductParameters&);
+constexpr LaunchVariant launch_variant_table[] = {launch_variant<Rows8>, launch_variant<Rows64>, launch_variant<Rows128>,
+                                                  launch_variant<Rows128Wide>, launch_variant<Rows256>};
+static_assert(std::size(launch_variant_table) == std::size(kVariantRows));
+
+}  // namespace
+
+void force_product_variant(int variant) { forced_variant = variant; }
+int num_product_variants() { return static_cast<int>(std::size(kVariantRows)); }
+
+bool product_fits_hopper(const Product& product) {
+  int64_t experts = 0;
+  for (int g = 0; g < product.num_groups; ++g) {
+    const ProductGroup& group = product.group[g];
+    if (group.weight.dtype != DType::BF16 || group.weight.n % 8 != 0 || group.weight.k % 8 != 0) return false;
+    if (!aligned(group.weight.data) || !aligned(group.x.data) || !aligned(group.out.data)) return false;
+    if (!aligned(group.gate_out.data) || !aligned(group.up_out.data)) return false;
+    if (group.out.dim(0) >= (1 << 30) || group.x.dim(0) * (group.weight.k / 8) >= (int64_t{1} << 32)) return false;
+    if (product.epilogue == Epilogue::swiglu &&
+        (!aligned(group.second.data) || distance(group.weight, group.second) >= (uint64_t{1} << 40))) {
+      return false;
+    }
+    experts += group.weight.count;
+  }
+  return experts <= kMaxExperts;
+}
+
+void launch_product(const Context& context, const Product& product) {
+  VariantLaunch how{.variant = choose_variant(product), .epilogue = product.epilogue};
+  ProductParameters parameters{};
+  for (int g = 0; g < product.num_groups; ++g) {
+    if (product.group[g].out.dim(0) == 0) continue;
+    parameters.family[parameters.num_families++] = describe(product.group[g], product.epilogue, how.variant);
+    how.gathered = how.gathered || product.group[g].token_of_row;
+  }
+  if (parameters.num_families == 0) return;
+  parameters.accumulate = product.accumulate;
+  parameters.counters = next_counters();
+  parameters.offsets_final = offsets_final(context, parameters);
+  launch_variant_table[how.variant](context, how, parameters);
+  if (how.gathered) {
+    last_gathered = {{parameters.family[0].offsets, parameters.family[1].offsets}, context.stream, num_launches()};
+  }
+}
+
+}  // namespace dsmoe::kernels::cuda

@@ -1,0 +1,83 @@
+// The grouped bf16 product: out[row] = W[expert of row] x[token of row], for all experts of up to two families in one launch.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "kernels/context.h"
+#include "kernels/layout.h"
+
+namespace dsmoe::kernels::cuda {
+
+// What happens to the fp32 sums.
+enum class Epilogue : uint8_t {
+  swiglu,  // weight rows are gate and up interleaved: round(silu(gate) * up), bf16
+  round,   // round(sum), bf16
+  dense,   // sum (+ bias) stored or added to fp32
+};
+
+// One stack of experts. Row r of expert e, offsets[e] <= r < offsets[e + 1].
+struct ProductFamily {
+  CUtensorMap weight;
+  CUtensorMap x;                // rows as they lie; unused when gathered
+  const void* x_rows;           // [*, k] bf16, row-major
+  const int32_t* offsets;       // [count + 1]; null: one expert with all `rows`
+  const int32_t* token_of_row;  // null: row r of x
+  void* out;                    // [rows, n] bf16, or fp32 for dense
+  void* gate_out;               // swiglu: round(gate) and round(up), [rows, n] bf16, or null
+  void* up_out;
+  const float* bias;            // dense, or null
+  int32_t count;
+  int32_t rows;
+  int32_t n;  // outputs per row
+  int32_t k;
+  int32_t weight_tiles;
+  int32_t up_first;  // swiglu: the up matrices lie below the gate matrices in memory, and come first in the interleaving
+};
+
+struct ProductParameters {
+  ProductFamily family[2];
+  int32_t num_families;
+  int32_t accumulate;  // dense: add to out
+  int32_t offsets_final;  // whoever wrote the offsets had finished before the kernel ahead started
+  int32_t* counters;   // two ints, zero before and after
+};
+
+// What a caller fills in; tensor maps, tiles and variant are chosen by launch_product.
+struct ProductGroup {
+  WeightStack weight;
+  WeightStack second;  // swiglu: the up matrices beside the gate matrices
+  TensorView x;
+  TensorView offsets;
+  TensorView token_of_row;
+  TensorView bias;
+  TensorView out;
+  TensorView gate_out;  // swiglu, optional: the products before it
+  TensorView up_out;
+};
+struct Product {
+  Epilogue epilogue = Epilogue::round;
+  bool accumulate = false;
+  int num_groups = 0;
+  ProductGroup group[2] = {};
+};
+
+// True when the copy engine can read every operand: bf16, 16-byte aligned, n and k multiples of 8.
+bool product_fits_hopper(const Product& product);
+void launch_product(const Context& context, const Product& product);
+
+// Any shape, any operand type; the same sums. Slow.
+void launch_product_portable(const Context& context, const Product& product);
+
+struct VariantLaunch {
+  int variant = 0;
+  Epilogue epilogue = Epilogue::round;
+  bool gathered = false;
+};
+
+// Tests: forces a tile variant (0 .. num_product_variants() - 1) or, with -1, the choice by size.
+void force_product_variant(int variant);
+int num_product_variants();
+
+}  // namespace dsmoe::kernels::cuda

@@ -1,0 +1,8 @@
+// The kernels of variant Rows64.
+#include "kernels/cuda/product_variants.cuh"
+
+namespace dsmoe::kernels::cuda {
+
+template void launch_variant<Rows64>(const Context&, const VariantLaunch&, const ProductParameters&);
+
+}  // namespace dsmoe::kernels::cuda

@@ -1,0 +1,526 @@
+// The router: logits, scores, selection and gates in one kernel.
+//
+// Logits. k runs in segments of 256, added ascending. bf16 activations meet the fp32 centroid split exactly into three bf16
+// parts; a segment is three ascending chains of k16 tensor-core steps, joined (low + middle) + high. Within 32 values of k, lane
+// quarter q of a step takes values 8 q + {0..3}, the next step 8 q + {4..7}, so that all loads are 16 bytes wide. fp32 activations:
+// an FMA chain per segment. Up to 4,096 tokens a cluster of eight blocks shares a tile of 8 or 32 tokens: each takes segments
+// s = rank (mod 8), then selects for an eighth of them. Beyond, a block takes 32 tokens, its eight warps the segments. The sums
+// are the same either way.
+#include <cooperative_groups.h>
+
+#include <atomic>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/ptx.cuh"
+
+namespace dsmoe::kernels::cuda {
+namespace {
+
+namespace cg = cooperative_groups;
+
+constexpr int kCluster = 8;
+constexpr int kSegment = 256;
+template <int kRanks>
+constexpr int kWarpsOf = kRanks == 1 ? 8 : 4;
+constexpr int kMaxExpertsRouted = 512;
+constexpr int kMaxTopK = 32;
+
+struct Parameters {
+  RouterRule rule;
+  const void* x;
+  const float* centroids;
+  const float* bias;
+  const int32_t* experts_of_token;
+  const int32_t* replayed;
+  float* logits;
+  float* affinity;
+  int32_t* index;
+  float* gate;
+  int32_t* bad_token;
+  unsigned* scratch;  // lowest bad token seen (all ones: none), blocks done
+  int32_t tokens;
+  int32_t experts;
+  int32_t hidden;
+};
+
+__device__ unsigned scratch_memory[64][2];
+
+// Eight consecutive values, zeros past the end of the row.
+__device__ void load_activation(uint32_t (&v)[4], const bf16* row, int k, int size) {
+  if (size % 8 == 0) {
+    const uint4 raw = k < size ? *reinterpret_cast<const uint4*>(row + k) : uint4{};
+    v[0] = raw.x, v[1] = raw.y, v[2] = raw.z, v[3] = raw.w;
+    return;
+  }
+  const auto* bits = reinterpret_cast<const unsigned short*>(row);
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t low = k + 2 * i < size ? bits[k + 2 * i] : 0;
+    const uint32_t high = k + 2 * i + 1 < size ? bits[k + 2 * i + 1] : 0;
+    v[i] = low | (high << 16);
+  }
+}
+__device__ void load_centroid(float (&v)[8], const float* row, int k, int size) {
+  if (size % 8 == 0) {
+    if (k >= size) {
+#pragma unroll
+      for (float& value : v) value = 0;
+      return;
+    }
+    const float4 a = __ldg(reinterpret_cast<const float4*>(row + k));
+    const float4 b = __ldg(reinterpret_cast<const float4*>(row + k + 4));
+    v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+    return;
+  }
+  for (int i = 0; i < 8; ++i) v[i] = k + i < size ? row[k + i] : 0.0f;
+}
+
+// A pair of fp32 values as three pairs of bf16 whose sum is exact: first the high parts and what they leave, then the others.
+__device__ uint32_t split_high(float& a, float& b) {
+  const uint32_t high = pack_bf16(a, b);
+  a -= __uint_as_float(high << 16);
+  b -= __uint_as_float(high & 0xffff0000u);
+  return high;
+}
+__device__ void split_rest(float a, float b, uint32_t& middle, uint32_t& low) {
+  middle = pack_bf16(a, b);
+  low = pack_bf16(a - __uint_as_float(middle << 16), b - __uint_as_float(middle & 0xffff0000u));
+}
+
+// The centroid values one lane needs for a segment of 16 experts: 256 k of two experts, a quarter of each 32.
+struct SegmentCentroids {
+  float c[kSegment / 32][2][8];
+
+  __device__ void load(const Parameters& p, int first_expert, int k_begin) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int block = 0; block < kSegment / 32; ++block) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int e = min(first_expert + lane / 4 + 8 * half, p.experts - 1);
+        load_centroid(c[block][half], p.centroids + static_cast<int64_t>(e) * p.hidden, k_begin + 32 * block + 8 * (lane % 4),
+                      p.hidden);
+      }
+    }
+  }
+};
+
+// 32 k: two steps of three chains each. Where all centroids are bf16 numbers, as most checkpoints store them, middle and low
+// parts are zero and their steps would add zeros: they are left out.
+template <int kTiles>
+__device__ void add_block(float (&sum)[3][kTiles][4], const float (&c)[2][8], const uint32_t (&v)[kTiles][4]) {
+#pragma unroll
+  for (int step = 0; step < 2; ++step) {
+    uint32_t high[4];
+    float rest[4][2];
+    bool exact = true;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      rest[i][0] = c[i % 2][4 * step + 2 * (i / 2)];
+      rest[i][1] = c[i % 2][4 * step + 2 * (i / 2) + 1];
+      high[i] = split_high(rest[i][0], rest[i][1]);
+      exact = exact && rest[i][0] == 0 && rest[i][1] == 0;
+    }
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      const uint32_t b[2] = {v[t][2 * step], v[t][2 * step + 1]};
+      mma_16x8x16(sum[0][t], high, b);
+    }
+    if (__all_sync(~0u, exact)) continue;
+    uint32_t middle[4];
+    uint32_t low[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) split_rest(rest[i][0], rest[i][1], middle[i], low[i]);
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      const uint32_t b[2] = {v[t][2 * step], v[t][2 * step + 1]};
+      mma_16x8x16(sum[1][t], middle, b);
+      mma_16x8x16(sum[2][t], low, b);
+    }
+  }
+}
+
+template <int kTiles>
+__device__ void store_sums(const Parameters& p, const float (&sum)[3][kTiles][4], int first_expert, float* partial) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int e = first_expert + lane / 4 + 8 * (i / 2);
+      const int token = 8 * t + 2 * (lane % 4) + i % 2;
+      if (e < p.experts) partial[token * p.experts + e] = (sum[2][t][i] + sum[1][t][i]) + sum[0][t][i];
+    }
+  }
+}
+
+// One segment of 16 experts times kTiles x 8 tokens, bf16 activations. `ready`: the centroids, where they were loaded ahead.
+template <int kTiles>
+__device__ void segment_sums(const Parameters& p, int first_expert, int first_token, int k_begin, float* partial,
+                             SegmentCentroids& ready) {
+  const int lane = threadIdx.x % 32;
+  const auto activation = [&](uint32_t (&v)[kTiles][4], int k0) {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      const int token = min(first_token + 8 * t + lane / 4, p.tokens - 1);
+      load_activation(v[t], static_cast<const bf16*>(p.x) + static_cast<int64_t>(token) * p.hidden, k0 + 8 * (lane % 4),
+                      p.hidden);
+    }
+  };
+  float sum[3][kTiles][4] = {};
+  if constexpr (kTiles == 1) {
+    uint32_t v[kSegment / 32][1][4];
+#pragma unroll
+    for (int block = 0; block < kSegment / 32; ++block) activation(v[block], k_begin + 32 * block);
+#pragma unroll
+    for (int block = 0; block < kSegment / 32; ++block) add_block<1>(sum, ready.c[block], v[block]);
+  } else {
+    const int k_end = min(p.hidden, k_begin + kSegment);
+#pragma unroll 2
+    for (int k0 = k_begin; k0 < k_end; k0 += 32) {
+      float c[2][8];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int e = min(first_expert + lane / 4 + 8 * half, p.experts - 1);
+        load_centroid(c[half], p.centroids + static_cast<int64_t>(e) * p.hidden, k0 + 8 * (lane % 4), p.hidden);
+      }
+      uint32_t v[kTiles][4];
+      activation(v, k0);
+      add_block<kTiles>(sum, c, v);
+    }
+  }
+  store_sums<kTiles>(p, sum, first_expert, partial);
+}
+
+// The same for fp32 activations, by all threads of the block.
+__device__ void segment_sums_f32(const Parameters& p, int num_tokens, int first_token, int k_begin, float* partial) {
+  const int k_end = min(p.hidden, k_begin + kSegment);
+  for (int item = threadIdx.x; item < num_tokens * p.experts; item += blockDim.x) {
+    const int token = min(first_token + item / p.experts, p.tokens - 1);
+    const float* x = static_cast<const float*>(p.x) + static_cast<int64_t>(token) * p.hidden;
+    const float* c = p.centroids + static_cast<int64_t>(item % p.experts) * p.hidden;
+    float chain = 0;
+    for (int k = k_begin; k < k_end; ++k) chain = fmaf(x[k], c[k], chain);
+    partial[item] = chain;
+  }
+}
+
+__device__ float warp_sum(float value) {
+  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);
+  return value;
+}
+__device__ float warp_max(float value) {
+  for (int step = 16; step > 0; step /= 2) value = fmaxf(value, __shfl_xor_sync(~0u, value, step));
+  return value;
+}
+
+// Experts outside the best groups drop to -inf. `selection` lies in shared memory; lane g looks after group g.
+__device__ void mask_groups(const RouterRule& rule, float* selection, int experts) {
+  const int lane = threadIdx.x % 32;
+  const int size = experts / rule.num_groups;
+  float best = -INFINITY;
+  float second = -INFINITY;
+  if (lane < rule.num_groups) {
+    for (int i = 0; i < size; ++i) {
+      const float s = selection[lane * size + i];
+      if (s > best) {
+        second = best;
+        best = s;
+      } else {
+        second = fmaxf(second, s);
+      }
+    }
+  }
+  float score = best;
+  if (rule.group_score == GroupScore::sum_of_best_two && size > 1) score = best + second;
+  int rank = 0;
+  for (int g = 0; g < rule.num_groups; ++g) {
+    const float other = __shfl_sync(~0u, score, g);
+    rank += other > score || (other == score && g < lane);
+  }
+  if (lane < rule.num_groups && rank >= rule.top_groups) {
+    for (int i = 0; i < size; ++i) selection[lane * size + i] = -INFINITY;
+  }
+  __syncwarp();
+}
+
+// Writes the expert of lane's slot and returns it: the best `count` by descending selection, ties by lower index.
+template <int kPerLane>
+__device__ int choose(const float* selection, int experts, int count) {
+  const int lane = threadIdx.x % 32;
+  // Scores as integers of the same order; zero is left for experts that are taken or absent. Adding zero makes -0 equal to 0.
+  uint32_t key[kPerLane];
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const uint32_t bits = lane + 32 * i < experts ? __float_as_uint(selection[lane + 32 * i] + 0.0f) : 0xffffffffu;
+    key[i] = bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
+  }
+  int mine = -1;
+  for (int slot = 0; slot < count; ++slot) {
+    uint32_t best = 0;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) best = max(best, key[i]);
+    const uint32_t winner = __reduce_max_sync(~0u, best);
+    int expert = 1 << 20;
+#pragma unroll
+    for (int i = kPerLane - 1; i >= 0; --i) expert = key[i] == winner ? lane + 32 * i : expert;
+    expert = __reduce_min_sync(~0u, expert);
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      if (expert == lane + 32 * i) key[i] = 0;
+    }
+    if (slot == lane) mine = expert;
+  }
+  return mine;
+}
+
+// The gate of lane's slot.
+__device__ float gate_of(const RouterRule& rule, const float* s, int mine, int count, float* sorted) {
+  const int lane = threadIdx.x % 32;
+  float g = mine >= 0 ? s[mine] : 0.0f;
+  const bool normalised = rule.normalise && count > 1;
+  if (normalised) {
+    int rank = 0;
+    for (int slot = 0; slot < count; ++slot) rank += __shfl_sync(~0u, mine, slot) < mine;
+    if (mine >= 0) sorted[rank] = g;
+    __syncwarp();
+    float sum = 0;
+    for (int slot = 0; slot < count; ++slot) sum += sorted[slot];
+    g = g / (sum + 1e-20f);
+    __syncwarp();
+  }
+  if (rule.scale != 1.0f && (!normalised || rule.scale_gates == ScaleGates::always)) g = g * rule.scale;
+  return lane < count ? g : 0.0f;
+}
+
+// One token by one warp. `s` (its logits on entry) and `selection` are the warp's own shared memory. Returns finiteness.
+template <int kPerLane>
+__device__ bool select_token(const Parameters& p, int token, float* s, float* selection, float* sorted) {
+  const RouterRule& rule = p.rule;
+  const int lane = threadIdx.x % 32;
+  float v[kPerLane];
+  bool finite = true;
+  float max = -INFINITY;
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const int e = lane + 32 * i;
+    v[i] = e < p.experts ? s[e] : -INFINITY;
+    if (e < p.experts) {
+      finite = finite && isfinite(v[i]);
+      if (p.logits) p.logits[static_cast<int64_t>(token) * p.experts + e] = v[i];
+    }
+    max = fmaxf(max, v[i]);
+  }
+  finite = __all_sync(~0u, finite);
+  max = warp_max(max);
+  float sum = 0;
+  if (rule.score == ScoreFunction::softmax) {
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      if (lane + 32 * i < p.experts) {
+        v[i] = expf(v[i] - max);
+        sum += v[i];
+      }
+    }
+    sum = warp_sum(sum);
+  }
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const int e = lane + 32 * i;
+    if (e >= p.experts) continue;
+    v[i] = rule.score == ScoreFunction::softmax ? v[i] / sum : 1.0f / (1.0f + expf(-v[i]));
+    s[e] = v[i];
+    selection[e] = p.bias ? v[i] + p.bias[e] : v[i];
+    p.affinity[static_cast<int64_t>(token) * p.experts + e] = v[i];
+  }
+  __syncwarp();
+
+  int count = p.experts_of_token ? p.experts_of_token[token] : rule.top_k;
+  int mine = -1;
+  if (!finite) {
+    count = 0;
+  } else if (p.replayed) {
+    const int wanted = lane < rule.top_k ? p.replayed[token * rule.top_k + lane] : -1;
+    const unsigned absent = __ballot_sync(~0u, wanted < 0);
+    count = absent ? __ffs(absent) - 1 : 32;
+    mine = lane < count ? wanted : -1;
+  } else {
+    if (rule.top_groups < rule.num_groups) mask_groups(rule, selection, p.experts);
+    mine = choose<kPerLane>(selection, p.experts, count);
+  }
+  const float gate = gate_of(rule, s, mine, count, sorted);
+  if (lane < rule.top_k) {
+    p.index[token * rule.top_k + lane] = mine;
+    p.gate[token * rule.top_k + lane] = gate;
+  }
+  return finite;
+}
+
+// Shared memory: [segments of this block][tokens of the tile][experts], then per warp two rows of experts and kMaxTopK.
+template <int kTiles, int kPerLane, bool kFloat, int kRanks>
+__global__ void __launch_bounds__(kWarpsOf<kRanks> * 32) router_kernel(const __grid_constant__ Parameters p) {
+  constexpr int kTokens = 8 * kTiles;
+  constexpr int kWarps = kWarpsOf<kRanks>;
+  extern __shared__ float shared[];
+  __shared__ unsigned lowest_bad[kCluster];
+  __shared__ unsigned block_bad[kWarps];
+  cg::cluster_group cluster = cg::this_cluster();
+  const int rank = kRanks == 1 ? 0 : static_cast<int>(cluster.block_rank());
+  const int warp = threadIdx.x / 32;
+  const int first_token = static_cast<int>(blockIdx.x) / kRanks * kTokens;
+  const int num_segments = (p.hidden + kSegment - 1) / kSegment;
+  const int local_segments = (num_segments + kRanks - 1) / kRanks;
+  const int tile = kTokens * p.experts;
+  // Centroids are weights: nothing that the kernel ahead writes.
+  SegmentCentroids ready;
+  if constexpr (kTiles == 1 && !kFloat) ready.load(p, warp * 16, rank * kSegment);
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+
+  if constexpr (kFloat) {
+    for (int local = 0; local * kRanks + rank < num_segments; ++local) {
+      segment_sums_f32(p, kTokens, first_token, (local * kRanks + rank) * kSegment, shared + local * tile);
+    }
+  } else if constexpr (kRanks > 1) {
+    for (int local = 0; local * kRanks + rank < num_segments; ++local) {
+      const int k = (local * kRanks + rank) * kSegment;
+      for (int e = warp * 16; e < p.experts; e += kWarps * 16) {
+        if (kTiles == 1 && (local > 0 || e >= kWarps * 16)) ready.load(p, e, k);
+        segment_sums<kTiles>(p, e, first_token, k, shared + local * tile, ready);
+      }
+    }
+  } else {
+    const int units = num_segments * ((p.experts + 15) / 16);
+    for (int unit = warp; unit < units; unit += kWarps) {
+      const int s = unit % num_segments;
+      segment_sums<kTiles>(p, unit / num_segments * 16, first_token, s * kSegment, shared + s * tile, ready);
+    }
+  }
+  if constexpr (kRanks > 1) {
+    cluster.sync();
+  } else {
+    __syncthreads();
+  }
+
+  float* s = shared + local_segments * tile + warp * (2 * p.experts + kMaxTopK);
+  unsigned bad = ~0u;
+  constexpr int kShare = kTokens / kRanks;  // tokens this block selects for
+  for (int mine = warp; mine < kShare; mine += kWarps) {
+    const int inside = rank * kShare + mine;
+    const int token = first_token + inside;
+    if (token >= p.tokens) break;
+    for (int e = threadIdx.x % 32; e < p.experts; e += 32) {
+      float logit = 0;
+#pragma unroll 8
+      for (int seg = 0; seg < num_segments; ++seg) {
+        const float* other = kRanks == 1 ? shared : cluster.map_shared_rank(shared, seg % kRanks);
+        logit += other[seg / kRanks * tile + inside * p.experts + e];
+      }
+      s[e] = logit;
+    }
+    __syncwarp();
+    if (!select_token<kPerLane>(p, token, s, s + p.experts, s + 2 * p.experts)) bad = min(bad, static_cast<unsigned>(token));
+    __syncwarp();
+  }
+  // The lowest bad token: of the cluster through block 0, of the grid through the last to finish.
+  if (threadIdx.x % 32 == 0) block_bad[warp] = bad;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (unsigned other : block_bad) bad = min(bad, other);
+    if constexpr (kRanks > 1) cluster.map_shared_rank(lowest_bad, 0)[rank] = bad;
+  }
+  if constexpr (kRanks > 1) cluster.sync();
+  if (rank == 0 && threadIdx.x == 0) {
+    if constexpr (kRanks > 1) {
+      for (unsigned other : lowest_bad) bad = min(bad, other);
+    }
+    const unsigned tiles = gridDim.x / kRanks;
+    if (tiles == 1) {
+      *p.bad_token = static_cast<int32_t>(bad);
+    } else {
+      if (bad != ~0u) atomicMin(p.scratch, bad);
+      __threadfence();
+      if (atomicInc(p.scratch + 1, tiles - 1) == tiles - 1) {
+        *p.bad_token = static_cast<int32_t>(atomicExch(p.scratch, ~0u));
+      }
+    }
+  }
+}
+
+// Returns false when the tile does not fit into shared memory.
+template <int kTiles, int kPerLane, bool kFloat, int kRanks>
+bool launch_router(const Context& context, const Parameters& p) {
+  constexpr int kWarps = kWarpsOf<kRanks>;
+  const auto kernel = router_kernel<kTiles, kPerLane, kFloat, kRanks>;
+  const int segments = ((p.hidden + kSegment - 1) / kSegment + kRanks - 1) / kRanks;
+  const std::size_t bytes =
+      4u * (static_cast<std::size_t>(segments) * 8 * kTiles * p.experts + kWarps * (2 * p.experts + kMaxTopK));
+  if (bytes > 220 * 1024) return false;
+  if (bytes > 40 * 1024) allow_shared(kernel, bytes);
+  const unsigned tiles = static_cast<unsigned>((p.tokens + 8 * kTiles - 1) / (8 * kTiles));
+  launch(context,
+         {.grid = dim3(tiles * kRanks), .block = dim3(kWarps * 32), .shared_bytes = bytes, .cluster = kRanks},
+         kernel, p);
+  return true;
+}
+
+template <int kTiles, bool kFloat, int kRanks>
+bool launch_tiles(const Context& context, const Parameters& p) {
+  if (p.experts <= 64) return launch_router<kTiles, 2, kFloat, kRanks>(context, p);
+  if (p.experts <= 256) return launch_router<kTiles, 8, kFloat, kRanks>(context, p);
+  return launch_router<kTiles, 16, kFloat, kRanks>(context, p);
+}
+
+unsigned* next_scratch() {
+  static unsigned* const base = [] {
+    void* pointer = nullptr;
+    check(cudaGetSymbolAddress(&pointer, scratch_memory), "router scratch");
+    unsigned start[64][2];
+    for (auto& pair : start) pair[0] = ~0u, pair[1] = 0;
+    check(cudaMemcpy(pointer, start, sizeof(start), cudaMemcpyHostToDevice), "router scratch");
+    return static_cast<unsigned*>(pointer);
+  }();
+  static std::atomic<unsigned> turn{0};
+  return base + 2 * (turn.fetch_add(1) % 64);
+}
+
+}  // namespace
+
+void prepare_router() { next_scratch(); }
+
+void router_forward(const Context& context, const RouterForward& args) {
+  const auto tokens = static_cast<int32_t>(args.x.dim(0));
+  DSMOE_CHECK(args.centroids.n <= kMaxExpertsRouted && args.rule.top_k <= kMaxTopK && args.rule.num_groups <= 32,
+              "router on CUDA: {} experts, top {}, {} groups; at most {}, {} and 32 are supported", args.centroids.n,
+              args.rule.top_k, args.rule.num_groups, kMaxExpertsRouted, kMaxTopK);
+  const auto optional = [](const TensorView& view) { return view ? view.as<int32_t>() : nullptr; };
+  if (tokens == 0) {
+    check(cudaMemsetAsync(args.bad_token.data, 0xff, 4, stream_of(context)), "router of no tokens");
+    return;
+  }
+  const Parameters p{.rule = args.rule,
+                     .x = args.x.data,
+                     .centroids = static_cast<const float*>(args.centroids.data),
+                     .bias = args.selection_bias ? args.selection_bias.as<float>() : nullptr,
+                     .experts_of_token = optional(args.experts_of_token),
+                     .replayed = optional(args.replayed_index),
+                     .logits = args.logits ? args.logits.as<float>() : nullptr,
+                     .affinity = args.affinity.as<float>(),
+                     .index = args.index.as<int32_t>(),
+                     .gate = args.gate.as<float>(),
+                     .bad_token = args.bad_token.as<int32_t>(),
+                     .scratch = next_scratch(),
+                     .tokens = tokens,
+                     .experts = static_cast<int32_t>(args.centroids.n),
+                     .hidden = static_cast<int32_t>(args.centroids.k)};
+  bool fits = false;
+  if (args.x.dtype == DType::BF16) {
+    fits = (tokens > 4096 && launch_tiles<4, false, 1>(context, p)) ||
+           (tokens > 64 && launch_tiles<4, false, kCluster>(context, p)) || launch_tiles<1, false, kCluster>(context, p);
+  } else {
+    fits = launch_tiles<1, true, kCluster>(context, p);
+  }
+  DSMOE_CHECK(fits, "router on CUDA: {} experts of {} hidden values exceed shared memory", p.experts, p.hidden);
+}
+
+}  // namespace dsmoe::kernels::cuda

@@ -1,0 +1,96 @@
+// Embedding, RMSNorm, RoPE and log-probabilities against the reference.
+#include "kernels/cuda/test_support.h"
+
+namespace dsmoe::kernels {
+namespace {
+
+using RowsCudaTest = CudaTest;
+
+TEST_F(RowsCudaTest, EmbeddingIsExact) {
+  for (const DType dtype : {DType::BF16, DType::F32}) {
+    for (const int64_t hidden : {1, 24, 31, 2048}) {
+      const Twin table = random(dtype, {50, hidden});
+      const Twin ids = integers({49, 0, 7, 7, 13}, {5});
+      const Twin out = output(DType::F32, {5, hidden});
+      embedding_forward(cuda_, {.ids = ids.device, .table = table.device, .out = out.device});
+      embedding_forward(ref_, {.ids = ids.host, .table = table.host, .out = out.host});
+      expect_elements(out, 0, 0, "embedding");
+    }
+  }
+}
+
+TEST_F(RowsCudaTest, RmsNormAgrees) {
+  for (const DType dtype : {DType::BF16, DType::F32}) {
+    for (const int64_t hidden : {1, 24, 31, 2048, 5120}) {
+      const Twin x = random(DType::F32, {9, hidden});
+      const Twin weight = random(DType::F32, {hidden});
+      const Twin out = output(dtype, {9, hidden});
+      rms_norm_forward(cuda_, {.x = x.device, .weight = weight.device, .eps = 1e-6, .out = out.device});
+      rms_norm_forward(ref_, {.x = x.host, .weight = weight.host, .eps = 1e-6, .out = out.host});
+      expect_elements(out, (dtype == DType::BF16 ? kRound : 0) + (hidden / 256.0 + 20) * kUnit, 1e-30, "rms norm");
+    }
+  }
+}
+
+TEST_F(RowsCudaTest, RopeAgrees) {
+  for (const DType dtype : {DType::BF16, DType::F32}) {
+    for (const int64_t head_dim : {2, 16, 30, 128}) {
+      const int64_t tokens = 5, heads = 4, kv_heads = 2, pages = 3;
+      const Twin qkv = random(DType::F32, {tokens, (heads + 2 * kv_heads) * head_dim});
+      // The table is F32 on both sides.
+      const TensorView cos_host = host_tensor(DType::F32, {90, head_dim / 2});
+      const TensorView sin_host = host_tensor(DType::F32, {90, head_dim / 2});
+      for (int64_t i = 0; i < cos_host.num_elements(); ++i) {
+        cos_host.as<float>()[i] = static_cast<float>(std::cos(0.01 * static_cast<double>(i)));
+        sin_host.as<float>()[i] = static_cast<float>(std::sin(0.01 * static_cast<double>(i)));
+      }
+      const TensorView cos = device_tensor(DType::F32, cos_host.shape);
+      const TensorView sin = device_tensor(DType::F32, sin_host.shape);
+      upload(cuda_, cos_host.data, cos);
+      upload(cuda_, sin_host.data, sin);
+      const Twin position = integers({0, 1, 64, 89, 3}, {tokens});
+      const Twin slot = integers({0, 65, 127, 191, 64}, {tokens});
+      const Twin q = output(dtype, {tokens, heads, head_dim});
+      const Twin keys = from(dtype, {pages, kv_heads, 64, head_dim}, std::vector<double>(pages * kv_heads * 64 * head_dim));
+      const Twin values = from(dtype, {pages, kv_heads, 64, head_dim}, std::vector<double>(pages * kv_heads * 64 * head_dim));
+      const auto pages_of = [&](const TensorView& k, const TensorView& v) {
+        return KvPages{.keys = k.data,
+                       .values = v.data,
+                       .dtype = k.dtype,
+                       .layout = WeightLayout::row_major,
+                       .device = k.device,
+                       .num_pages = pages,
+                       .num_kv_heads = kv_heads,
+                       .head_dim = head_dim};
+      };
+      rope_forward(cuda_, {.qkv = qkv.device, .cos = cos, .sin = sin, .position = position.device, .kv_slot = slot.device,
+                           .q = q.device, .kv = pages_of(keys.device, values.device)});
+      rope_forward(ref_, {.qkv = qkv.host, .cos = cos_host, .sin = sin_host, .position = position.host,
+                          .kv_slot = slot.host, .q = q.host, .kv = pages_of(keys.host, values.host)});
+      const double relative = dtype == DType::BF16 ? kRound : 0;
+      expect_elements(q, relative, 8 * kUnit * 4, "q");
+      expect_elements(keys, relative, 8 * kUnit * 4, "keys");
+      expect_elements(values, relative, 0, "values");
+    }
+  }
+}
+
+TEST_F(RowsCudaTest, LogProbAgrees) {
+  for (const int64_t vocabulary : {1, 5, 300, 102400}) {
+    const int64_t rows = 4;
+    std::vector<double> logits = normal(rows * vocabulary, 3);
+    if (vocabulary >= 5) logits[2 * vocabulary + 1] = logits[2 * vocabulary + 3] = 40;  // a tie: the lower id wins
+    const Twin x = from(DType::F32, {rows, vocabulary}, logits);
+    const Twin target = integers({0, -1, static_cast<int32_t>(vocabulary - 1), 0}, {rows});
+    const Twin log_prob = output(DType::F32, {rows});
+    const Twin best = output(DType::I32, {rows});
+    log_prob_forward(cuda_, {.logits = x.device, .target = target.device, .log_prob = log_prob.device, .argmax = best.device});
+    log_prob_forward(ref_, {.logits = x.host, .target = target.host, .log_prob = log_prob.host, .argmax = best.host});
+    expect_elements(log_prob, 8 * kUnit, (static_cast<double>(vocabulary) / 256 + 20) * 2 * kUnit, "log probability");
+    const std::vector<int32_t> ids = integers_of(best.device);
+    for (int64_t r = 0; r < rows; ++r) EXPECT_EQ(ids[r], best.host.as<int32_t>()[r]) << "row " << r;
+  }
+}
+
+}  // namespace
+}  // namespace dsmoe::kernels

@@ -1,0 +1,19 @@
+// The CUDA tier of a build without CUDA.
+#include "kernels/cuda/cuda_table.h"
+
+namespace dsmoe::kernels {
+namespace {
+
+[[noreturn]] void refuse() {
+  fail(ErrorKind::usage, "{}; configure with -DDSMOE_CUDA=ON where nvcc is, or use --device cpu", cuda_declined());
+}
+
+}  // namespace
+
+std::string cuda_declined() { return "built without CUDA"; }
+const KernelTable& cuda_table() { refuse(); }
+void* make_cuda_stream() { refuse(); }
+void release_cuda_stream(void*) {}
+void synchronize_cuda(const Context&) { refuse(); }
+
+}  // namespace dsmoe::kernels
