@@ -31,7 +31,7 @@ constexpr uint64_t kTokenizerDocuments = 5000;
 constexpr uint64_t kValidDocuments = 1000;
 constexpr uint64_t kMinDocuments = 2000;    // fewer would leave the trigram model little to count
 constexpr uint64_t kMaxDocuments = 100000;  // memory and the time to make them; then epochs
-constexpr int64_t kTokensPerDocument = 50;  // about, with the demo's tokenizer
+constexpr int64_t kTokensPerDocument = 47;  // about, with the demo's tokenizer
 
 struct DemoOptions {
   CommonOptions common;

@@ -89,6 +89,7 @@ void train_tokenizer(const std::filesystem::path& run, const model::ModelConfig&
   Progress progress({.label = "merge", .total = config.vocab_size, .unit = "tokens"});
   options.on_progress = [&](int64_t done, int64_t) { progress.update(done); };
   const text::TrainedBpe trained = text::train_bpe(counts, options);
+  progress.update(config.vocab_size);
   progress.finish();
   store::atomic_write_file(run / "tokenizer_config.json",
                            text::to_tokenizer_config_json(
