@@ -111,13 +111,15 @@ void print_outcome(const TrainOptions& options, const train::RunOutcome& outcome
   }
 }
 
-int run_train(TrainOptions options) {
-  if (options.common.quiet) set_log_level(LogLevel::quiet);
+int interrupted_code() {
+  return InterruptScope::signal_number() == SIGTERM ? 128 + SIGTERM : kInterrupted;
+}
+
+int train_run(TrainOptions& options) {
   Engine engine(options.common);
   train::RunOptions& run = options.run;
   run.config = config_of(options);
   const store::RunLock lock(run.out);
-  const InterruptScope interrupt;
   const TrainTokenizer tokenizer = prepare_tokenizer({.given = options.tokenizer,
                                                       .init = options.init,
                                                       .run = run.out,
@@ -149,7 +151,18 @@ int run_train(TrainOptions options) {
   display.finish();
   print_outcome(options, outcome);
   if (outcome.finished) return kDone;
-  return InterruptScope::signal_number() == SIGTERM ? 128 + SIGTERM : kInterrupted;
+  return interrupted_code();
+}
+
+int run_train(TrainOptions options) {
+  if (options.common.quiet) set_log_level(LogLevel::quiet);
+  const InterruptScope interrupt;
+  try {
+    return train_run(options);
+  } catch (const DataInterrupted&) {
+    log_info("stopped before the first step: nothing was lost");
+    return interrupted_code();
+  }
 }
 
 void add_what_flags(CLI::App& command, TrainOptions& o) {

@@ -147,7 +147,7 @@ data::BuiltCorpus prepare_corpus(const CorpusRequest& request, const TrainTokeni
 
   std::unique_ptr<Progress> progress;
   options.progress = [&](const data::BuildProgress& state) {
-    if (InterruptScope::flag()) fail(ErrorKind::resource, "interrupted while reading the data");
+    if (InterruptScope::flag()) throw DataInterrupted();
     if (!progress) {
       progress = std::make_unique<Progress>(ProgressOptions{
           .label = "tokens", .total = static_cast<int64_t>(state.bytes_total), .unit = "bytes"});

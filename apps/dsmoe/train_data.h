@@ -1,6 +1,7 @@
 // From the files a user names to what a run trains on: a tokenizer, and a corpus of its tokens.
 #pragma once
 
+#include <exception>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -36,11 +37,15 @@ TrainTokenizer prepare_tokenizer(const TokenizerRequest& request, const model::M
 // `tokenizer` must outlive it.
 data::Encoder encoder_of(const TrainTokenizer& tokenizer, const model::ModelConfig& config);
 
+// A signal came while the data was read.
+struct DataInterrupted : std::exception {};
+
 struct CorpusRequest {
   std::vector<std::string> data;
   std::filesystem::path cache;
   std::string separator;
 };
+// Throws DataInterrupted.
 data::BuiltCorpus prepare_corpus(const CorpusRequest& request, const TrainTokenizer& tokenizer,
                                  const model::ModelConfig& config);
 
