@@ -52,9 +52,9 @@ cuda: deps
 demo: build
 	tools/demo.sh
 
-# ThreadSanitizer over the quick suite; kills, load and abuse join it with training and the server.
-soak: deps
-	@echo "make soak: ThreadSanitizer only so far; tests that kill, load and abuse come with training and the server"
+# Stops and kills of training runs, then ThreadSanitizer over the quick suite; load and abuse join with the server.
+soak: build
+	ctest --test-dir build -L soak --output-on-failure
 	@$(MAKE) -s --no-print-directory build-tsan/build.ninja
 	$(BUILD) tsan -j $(JOBS)
 	ctest --preset tsan
@@ -82,7 +82,7 @@ shared-check: build
 	tests/shared/run.sh ../shared
 
 install: build
-	cmake --install build --prefix "$(DESTDIR)$(PREFIX)"
+	cmake --install build --prefix "$(PREFIX)"
 
 format: deps-check
 	tools/check_format.sh --fix

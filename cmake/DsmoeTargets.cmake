@@ -7,7 +7,7 @@ function(dsmoe_library folder)
   add_library(dsmoe::${folder} ALIAS dsmoe_${folder})
   set_target_properties(dsmoe_${folder} PROPERTIES EXPORT_NAME ${folder})
   target_include_directories(dsmoe_${folder} PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/src>
-                             $<INSTALL_INTERFACE:include/dsmoe>)
+                             $<INSTALL_INTERFACE:include> $<INSTALL_INTERFACE:include/dsmoe>)
   target_link_libraries(dsmoe_${folder} PUBLIC ${ARG_DEPS})
   set_property(GLOBAL APPEND PROPERTY DSMOE_LIBRARIES dsmoe_${folder})
 endfunction()

@@ -10,4 +10,9 @@ PYTHON=${PYTHON:-python3}
 "$PYTHON" make_goldens.py
 "$PYTHON" make_eval_golden.py
 "$PYTHON" train_twin.py
+# The tokenizer goldens need the package `tokenizers`; without it they stay as they are.
+if "$PYTHON" -c 'import tokenizers' 2>/dev/null; then
+  "$PYTHON" make_tokenizer_goldens.py
+  "$PYTHON" make_tokenizer_components.py
+fi
 "$PYTHON" -m pytest -q -p no:cacheprovider test_twin.py

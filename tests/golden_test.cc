@@ -1,6 +1,9 @@
 // Whole models against the PyTorch oracle: logits, hidden states, routing indices and gates.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "support/golden.h"
 
 namespace dsmoe::testing {
@@ -55,6 +58,42 @@ INSTANTIATE_TEST_SUITE_P(All, GoldenModel, ::testing::ValuesIn(golden_names()),
 using GoldenBf16 = GoldenModel;
 TEST_P(GoldenBf16, RoundsWhereTheOracleDoes) {
   expect_close(run(DType::BF16), "bf16.", 1.0 / 256, 1.0 / 256);
+}
+
+// docs/numerics.md, bounds: rounding errors of P = 8 points per block add in squares; tests allow
+// twice the expected value.
+double bf16_bound(int64_t num_layers) {
+  constexpr double kRounding = 1.0 / 512;
+  return 2 * kRounding * std::sqrt(8.0 * static_cast<double>(num_layers)) / std::sqrt(3.0);
+}
+
+TEST_P(GoldenBf16, StaysWithinTheBoundAgainstDouble) {
+  const Trace rounded = run(DType::BF16);
+  const Trace exact = run(DType::F64);
+  const auto num_tokens = static_cast<int64_t>(golden_.integers("tokens").size());
+  const auto vocabulary = static_cast<int64_t>(exact.logits.size()) / num_tokens;
+  std::vector<double> a, b;
+  for (int64_t t = 0; t < num_tokens; ++t) {
+    // A rounding may flip a choice between two experts; from there on the token is another
+    // function.
+    const auto same_experts = [&](const auto& layer) {
+      const auto& other = exact.index.at(layer.first);
+      const auto top_k = static_cast<int64_t>(other.size()) / num_tokens;
+      return std::is_permutation(other.begin() + t * top_k, other.begin() + (t + 1) * top_k,
+                                 layer.second.begin() + t * top_k);
+    };
+    if (!std::all_of(rounded.index.begin(), rounded.index.end(), same_experts)) continue;
+    a.insert(a.end(), rounded.logits.begin() + t * vocabulary,
+             rounded.logits.begin() + (t + 1) * vocabulary);
+    b.insert(b.end(), exact.logits.begin() + t * vocabulary,
+             exact.logits.begin() + (t + 1) * vocabulary);
+  }
+  ASSERT_GE(static_cast<int64_t>(b.size()), num_tokens * vocabulary / 2)
+      << "most tokens keep their experts";
+  const double error = relative_error(a, b);
+  RecordProperty("logit_error", std::to_string(error));
+  EXPECT_LE(error, bf16_bound(static_cast<int64_t>(exact.hidden.size())));
+  EXPECT_GT(error, 1e-4) << "bf16 was not used";
 }
 
 std::vector<std::string> names_with(const std::string& tensor) {

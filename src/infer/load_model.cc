@@ -34,6 +34,22 @@ kernels::DType default_operand(const model::ModelConfig& config) {
   return config.torch_dtype == kernels::DType::F32 ? kernels::DType::F32 : kernels::DType::BF16;
 }
 
+int64_t checked_top_k(const model::ModelConfig& config, int64_t asked) {
+  if (asked == 0) return config.num_experts_per_tok;
+  if (config.num_moe_layers() == 0) {
+    fail(ErrorKind::input, "{} experts per token were asked for, but the model has no MoE layer",
+         asked);
+  }
+  const bool grouped = config.topk_method != model::TopkMethod::greedy;
+  const int64_t most = grouped ? config.n_routed_experts / config.n_group * config.topk_group
+                               : config.n_routed_experts;
+  if (asked < 1 || asked > most) {
+    fail(ErrorKind::input, "{} experts per token were asked for; this model can choose 1 to {}",
+         asked, most);
+  }
+  return asked;
+}
+
 std::unique_ptr<model::Model> load_model(const kernels::Context& context,
                                          const std::filesystem::path& folder,
                                          const LoadOptions& options) {
@@ -44,9 +60,10 @@ std::unique_ptr<model::Model> load_model(const kernels::Context& context,
     log_info("{}: stored in F16; computing in BF16", folder.string());
   }
   FolderSource source(weights);
-  return model::make_model(
-      context, config, source,
-      {.operand = options.operand.value_or(default_operand(config)), .context = options.context});
+  return model::make_model(context, config, source,
+                           {.operand = options.operand.value_or(default_operand(config)),
+                            .context = options.context,
+                            .passes = options.passes});
 }
 
 }  // namespace dsmoe::infer

@@ -8,7 +8,7 @@
 
 namespace dsmoe::kernels {
 
-// Groups of consecutive sequences, each with its own f and P over its real tokens:
+// Groups of consecutive sequences, each with its own f and P over its T tokens:
 //   expert level: alpha * sum_i f_i P_i, f_i = E / (K T) * count_i, P_i = mean of s_i
 //   device level: device_alpha * sum_d f'_d P'_d, f' = mean of f in device group d, P' = sum of P
 //   there
@@ -24,7 +24,6 @@ struct BalanceLoss {
   double group_weight = 0;
   TensorView affinity;         // [tokens, experts] F32 (F64)
   TensorView index;            // [tokens, top_k] I32
-  TensorView is_real;          // [tokens] I32: 0 for padding
   TensorView sequence_starts;  // [sequences + 1] I32
   TensorView d_affinity;       // [tokens, experts] F32 (F64), written
   TensorView losses;           // [2] F64, accumulated: expert level, device level

@@ -20,8 +20,11 @@ void pack_weight(const Context& context, const PackWeight& args) {
   const OpCheck check("pack_weight", context);
   check.rank("source", args.source, 2);
   check.that(args.source.device == Device::cpu, "source must lie in host memory");
-  check.that(args.source.dim(1) == args.target.k, "source and target differ in k");
-  check.that(0 <= args.row_begin && args.row_begin + args.source.dim(0) <= args.target.n,
+  const bool transposed = args.order == PackOrder::transposed;
+  check.that(args.source.dim(1) == (transposed ? args.target.n : args.target.k),
+             "source and target differ in the number of columns");
+  check.that(0 <= args.row_begin && args.row_begin + args.source.dim(0) <=
+                                        (transposed ? args.target.k : args.target.n),
              "the rows do not fit into the target");
   check.that(0 <= args.matrix_idx && args.matrix_idx < args.target.count,
              "no such matrix in the target");

@@ -187,7 +187,6 @@ void balance_loss(const Context& context, const BalanceLoss& args) {
   const int64_t tokens = args.affinity.dim(0);
   check.tensor("affinity", args.affinity, scalar, args.affinity.shape);
   check.tensor("index", args.index, DType::I32, {tokens, args.index.dim(1)});
-  check.tensor("is_real", args.is_real, DType::I32, {tokens});
   check.tensor("d_affinity", args.d_affinity, scalar, args.affinity.shape);
   check.tensor("losses", args.losses, DType::F64, {2});
   check.that(args.sequences_per_group > 0, "a balance group needs at least one sequence");

@@ -6,14 +6,18 @@
 
 namespace dsmoe::kernels {
 
-// Writes rows [row_begin, row_begin + source rows) of matrix `matrix_idx`. Several calls stack
-// several sources into one matrix (q, k and v). Types: F32, BF16, F16, F64 to BF16 (rounded), F32
-// or F64. Padding is left as it is: zero from the arena.
+enum class PackOrder : uint8_t { as_stored, transposed };
+
+// Writes the source into matrix `matrix_idx`. as_stored: source [rows, k] becomes rows [row_begin,
+// row_begin + rows) of W; several calls stack several sources into one matrix (q, k and v).
+// transposed: source row r becomes column row_begin + r of W [k, n]. Types: F32, BF16, F16, F64 to
+// BF16 (rounded), F32 or F64. Padding is left as it is: zero from the arena.
 struct PackWeight {
-  TensorView source;  // [rows, k], in host memory
+  TensorView source;  // [rows, columns], in host memory, perhaps unaligned
   WeightStack target;
   int64_t matrix_idx = 0;
   int64_t row_begin = 0;
+  PackOrder order = PackOrder::as_stored;
 };
 void pack_weight(const Context& context, const PackWeight& args);
 

@@ -2,11 +2,35 @@
 #include <cstdlib>
 
 #include "base/cpu_features.h"
+#include "kernels/cpu/ops.h"
 #include "kernels/table.h"
 
 namespace dsmoe::kernels {
+namespace {
 
-std::vector<Candidate> cpu_candidates() { return {{&ref_table(), "ref", ""}}; }
+const KernelTable& v3_table() {
+  static const KernelTable table = cpu::make_table<v3::kTier>("v3", ref_table());
+  return table;
+}
+
+const KernelTable& v4_table() {
+  static const KernelTable table = cpu::make_table<v4::kTier>("v4", ref_table());
+  return table;
+}
+
+const KernelTable& amx_table() {
+  static const KernelTable table = cpu::make_table<amx::kTier>("amx", ref_table());
+  return table;
+}
+
+}  // namespace
+
+std::vector<Candidate> cpu_candidates() {
+  return {{&amx_table(), "amx", why_unavailable(CpuTier::x86_64_v4_amx)},
+          {&v4_table(), "v4", why_unavailable(CpuTier::x86_64_v4)},
+          {&v3_table(), "v3", why_unavailable(CpuTier::x86_64_v3)},
+          {&ref_table(), "ref", ""}};
+}
 
 const KernelTable& select_cpu_table() {
   const std::vector<Candidate> candidates = cpu_candidates();

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/function_ref.h"
+#include "model/block.h"
 #include "model/kv_cache.h"
 #include "model/parameters.h"
 #include "model/rope_table.h"
@@ -19,19 +20,17 @@ struct Model {
   DType operand = DType::F32;  // the compute type
   int64_t context = 0;         // positions the rope table covers
   tensor::Arena weights{"weights"};
-  Parameters parameters;
+  ParameterSet parameters;
   RopeTable rope;
 };
 
 struct ModelOptions {
   DType operand = DType::F32;
   int64_t context = 0;  // 0: max_position_embeddings; more is refused unless rope_scaling is set
+  moe::Passes passes = moe::Passes::forward;
 };
 std::unique_ptr<Model> make_model(const Context& context, const ModelConfig& config,
                                   TensorSource& source, const ModelOptions& options);
-
-// The router's rule that a config describes, for `top_k` experts per token.
-kernels::RouterRule router_rule(const ModelConfig& config, int64_t top_k);
 
 // `num_tokens` new tokens at the end of one sequence.
 struct Segment {
@@ -74,16 +73,6 @@ class ForwardPass {
   const Limits& limits() const { return limits_; }
 
  private:
-  // What the ops need to know about one batch, on the device.
-  struct BatchViews {
-    TensorView tokens;            // [tokens]
-    TensorView position;          // [tokens]
-    TensorView kv_slot;           // [tokens]
-    TensorView experts_of_token;  // [tokens], or absent
-    TensorView sequence_starts;   // [sequences + 1]
-    TensorView page_table;        // [sequences, max_pages]
-    TensorView token_range;       // [2]
-  };
   void check(const ForwardInput& input) const;
   BatchViews upload_batch(const ForwardInput& input);
   void run_blocks(const ForwardInput& input, const BatchViews& batch);
@@ -95,11 +84,8 @@ class ForwardPass {
   KvCache& cache_;
   Limits limits_;
   tensor::Arena arena_;
-  TensorView residual_;       // [max_tokens, hidden]
-  TensorView normed_;         // [max_tokens, hidden], operand type
-  TensorView qkv_;            // [max_tokens, q + 2 kv]
-  TensorView q_;              // [max_tokens, heads, head_dim], operand type
-  TensorView attention_out_;  // [max_tokens, heads, head_dim], operand type
+  TensorView residual_;  // [max_tokens, hidden]
+  BlockTape tape_;       // shared by all blocks; its ffn state is one of the next two
   moe::LayerState moe_state_;
   moe::LayerState dense_state_;
   BatchViews batch_;  // at full size

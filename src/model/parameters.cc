@@ -2,6 +2,7 @@
 #include "model/parameters.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/checks.h"
 #include "kernels/pack.h"
@@ -9,30 +10,92 @@
 namespace dsmoe::model {
 namespace {
 
-class Loader {
+// A matrix and, for training, its transpose.
+struct Pair {
+  WeightStack weight;
+  WeightStack transposed;
+};
+
+struct ExpertPairs {
+  Pair gate, up, down;
+};
+
+// Allocates and records where each name goes.
+class Allocation {
  public:
-  Loader(const Context& context, DType operand, TensorSource& source, tensor::Arena& arena)
+  Allocation(const Context& context, const ModelConfig& config, DType operand, moe::Passes passes,
+             tensor::Arena& arena)
       : context_(context),
+        config_(config),
         operand_(operand),
         scalar_(kernels::scalar_type(operand)),
-        source_(source),
+        passes_(passes),
         arena_(arena) {}
 
-  // A vector, or a table that is looked up by rows.
-  TensorView values(const std::string& what, const std::string& name, DType dtype) {
-    const TensorView stored = source_.tensor(name);
-    TensorView target = arena_.tensor(what, dtype, stored.shape);
-    convert_rows(stored, target);
-    source_.release(name);
-    return target;
+  std::vector<Placement> take_placements() { return std::move(placements_); }
+
+  TensorView values(const std::string& what, const std::string& name, DType dtype,
+                    const kernels::Shape& shape) {
+    const TensorView view = arena_.tensor(what, dtype, shape);
+    placements_.push_back({.name = name, .values = view});
+    return view;
+  }
+  TensorView vector(const std::string& what, const std::string& name, int64_t size) {
+    return values(what, name, scalar_, {size});
   }
 
-  TensorView scalars(const std::string& what, const std::string& name) {
-    return values(what, name, scalar_);
+  Pair matrix(const std::string& what, const std::string& name, int64_t n, int64_t k) {
+    const Pair pair = stacks(what, operand_, 1, n, k);
+    place(name, pair);
+    return pair;
   }
 
-  WeightStack operand_stack(const std::string& what, int64_t count, int64_t n, int64_t k) {
-    return stack(what, operand_, count, n, k);
+  Pair centroids(const std::string& name) {
+    const Pair pair = stacks("router", scalar_, 1, config_.n_routed_experts, config_.hidden_size);
+    place(name, pair);
+    return pair;
+  }
+
+  // q, k and v as one matrix: rows of q, then of k, then of v.
+  Pair qkv(const std::string& prefix) {
+    const int64_t q = config_.q_width();
+    const int64_t kv = config_.kv_width();
+    const Pair pair = stacks("attention", operand_, 1, q + 2 * kv, config_.hidden_size);
+    place(prefix + "q_proj.weight", pair, 0, 0);
+    place(prefix + "k_proj.weight", pair, 0, q);
+    place(prefix + "v_proj.weight", pair, 0, q + kv);
+    return pair;
+  }
+  TensorView qkv_bias(const std::string& prefix) {
+    const int64_t q = config_.q_width();
+    const int64_t kv = config_.kv_width();
+    const TensorView bias = arena_.tensor("attention", scalar_, {q + 2 * kv});
+    placements_.push_back({.name = prefix + "q_proj.bias", .values = bias.rows(0, q)});
+    placements_.push_back({.name = prefix + "k_proj.bias", .values = bias.rows(q, q + kv)});
+    placements_.push_back(
+        {.name = prefix + "v_proj.bias", .values = bias.rows(q + kv, q + 2 * kv)});
+    return bias;
+  }
+
+  // prefix0.gate_proj.weight, prefix0.up_proj.weight, ...: one matrix of each stack per expert.
+  ExpertPairs experts(const std::string& what, const std::string& prefix, int64_t count,
+                      int64_t width) {
+    const ExpertPairs pairs = expert_stacks(what, count, width);
+    for (int64_t e = 0; e < count; ++e) place_expert(prefix + std::to_string(e) + ".", pairs, e);
+    return pairs;
+  }
+  ExpertPairs expert(const std::string& what, const std::string& prefix, int64_t width) {
+    const ExpertPairs pairs = expert_stacks(what, 1, width);
+    place_expert(prefix, pairs, 0);
+    return pairs;
+  }
+
+ private:
+  Pair stacks(const std::string& what, DType dtype, int64_t count, int64_t n, int64_t k) {
+    Pair pair{.weight = stack(what, dtype, count, n, k)};
+    if (passes_ == moe::Passes::forward_and_backward)
+      pair.transposed = stack(what + ", transposed", dtype, count, k, n);
+    return pair;
   }
 
   WeightStack stack(const std::string& what, DType dtype, int64_t count, int64_t n, int64_t k) {
@@ -46,159 +109,157 @@ class Loader {
     return stack;
   }
 
-  void pack(const std::string& name, const WeightStack& target, int64_t matrix_idx = 0,
-            int64_t row_begin = 0) {
-    kernels::pack_weight(context_, {.source = source_.tensor(name),
-                                    .target = target,
-                                    .matrix_idx = matrix_idx,
-                                    .row_begin = row_begin});
-    source_.release(name);
+  void place(const std::string& name, const Pair& pair, int64_t matrix_idx = 0,
+             int64_t row_begin = 0) {
+    placements_.push_back({.name = name,
+                           .weight = pair.weight,
+                           .transposed = pair.transposed,
+                           .matrix_idx = matrix_idx,
+                           .row_begin = row_begin});
   }
 
-  WeightStack matrix(const std::string& what, const std::string& name, int64_t n, int64_t k) {
-    const WeightStack target = operand_stack(what, 1, n, k);
-    pack(name, target);
-    return target;
+  ExpertPairs expert_stacks(const std::string& what, int64_t count, int64_t width) {
+    const int64_t hidden = config_.hidden_size;
+    return {.gate = stacks(what, operand_, count, width, hidden),
+            .up = stacks(what, operand_, count, width, hidden),
+            .down = stacks(what, operand_, count, hidden, width)};
   }
 
-  WeightStack centroids(const std::string& name, int64_t experts, int64_t hidden) {
-    const WeightStack target = stack("router", scalar_, 1, experts, hidden);
-    pack(name, target);
-    return target;
-  }
-
-  // prefix0.gate_proj.weight, prefix0.up_proj.weight, ...: one matrix of each stack per expert.
-  moe::ExpertWeights experts(const std::string& what, const std::string& prefix, int64_t count,
-                             int64_t width, int64_t hidden) {
-    const moe::ExpertWeights weights = expert_stacks(what, count, width, hidden);
-    for (int64_t e = 0; e < count; ++e) pack_expert(prefix + std::to_string(e) + ".", weights, e);
-    return weights;
-  }
-
-  moe::ExpertWeights expert(const std::string& what, const std::string& prefix, int64_t width,
-                            int64_t hidden) {
-    const moe::ExpertWeights weights = expert_stacks(what, 1, width, hidden);
-    pack_expert(prefix, weights, 0);
-    return weights;
-  }
-
-  // Several stored vectors end to end.
-  TensorView joined(const std::string& what, std::initializer_list<std::string> names) {
-    int64_t size = 0;
-    for (const std::string& name : names) size += source_.tensor(name).dim(0);
-    TensorView target = arena_.tensor(what, scalar_, {size});
-    int64_t begin = 0;
-    for (const std::string& name : names) {
-      const TensorView stored = source_.tensor(name);
-      convert_rows(stored, target.rows(begin, begin + stored.dim(0)));
-      begin += stored.dim(0);
-      source_.release(name);
-    }
-    return target;
-  }
-
- private:
-  moe::ExpertWeights expert_stacks(const std::string& what, int64_t count, int64_t width,
-                                   int64_t hidden) {
-    return {.gate = operand_stack(what, count, width, hidden),
-            .up = operand_stack(what, count, width, hidden),
-            .down = operand_stack(what, count, hidden, width)};
-  }
-
-  void pack_expert(const std::string& prefix, const moe::ExpertWeights& weights,
-                   int64_t expert_idx) {
-    pack(prefix + "gate_proj.weight", weights.gate, expert_idx);
-    pack(prefix + "up_proj.weight", weights.up, expert_idx);
-    pack(prefix + "down_proj.weight", weights.down, expert_idx);
-  }
-
-  void convert_rows(const TensorView& stored, const TensorView& target) {
-    // Through a bounded host buffer, so that a table on a device needs no second copy in host
-    // memory.
-    const int64_t rows = stored.dim(0);
-    const int64_t row_elements = rows > 0 ? stored.num_elements() / rows : 0;
-    const int64_t chunk =
-        std::max<int64_t>(1, (int64_t{4} << 20) / std::max<int64_t>(1, row_elements * 8));
-    std::vector<std::byte> buffer;
-    for (int64_t begin = 0; begin < rows; begin += chunk) {
-      const TensorView part = target.rows(begin, std::min(rows, begin + chunk));
-      buffer.resize(part.num_bytes());
-      TensorView host = part;
-      host.data = buffer.data();
-      host.device = kernels::Device::cpu;
-      kernels::convert_elements(stored.rows(begin, std::min(rows, begin + chunk)), host);
-      kernels::upload(context_, buffer.data(), part);
-    }
+  void place_expert(const std::string& prefix, const ExpertPairs& pairs, int64_t expert_idx) {
+    place(prefix + "gate_proj.weight", pairs.gate, expert_idx);
+    place(prefix + "up_proj.weight", pairs.up, expert_idx);
+    place(prefix + "down_proj.weight", pairs.down, expert_idx);
   }
 
   const Context& context_;
+  const ModelConfig& config_;
   DType operand_;
   DType scalar_;
-  TensorSource& source_;
+  moe::Passes passes_;
   tensor::Arena& arena_;
+  std::vector<Placement> placements_;
 };
 
-AttentionWeights load_attention(Loader& loader, const ModelConfig& config,
-                                const std::string& prefix) {
-  const int64_t q = config.q_width();
-  const int64_t kv = config.kv_width();
-  AttentionWeights weights;
-  weights.qkv = loader.operand_stack("attention", 1, q + 2 * kv, config.hidden_size);
-  loader.pack(prefix + "q_proj.weight", weights.qkv, 0, 0);
-  loader.pack(prefix + "k_proj.weight", weights.qkv, 0, q);
-  loader.pack(prefix + "v_proj.weight", weights.qkv, 0, q + kv);
-  weights.out = loader.matrix("attention", prefix + "o_proj.weight", config.hidden_size, q);
-  if (config.attention_bias) {
-    weights.qkv_bias = loader.joined(
-        "attention", {prefix + "q_proj.bias", prefix + "k_proj.bias", prefix + "v_proj.bias"});
-    weights.out_bias = loader.scalars("attention", prefix + "o_proj.bias");
-  }
-  return weights;
+moe::ExpertWeights weights_of(const ExpertPairs& pairs) {
+  return {.gate = pairs.gate.weight, .up = pairs.up.weight, .down = pairs.down.weight};
+}
+moe::ExpertWeights transposed_of(const ExpertPairs& pairs) {
+  return {.gate = pairs.gate.transposed, .up = pairs.up.transposed, .down = pairs.down.transposed};
 }
 
-moe::LayerWeights load_ffn(Loader& loader, const ModelConfig& config, int64_t layer,
-                           const std::string& prefix) {
-  const int64_t hidden = config.hidden_size;
-  moe::LayerWeights weights;
+void allocate_ffn(Allocation& allocation, const ModelConfig& config, int64_t layer,
+                  const std::string& prefix, moe::LayerWeights& weights,
+                  moe::LayerTransposed& transposed) {
   if (!config.is_moe_layer(layer)) {
-    weights.shared = loader.expert("dense layers", prefix, config.intermediate_size, hidden);
-    return weights;
+    const ExpertPairs dense = allocation.expert("dense layers", prefix, config.intermediate_size);
+    weights.shared = weights_of(dense);
+    transposed.shared = transposed_of(dense);
+    return;
   }
-  weights.centroids = loader.centroids(prefix + "gate.weight", config.n_routed_experts, hidden);
+  const Pair centroids = allocation.centroids(prefix + "gate.weight");
+  weights.centroids = centroids.weight;
+  transposed.centroids = centroids.transposed;
   if (config.topk_method == TopkMethod::noaux_tc) {
-    weights.selection_bias = loader.scalars("router", prefix + "gate.e_score_correction_bias");
+    weights.selection_bias = allocation.vector("router", prefix + "gate.e_score_correction_bias",
+                                               config.n_routed_experts);
   }
-  weights.routed = loader.experts("routed experts", prefix + "experts.", config.n_routed_experts,
-                                  config.moe_intermediate_size, hidden);
+  const ExpertPairs routed = allocation.experts(
+      "routed experts", prefix + "experts.", config.n_routed_experts, config.moe_intermediate_size);
+  weights.routed = weights_of(routed);
+  transposed.routed = transposed_of(routed);
   if (config.n_shared_experts > 0) {
-    weights.shared =
-        loader.expert("shared experts", prefix + "shared_experts.", config.shared_width(), hidden);
+    const ExpertPairs shared =
+        allocation.expert("shared experts", prefix + "shared_experts.", config.shared_width());
+    weights.shared = weights_of(shared);
+    transposed.shared = transposed_of(shared);
   }
-  return weights;
 }
 
 }  // namespace
 
-Parameters load_parameters(const Context& context, const ModelConfig& config, DType operand,
-                           TensorSource& source, tensor::Arena& arena) {
-  Loader loader(context, operand, source, arena);
-  Parameters parameters;
+ParameterSet allocate_parameters(const Context& context, const ModelConfig& config, DType operand,
+                                 moe::Passes passes, tensor::Arena& arena) {
+  Allocation allocation(context, config, operand, passes, arena);
+  ParameterSet set;
   const std::string embedding = "model.embed_tokens.weight";
-  // A tied head packs the same stored tensor, so it goes first and the table releases it.
-  parameters.head = loader.matrix("head", config.tie_word_embeddings ? embedding : "lm_head.weight",
-                                  config.vocab_size, config.hidden_size);
-  parameters.embedding = loader.values("embedding", embedding, operand);
+  const int64_t hidden = config.hidden_size;
+  set.forward.embedding =
+      allocation.values("embedding", embedding, operand, {config.vocab_size, hidden});
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+    const std::string attention = prefix + "self_attn.";
     BlockWeights block;
-    block.attention_norm = loader.scalars("norms", prefix + "input_layernorm.weight");
-    block.attention = load_attention(loader, config, prefix + "self_attn.");
-    block.ffn_norm = loader.scalars("norms", prefix + "post_attention_layernorm.weight");
-    block.ffn = load_ffn(loader, config, layer, prefix + "mlp.");
-    parameters.blocks.push_back(std::move(block));
+    BlockTransposed transposed;
+    block.attention_norm = allocation.vector("norms", prefix + "input_layernorm.weight", hidden);
+    const Pair qkv = allocation.qkv(attention);
+    const Pair out =
+        allocation.matrix("attention", attention + "o_proj.weight", hidden, config.q_width());
+    block.attention.qkv = qkv.weight;
+    block.attention.out = out.weight;
+    transposed.qkv = qkv.transposed;
+    transposed.out = out.transposed;
+    if (config.attention_bias) {
+      block.attention.qkv_bias = allocation.qkv_bias(attention);
+      block.attention.out_bias = allocation.vector("attention", attention + "o_proj.bias", hidden);
+    }
+    block.ffn_norm = allocation.vector("norms", prefix + "post_attention_layernorm.weight", hidden);
+    allocate_ffn(allocation, config, layer, prefix + "mlp.", block.ffn, transposed.ffn);
+    set.forward.blocks.push_back(block);
+    set.backward.blocks.push_back(transposed);
   }
-  parameters.final_norm = loader.scalars("norms", "model.norm.weight");
-  return parameters;
+  set.forward.final_norm = allocation.vector("norms", "model.norm.weight", hidden);
+  const Pair head = allocation.matrix(
+      "head", config.tie_word_embeddings ? embedding : "lm_head.weight", config.vocab_size, hidden);
+  set.forward.head = head.weight;
+  set.backward.head = head.transposed;
+  set.placements = allocation.take_placements();
+  return set;
+}
+
+namespace {
+
+// Through a bounded host buffer, so that a table on a device needs no second copy in host memory.
+void convert_values(const Context& context, const TensorView& stored, const TensorView& target) {
+  DSMOE_CHECK(stored.shape == target.shape, "stored {}, expected {}", to_string(stored.shape),
+              to_string(target.shape));
+  const int64_t rows = stored.dim(0);
+  const int64_t row_elements = rows > 0 ? stored.num_elements() / rows : 0;
+  const int64_t chunk =
+      std::max<int64_t>(1, (int64_t{1} << 19) / std::max<int64_t>(1, row_elements));
+  std::vector<std::byte> buffer;
+  for (int64_t begin = 0; begin < rows; begin += chunk) {
+    const TensorView part = target.rows(begin, std::min(rows, begin + chunk));
+    buffer.resize(part.num_bytes());
+    TensorView host = part;
+    host.data = buffer.data();
+    host.device = kernels::Device::cpu;
+    kernels::convert_elements(stored.rows(begin, std::min(rows, begin + chunk)), host);
+    kernels::upload(context, buffer.data(), part);
+  }
+}
+
+}  // namespace
+
+void place_tensor(const Context& context, const Placement& placement, const TensorView& stored) {
+  if (placement.values) convert_values(context, stored, placement.values);
+  kernels::PackWeight pack{
+      .source = stored, .matrix_idx = placement.matrix_idx, .row_begin = placement.row_begin};
+  if (placement.weight) {
+    pack.target = placement.weight;
+    kernels::pack_weight(context, pack);
+  }
+  if (placement.transposed) {
+    pack.target = placement.transposed;
+    pack.order = kernels::PackOrder::transposed;
+    kernels::pack_weight(context, pack);
+  }
+}
+
+void load_parameters(const Context& context, const ParameterSet& parameters, TensorSource& source) {
+  for (const Placement& placement : parameters.placements) {
+    place_tensor(context, placement, source.tensor(placement.name));
+    source.release(placement.name);
+  }
 }
 
 }  // namespace dsmoe::model

@@ -40,9 +40,44 @@ struct Parameters {
   WeightStack head;       // [vocabulary, hidden]; a copy of the embedding when tied
 };
 
-// `operand` is BF16, F32 or F64. Reads one tensor at a time, so memory peaks at the model plus one
-// tensor.
-Parameters load_parameters(const Context& context, const ModelConfig& config, DType operand,
-                           TensorSource& source, tensor::Arena& arena);
+// The same matrices transposed, for the products of the backward pass.
+struct BlockTransposed {
+  WeightStack qkv;  // [hidden, (heads + 2 * kv_heads) * head_dim]
+  WeightStack out;  // [heads * head_dim, hidden]
+  moe::LayerTransposed ffn;
+};
+
+struct TransposedParameters {
+  std::vector<BlockTransposed> blocks;
+  WeightStack head;  // [hidden, vocabulary]
+};
+
+// Where one stored tensor goes: to `values` (norms, biases, the embedding), or into a matrix and
+// perhaps its transpose.
+struct Placement {
+  std::string name;
+  TensorView values;
+  WeightStack weight;
+  WeightStack transposed;
+  int64_t matrix_idx = 0;
+  int64_t row_begin = 0;
+};
+
+struct ParameterSet {
+  Parameters forward;
+  TransposedParameters backward;  // empty without moe::Passes::forward_and_backward
+  std::vector<Placement>
+      placements;  // in the order of the forward pass; a tied embedding appears twice
+};
+
+// Memory for all weights; `operand` is BF16, F32 or F64.
+ParameterSet allocate_parameters(const Context& context, const ModelConfig& config, DType operand,
+                                 moe::Passes passes, tensor::Arena& arena);
+
+// Converts one stored tensor (row-major, host memory) into its place.
+void place_tensor(const Context& context, const Placement& placement, const TensorView& stored);
+
+// All tensors, one after the other, so that memory peaks at the model plus one tensor.
+void load_parameters(const Context& context, const ParameterSet& parameters, TensorSource& source);
 
 }  // namespace dsmoe::model

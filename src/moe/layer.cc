@@ -2,13 +2,23 @@
 // only.
 #include "moe/layer.h"
 
-#include <array>
+#include <span>
 
+#include "kernels/balance.h"
 #include "kernels/combine.h"
 #include "moe/plan.h"
 
 namespace dsmoe::moe {
 namespace {
+
+// At most two families of experts: the routed and the shared.
+template <class Family>
+struct Families {
+  Family list[2];
+  std::size_t count = 0;
+  void add(const Family& family) { list[count++] = family; }
+  std::span<const Family> span() const { return {list, count}; }
+};
 
 // s_{i,t}, the choice of the top K, and g_{i,t}.
 void route(const Context& context, const LayerForward& args) {
@@ -19,6 +29,7 @@ void route(const Context& context, const LayerForward& args) {
                                     .selection_bias = args.weights.selection_bias,
                                     .experts_of_token = args.experts_of_token,
                                     .replayed_index = args.replayed_index,
+                                    .logits = state.logits,
                                     .affinity = state.affinity,
                                     .index = state.index,
                                     .gate = state.gate,
@@ -32,90 +43,208 @@ void route(const Context& context, const LayerForward& args) {
   }
 }
 
-kernels::ExpertFamily family(const ExpertWeights& weights, const TensorView& offsets,
-                             const TensorView& token_of_row, const TensorView& activation,
-                             const TensorView& out) {
-  return {.gate = weights.gate,
-          .up = weights.up,
-          .down = weights.down,
-          .offsets = offsets,
-          .token_of_row = token_of_row,
-          .activation = activation,
-          .out = out};
+kernels::ExpertFamily routed_experts(const LayerForward& args) {
+  const LayerState& state = args.state;
+  return {.gate = args.weights.routed.gate,
+          .up = args.weights.routed.up,
+          .down = args.weights.routed.down,
+          .offsets = state.plan.expert_offsets,
+          .token_of_row = state.plan.token_of_row,
+          .activation = state.routed_activation,
+          .out = state.routed_out,
+          .gate_product = state.routed_gate_product,
+          .up_product = state.routed_up_product};
+}
+
+kernels::ExpertFamily shared_experts(const LayerForward& args) {
+  const LayerState& state = args.state;
+  return {.gate = args.weights.shared.gate,
+          .up = args.weights.shared.up,
+          .down = args.weights.shared.down,
+          .offsets = args.token_range,
+          .activation = state.shared_activation,
+          .out = state.shared_out,
+          .gate_product = state.shared_gate_product,
+          .up_product = state.shared_up_product};
 }
 
 }  // namespace
 
 void layer_forward(const Context& context, const LayerForward& args) {
   const LayerState& state = args.state;
-  std::array<kernels::ExpertFamily, 2> families;
-  std::size_t num_families = 0;
+  Families<kernels::ExpertFamily> experts;
   if (args.weights.routed) {
     route(context, args);
     build_plan(context, state.index, args.sequence_starts, state.plan);
-    families[num_families++] =
-        family(args.weights.routed, state.plan.expert_offsets, state.plan.token_of_row,
-               state.routed_activation, state.routed_out);
+    experts.add(routed_experts(args));
   }
-  if (args.weights.shared) {
-    families[num_families++] = family(args.weights.shared, args.token_range, {},
-                                      state.shared_activation, state.shared_out);
-  }
-  const std::span<const kernels::ExpertFamily> experts(families.data(), num_families);
-  kernels::experts_up_forward(context, {.x = args.x, .families = experts});
-  kernels::experts_down_forward(context, {.families = experts});
+  if (args.weights.shared) experts.add(shared_experts(args));
 
+  kernels::experts_up_forward(context, {.x = args.x, .families = experts.span()});
+  kernels::experts_down_forward(context, {.families = experts.span()});
+
+  kernels::CombineForward combine{.residual = args.residual};
+  if (args.weights.routed) {
+    combine.index = state.index;
+    combine.gate = state.gate;
+    combine.row_of_slot = state.plan.row_of_slot;
+    combine.routed = state.routed_out;
+  }
+  if (args.weights.shared) combine.shared = state.shared_out;
+  kernels::combine_forward(context, combine);
+}
+
+namespace {
+
+kernels::ExpertFamilyBackward routed_experts(const LayerBackward& args) {
+  const LayerState& state = args.state;
+  const BackwardState& scratch = args.scratch;
+  return {.gate_transposed = args.weights.routed.gate,
+          .up_transposed = args.weights.routed.up,
+          .down_transposed = args.weights.routed.down,
+          .offsets = state.plan.expert_offsets,
+          .token_of_row = state.plan.token_of_row,
+          .gate_of_row = scratch.gate_of_row,
+          .activation = state.routed_activation,
+          .gate_product = state.routed_gate_product,
+          .up_product = state.routed_up_product,
+          .scaled_activation = scratch.routed_scaled_activation,
+          .d_gate_of_row = scratch.d_gate_of_row,
+          .d_gate_product = scratch.routed_d_gate_product,
+          .d_up_product = scratch.routed_d_up_product,
+          .d_x = scratch.routed_d_x};
+}
+
+kernels::ExpertFamilyBackward shared_experts(const LayerBackward& args) {
+  const LayerState& state = args.state;
+  const BackwardState& scratch = args.scratch;
+  return {.gate_transposed = args.weights.shared.gate,
+          .up_transposed = args.weights.shared.up,
+          .down_transposed = args.weights.shared.down,
+          .offsets = args.token_range,
+          .activation = state.shared_activation,
+          .gate_product = state.shared_gate_product,
+          .up_product = state.shared_up_product,
+          .d_gate_product = scratch.shared_d_gate_product,
+          .d_up_product = scratch.shared_d_up_product,
+          .d_x = scratch.shared_d_x};
+}
+
+// dW of gate, up and down. `scaled_activation` is what the down product's gradient multiplies: gate
+// * activation.
+void expert_weight_gradients(const Context& context, const LayerBackward& args,
+                             const ExpertGradients& gradients,
+                             const kernels::ExpertFamilyBackward& family,
+                             const TensorView& sequence_offsets) {
+  kernels::WeightGradient up{.x = args.x,
+                             .x_of_row = family.token_of_row,
+                             .sequence_offsets = sequence_offsets,
+                             .slot_of_matrix = gradients.slot_of_expert};
+  if (gradients.gate) {
+    up.dy = family.d_gate_product;
+    up.d_weight = gradients.gate;
+    kernels::weight_gradient(context, up);
+  }
+  if (gradients.up) {
+    up.dy = family.d_up_product;
+    up.d_weight = gradients.up;
+    kernels::weight_gradient(context, up);
+  }
+  if (gradients.down) {
+    kernels::weight_gradient(
+        context, {.dy = args.d_out,
+                  .dy_of_row = family.token_of_row,
+                  .x = family.scaled_activation ? family.scaled_activation : family.activation,
+                  .sequence_offsets = sequence_offsets,
+                  .slot_of_matrix = gradients.slot_of_expert,
+                  .d_weight = gradients.down});
+  }
+}
+
+// Balance losses, then from the gates' gradients to the logits'; d_x += d_logits e, d_e +=
+// d_logits^T x.
+void route_backward(const Context& context, const LayerBackward& args,
+                    const TensorView& one_matrix) {
+  const LayerState& state = args.state;
+  const BackwardState& scratch = args.scratch;
+  const bool balanced = args.balance.alpha != 0 || args.balance.device_alpha != 0;
+  if (balanced) {
+    kernels::balance_loss(context, {.score = args.rule.score,
+                                    .sequences_per_group = args.balance.sequences_per_group,
+                                    .alpha = args.balance.alpha,
+                                    .device_alpha = args.balance.device_alpha,
+                                    .num_devices = args.balance.num_devices,
+                                    .group_weight = args.balance.group_weight,
+                                    .affinity = state.affinity,
+                                    .index = state.index,
+                                    .sequence_starts = args.sequence_starts,
+                                    .d_affinity = scratch.d_affinity,
+                                    .losses = args.losses.balance});
+  }
+  kernels::router_backward(context, {.rule = args.rule,
+                                     .affinity = state.affinity,
+                                     .index = state.index,
+                                     .row_of_slot = state.plan.row_of_slot,
+                                     .d_gate_of_row = scratch.d_gate_of_row,
+                                     .d_affinity = balanced ? scratch.d_affinity : TensorView{},
+                                     .d_logits = scratch.d_logits});
+  if (args.balance.z_alpha != 0) {
+    kernels::router_z_loss(context, {.weight = args.balance.z_alpha * args.balance.token_weight,
+                                     .logits = state.logits,
+                                     .is_counted = args.is_counted,
+                                     .d_logits = scratch.d_logits,
+                                     .loss = args.losses.z});
+  }
+  kernels::matmul_forward(context, {.x = scratch.d_logits,
+                                    .weight = args.weights.centroids,
+                                    .out = args.d_x,
+                                    .store = kernels::Store::accumulate});
+  if (args.gradients.centroids) {
+    kernels::weight_gradient(context, {.dy = scratch.d_logits,
+                                       .x = args.x,
+                                       .sequence_offsets = one_matrix,
+                                       .d_weight = args.gradients.centroids});
+  }
+}
+
+}  // namespace
+
+void layer_backward(const Context& context, const LayerBackward& args) {
+  const LayerState& state = args.state;
+  const BackwardState& scratch = args.scratch;
   const bool routed = static_cast<bool>(args.weights.routed);
-  kernels::combine_forward(context,
-                           {.index = routed ? state.index : TensorView{},
-                            .gate = routed ? state.gate : TensorView{},
-                            .row_of_slot = routed ? state.plan.row_of_slot : TensorView{},
-                            .routed = routed ? state.routed_out : TensorView{},
-                            .shared = args.weights.shared ? state.shared_out : TensorView{},
-                            .residual = args.residual});
-}
+  const bool shared = static_cast<bool>(args.weights.shared);
+  TensorView one_matrix = args.sequence_starts;  // all tokens, as the rows of a single matrix
+  one_matrix.shape = {1, args.sequence_starts.dim(0)};
 
-LayerState used_part(const LayerState& state, int64_t tokens, int64_t sequences, int64_t top_k) {
-  LayerState used = state;
-  const auto cut = [](TensorView& view, int64_t rows) {
-    if (view) view = view.rows(0, rows);
-  };
-  cut(used.shared_activation, tokens);
-  cut(used.shared_out, tokens);
-  if (!state.index) return used;
-  const int64_t experts = state.affinity.dim(1);
-  used.index.shape = used.gate.shape = used.plan.row_of_slot.shape = {tokens, top_k};
-  used.plan.sequence_offsets.shape = {experts, sequences + 1};
-  cut(used.affinity, tokens);
-  cut(used.plan.token_of_row, tokens * top_k);
-  cut(used.routed_activation, tokens * top_k);
-  cut(used.routed_out, tokens * top_k);
-  return used;
-}
+  Families<kernels::ExpertFamilyBackward> experts;
+  if (routed) {
+    kernels::dispatch_gates(context, {.gate = state.gate,
+                                      .row_of_slot = state.plan.row_of_slot,
+                                      .gate_of_row = scratch.gate_of_row});
+    experts.add(routed_experts(args));
+  }
+  if (shared) experts.add(shared_experts(args));
+  kernels::experts_down_backward(context, {.d_out = args.d_out, .families = experts.span()});
+  kernels::experts_up_backward(context, {.families = experts.span()});
+  if (routed) {
+    expert_weight_gradients(context, args, args.gradients.routed, experts.list[0],
+                            state.plan.sequence_offsets);
+  }
+  if (shared) {
+    expert_weight_gradients(context, args, args.gradients.shared, experts.list[experts.count - 1],
+                            one_matrix);
+  }
 
-LayerState allocate_state(const LayerSize& size, tensor::Arena& arena) {
-  const DType scalar = size.operand == DType::F64 ? DType::F64 : DType::F32;
-  const int64_t slots = size.max_tokens * size.top_k;
-  LayerState state;
-  if (size.num_experts > 0) {
-    state.affinity = arena.tensor("router", scalar, {size.max_tokens, size.num_experts});
-    state.index = arena.tensor("router", DType::I32, {size.max_tokens, size.top_k});
-    state.gate = arena.tensor("router", scalar, {size.max_tokens, size.top_k});
-    state.bad_token = arena.tensor("router", DType::I32, {1});
-    state.plan = allocate_plan({.num_experts = size.num_experts,
-                                .max_sequences = size.max_sequences,
-                                .max_tokens = size.max_tokens,
-                                .top_k = size.top_k},
-                               arena);
-    state.routed_activation = arena.tensor("experts", size.operand, {slots, size.routed_width});
-    state.routed_out = arena.tensor("experts", size.operand, {slots, size.hidden});
+  kernels::CombineForward dispatch_adjoint{.residual = args.d_x, .store = kernels::Store::assign};
+  if (routed) {
+    dispatch_adjoint.index = state.index;
+    dispatch_adjoint.row_of_slot = state.plan.row_of_slot;
+    dispatch_adjoint.routed = scratch.routed_d_x;
   }
-  if (size.shared_width > 0) {
-    state.shared_activation =
-        arena.tensor("experts", size.operand, {size.max_tokens, size.shared_width});
-    state.shared_out = arena.tensor("experts", size.operand, {size.max_tokens, size.hidden});
-  }
-  return state;
+  if (shared) dispatch_adjoint.shared = scratch.shared_d_x;
+  kernels::combine_forward(context, dispatch_adjoint);
+  if (routed) route_backward(context, args, one_matrix);
 }
 
 }  // namespace dsmoe::moe

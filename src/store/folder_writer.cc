@@ -94,14 +94,20 @@ SafetensorsWriter& FolderWriter::shard_of(std::string_view name) {
   return shards_[found->second];
 }
 
-void FolderWriter::commit() {
-  DSMOE_CHECK(!committed_, "{} is already complete", target_.string());
+void FolderWriter::seal() {
+  if (sealed_) return;
+  sealed_ = true;
   for (SafetensorsWriter& shard : shards_) shard.finish();
   if (shards_.size() > 1) {
     Json index = {{"metadata", {{"total_size", total_bytes_}}}, {"weight_map", Json::object()}};
     for (const auto& [name, shard] : shard_index_) index["weight_map"][name] = shard_names_[shard];
     add_file("model.safetensors.index.json", index.dump(2) + "\n");
   }
+}
+
+void FolderWriter::commit() {
+  DSMOE_CHECK(!committed_, "{} is already complete", target_.string());
+  seal();
   fsync_folder(staging_);
   if (std::rename(staging_.c_str(), target_.c_str()) != 0) {
     fail_errno(fmt::format("cannot rename {} to {}", staging_.string(), target_.string()));

@@ -43,7 +43,11 @@ class FolderWriter {
   // Where the folder lies until commit(), for files that write themselves.
   const std::filesystem::path& staging() const { return staging_; }
 
-  // Checks that every tensor is complete, writes the index, fsyncs, renames, fsyncs the parent.
+  // Checks that every tensor is complete and writes the index: only add_file() and commit() may
+  // follow. For those who must read the files before they are published; commit() does it too.
+  void seal();
+
+  // seal(), fsync, rename, fsync the parent.
   void commit();
 
  private:
@@ -55,6 +59,7 @@ class FolderWriter {
   std::vector<std::string> shard_names_;
   std::map<std::string, std::size_t, std::less<>> shard_index_;  // tensor -> shard
   uint64_t total_bytes_ = 0;
+  bool sealed_ = false;
   bool committed_ = false;
 };
 

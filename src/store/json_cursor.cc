@@ -160,7 +160,19 @@ std::string JsonCursor::read_string() {
 }
 
 void JsonCursor::append_unescaped(std::string& out) {
-  if (static_cast<unsigned char>(text_[pos_]) < 0x20) refuse("control characters to be escaped");
+  const char* const begin = text_.data() + pos_;
+  const char* const end = text_.data() + text_.size();
+  const char* run = begin;  // plain ASCII goes in one piece
+  const auto is_plain = [](unsigned char c) {
+    return c >= 0x20 && c < 0x80 && c != '"' && c != '\\';
+  };
+  while (run != end && is_plain(static_cast<unsigned char>(*run))) ++run;
+  if (run != begin) {
+    out.append(begin, run);
+    pos_ += static_cast<std::size_t>(run - begin);
+    return;
+  }
+  if (static_cast<unsigned char>(*begin) < 0x20) refuse("control characters to be escaped");
   const int length = utf8_sequence_length(text_.substr(pos_));
   if (length == 0) refuse("valid UTF-8");
   out += text_.substr(pos_, length);

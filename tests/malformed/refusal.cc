@@ -50,7 +50,7 @@ void limit_memory(std::size_t more) {
 // Exit status 0: refused as it should be; 1: anything else that left a message.
 [[noreturn]] void child(const std::function<void()>& read, std::size_t file_bytes, int out) {
   limit_memory(file_bytes + kMemoryBudget);
-  ::alarm(20);
+  ::alarm(60);
   std::string text = "accepted";
   int status = 1;
   try {
@@ -107,7 +107,7 @@ TEST(Limit, BitesWhereItShould) {
       fail(ErrorKind::input, "took {}", text.size());
     };
   };
-  ASSERT_TRUE(kLargeBlocksAreMapped);
+  ASSERT_TRUE(kLargeBlocksAreMapped || !kCanLimit);
   EXPECT_TRUE(run_limited(take(kMemoryBudget / 2), 0).refused);
   // The reading of /proc is itself good for some pages of heap, hence 1 MiB and not 1 byte.
   EXPECT_EQ(run_limited(take(kMemoryBudget + (1 << 20)), 0).refused, !kCanLimit);

@@ -17,7 +17,7 @@ struct Refusal {
 };
 
 // The child may map `file_bytes` + kMemoryBudget more than it has at its start; sanitizers reserve
-// memory of their own, so under them there is no limit. It is killed after 20 seconds.
+// memory of their own, so under them there is no limit. It is killed after 60 seconds.
 Refusal run_limited(const std::function<void()>& read, std::size_t file_bytes);
 
 // Asserts that `read` is refused in one short line that contains `fault`.

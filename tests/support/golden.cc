@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kernels/elements.h"
+#include "kernels/memory.h"
 
 namespace dsmoe::testing {
 
@@ -53,6 +54,19 @@ std::vector<double> to_double(const tensor::TensorView& view) {
   return values;
 }
 
+namespace {
+
+// The same from a device's memory.
+std::vector<double> to_double(const kernels::Context& context, const tensor::TensorView& view) {
+  std::vector<std::byte> host(view.num_bytes());
+  kernels::download(context, view, host.data());
+  tensor::TensorView copy = view;
+  copy.data = host.data();
+  return testing::to_double(copy);
+}
+
+}  // namespace
+
 Trace trace(const kernels::Context& context, const model::Model& model,
             const std::vector<int32_t>& tokens, const TraceOptions& options) {
   const auto num_tokens = static_cast<int64_t>(tokens.size());
@@ -63,11 +77,11 @@ Trace trace(const kernels::Context& context, const model::Model& model,
   Trace result;
   const auto observe = [&](int64_t layer, const moe::LayerState& state,
                            const tensor::TensorView& residual) {
-    result.hidden[layer] = to_double(residual);
+    result.hidden[layer] = to_double(context, residual);
     if (!state.index) return;
-    const int32_t* index = state.index.as<int32_t>();
-    result.index[layer].assign(index, index + state.index.num_elements());
-    result.gate[layer] = to_double(state.gate);
+    result.index[layer].resize(state.index.num_elements());
+    kernels::download(context, state.index, result.index[layer].data());
+    result.gate[layer] = to_double(context, state.gate);
   };
   model::BlockObserver observer(observe);
   model::KvSequence sequence;
@@ -76,13 +90,13 @@ Trace trace(const kernels::Context& context, const model::Model& model,
                                               .segments = {&segment, 1},
                                               .experts_of_token = options.experts_of_token,
                                               .observer = &observer});
-  tensor::Arena arena("test");
+  tensor::Arena arena("test", context.table->allocator);
   const tensor::DType scalar =
       model.operand == tensor::DType::F64 ? tensor::DType::F64 : tensor::DType::F32;
   const tensor::TensorView logits =
       arena.tensor("logits", scalar, {num_tokens, model.config.vocab_size});
   pass.logits(hidden, logits);
-  result.logits = to_double(logits);
+  result.logits = to_double(context, logits);
   return result;
 }
 

@@ -27,11 +27,10 @@ template <class S>
 GroupStatistics group_statistics(const BalanceLoss& args, int64_t begin, int64_t end) {
   const int64_t experts = args.affinity.dim(1);
   const int64_t top_k = args.index.dim(1);
-  GroupStatistics group{.f = std::vector<double>(experts, 0.0),
+  GroupStatistics group{.num_tokens = end - begin,
+                        .f = std::vector<double>(experts, 0.0),
                         .p = std::vector<double>(experts, 0.0)};
   for (int64_t t = begin; t < end; ++t) {
-    if (args.is_real.as<int32_t>()[t] == 0) continue;
-    ++group.num_tokens;
     const S* s = args.affinity.as<S>() + t * experts;
     const double sum = score_sum(args.score, s, experts);
     for (int64_t e = 0; e < experts; ++e) group.p[e] += s[e] / sum;
@@ -87,7 +86,6 @@ void balance_loss(const Context&, const BalanceLoss& args) {
         const GroupStatistics group = group_statistics<S>(args, begin, end);
         const std::vector<double> d_p = group_loss(args, group, args.losses.as<double>());
         for (int64_t t = begin; t < end; ++t) {
-          const bool is_real = args.is_real.as<int32_t>()[t] != 0;
           const S* s = args.affinity.as<S>() + t * experts;
           S* d_s = args.d_affinity.as<S>() + t * experts;
           const double tokens =
@@ -97,8 +95,7 @@ void balance_loss(const Context&, const BalanceLoss& args) {
             const double sum = score_sum(args.score, s, experts);
             for (int64_t e = 0; e < experts; ++e) mean += d_p[e] * (s[e] / sum);
           }
-          for (int64_t e = 0; e < experts; ++e)
-            d_s[e] = is_real ? static_cast<S>((d_p[e] - mean) / tokens) : S(0);
+          for (int64_t e = 0; e < experts; ++e) d_s[e] = static_cast<S>((d_p[e] - mean) / tokens);
         }
       }
     }

@@ -1,0 +1,229 @@
+// dsmoe demo: trains a small model on the built-in corpus and shows what its experts learned.
+#include <algorithm>
+#include <csignal>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "command.h"
+#include "data/content_hash.h"
+#include "demo_config.h"
+#include "demo_report.h"
+#include "interrupt.h"
+#include "model/initialise.h"
+#include "options.h"
+#include "output.h"
+#include "store/folder_writer.h"
+#include "store/mapped_file.h"
+#include "train_data.h"
+#include "train_display.h"
+#include "train_tokenizer.h"
+
+namespace dsmoe::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Far above what training starts from, so that untrained routers already have preferences to show.
+constexpr double kRandomRange = 0.2;
+
+constexpr uint64_t kTokenizerDocuments = 5000;
+constexpr uint64_t kValidDocuments = 1000;
+constexpr uint64_t kMinDocuments = 2000;    // fewer would leave the trigram model little to count
+constexpr uint64_t kMaxDocuments = 100000;  // memory and the time to make them; then epochs
+constexpr int64_t kTokensPerDocument = 50;  // about, with the demo's tokenizer
+
+struct DemoOptions {
+  CommonOptions common;
+  std::string config;
+  bool random = false;
+  train::RunOptions run;
+};
+
+model::ModelConfig config_of(const DemoOptions& options) {
+  if (options.config.empty()) return model::parse_config(std::string(kDemoConfig), "demo config");
+  return model::parse_config(store::read_small_file(options.config, model::kMaxConfigBytes),
+                             options.config);
+}
+
+int write_random(const DemoOptions& options) {
+  model::ModelConfig config = config_of(options);
+  if (options.config.empty()) config.initializer_range = kRandomRange;
+  model::InitialWeights weights(config, options.run.seed);
+  store::FolderWriter writer(options.run.out, weights.specs());
+  Progress progress({.label = "weights",
+                     .total = static_cast<int64_t>(weights.specs().size()),
+                     .unit = "tensors"});
+  int64_t done = 0;
+  for (const tensor::TensorSpec& spec : weights.specs()) {
+    writer.write(spec.name, weights.tensor(spec.name));
+    weights.release(spec.name);
+    progress.update(++done);
+  }
+  progress.finish();
+  writer.add_file("config.json", config.to_json().dump(2) + "\n");
+  writer.commit();
+  print("{}: a model of {} random parameters (seed {})\n", options.run.out.string(),
+        with_commas(config.num_parameters()), options.run.seed);
+  return kDone;
+}
+
+void make_tokenizer(const DemoOptions& options, const data::DemoCorpus& corpus, ThreadPool& pool) {
+  if (fs::exists(options.run.out / "tokenizer.json")) return;
+  train_tokenizer(options.run.out, options.run.config, [&](text::WordCounts& counts) {
+    std::string text;
+    for (uint64_t i = 0; i < kTokenizerDocuments; ++i) {
+      text += corpus.document(i).text;
+      text += data::kEndOfText;
+    }
+    counts.add_text(text, pool);
+  });
+}
+
+// About one pass over it, so that what is learned is the language and not the text.
+uint64_t num_documents(const train::RunOptions& run) {
+  const auto wanted =
+      static_cast<uint64_t>(run.schedule.total_steps * run.batch * run.seq / kTokensPerDocument);
+  return std::clamp(wanted, kMinDocuments, kMaxDocuments);
+}
+
+void fill_defaults(train::RunOptions& run) {
+  const int64_t steps = run.schedule.total_steps;
+  run.seq = std::min<int64_t>(256, run.config.max_position_embeddings);
+  run.micro_batch = std::min<int64_t>(run.batch, 8);
+  while (run.batch % run.micro_batch != 0) --run.micro_batch;
+  run.schedule.kind = train::ScheduleKind::cosine;
+  run.schedule.warmup_steps = std::clamp<int64_t>(steps / 20, 1, 100);
+  run.save_every = std::max<int64_t>(1, (steps + 3) / 4);
+  run.valid_every = std::max<int64_t>(1, (steps + 9) / 10);
+  run.retention.last = 1;
+}
+
+struct DemoData {
+  data::DemoTokens training, validation;
+};
+
+DemoData make_data(const train::RunOptions& run, const data::DemoCorpus& corpus,
+                   const data::Encoder& encoder) {
+  return {.training = data::encode_demo(corpus, {.count = num_documents(run)}, encoder),
+          .validation = data::encode_demo(
+              corpus, {.first = data::kDemoValidation, .count = kValidDocuments}, encoder)};
+}
+
+DemoFigures measure(const DemoOptions& options, const Engine& engine, const fs::path& folder,
+                    const TrainTokenizer& tokenizer, const data::DemoCorpus& corpus,
+                    const DemoData& data) {
+  const auto trained = infer::load_model(engine.context(), folder, {});
+  model::InitialWeights initial(options.run.config, options.run.seed);
+  const auto untrained = model::make_model(engine.context(), options.run.config, initial,
+                                           {.operand = options.run.config.torch_dtype});
+  return measure_demo({.context = engine.context(),
+                       .trained = *trained,
+                       .untrained = *untrained,
+                       .tokenizer = tokenizer.tokenizer,
+                       .corpus = corpus,
+                       .training = data.training,
+                       .validation = data.validation,
+                       .seed = options.run.seed,
+                       .cancelled = &InterruptScope::flag()});
+}
+
+int stopped(const train::RunOutcome& outcome) {
+  log_info("stopped after step {}; the same command with --resume goes on", outcome.steps_done);
+  return InterruptScope::signal_number() == SIGTERM ? 128 + SIGTERM : kInterrupted;
+}
+
+int train_demo(DemoOptions options) {
+  Engine engine(options.common);
+  train::RunOptions& run = options.run;
+  run.config = config_of(options);
+  run.config.torch_dtype = tensor::DType::BF16;
+  fill_defaults(run);
+  const store::RunLock lock(run.out);
+  const InterruptScope interrupt;
+  const data::DemoCorpus corpus(run.seed);
+  make_tokenizer(options, corpus, engine.pool());
+  const TrainTokenizer tokenizer = prepare_tokenizer({.run = run.out}, run.config, engine.pool());
+  const data::Encoder encoder = encoder_of(tokenizer, run.config);
+  const DemoData data = make_data(run, corpus, encoder);
+  // Only for the figure on the bar; what is printed at the end comes from documents of its own.
+  const data::DocumentSplit split(data.training.corpus, {.fraction = 0.01, .seed = run.seed});
+  run.data_identity = fmt::format("demo, {} documents, tokenizer {:016x}",
+                                  data.training.corpus.num_documents(), encoder.hash);
+  run.init_identity = "random";
+  run.files = tokenizer.files;
+  log_info("{} documents, {} tokens; {} parameters, {} active; {} steps of {} x {} tokens",
+           with_commas(data.training.corpus.num_documents()),
+           with_commas(data.training.corpus.num_tokens()), with_commas(run.config.num_parameters()),
+           with_commas(run.config.num_active_parameters()), run.schedule.total_steps, run.batch,
+           run.seq);
+  model::InitialWeights initial(run.config, run.seed);
+  TrainDisplay display;
+  const train::RunOutcome outcome =
+      train::run_training(engine.context(), run, {.lock = lock, .initial = initial, .split = split},
+                          display.hooks(run.schedule.total_steps));
+  display.finish();
+  if (!outcome.finished) return stopped(outcome);
+  const DemoResult result{
+      .model = outcome.checkpoint,
+      .config = run.config,
+      .steps = outcome.steps_done,
+      .tokens = display.tokens(),
+      .seconds = display.seconds(),
+      .figures = measure(options, engine, outcome.checkpoint, tokenizer, corpus, data)};
+  if (options.common.json) {
+    print_json(demo_json(result));
+  } else {
+    print("{}", format_demo(result));
+  }
+  return kDone;
+}
+
+int run_demo(const DemoOptions& options) {
+  if (options.common.quiet) set_log_level(LogLevel::quiet);
+  return options.random ? write_random(options) : train_demo(options);
+}
+
+}  // namespace
+
+void add_demo(CLI::App& app, Action& action) {
+  auto options = std::make_shared<DemoOptions>();
+  train::RunOptions& run = options->run;
+  run.out = "demo-out";
+  run.batch = 8;
+  run.schedule.total_steps = 2000;
+  run.schedule.max_lr = 3e-3;
+  CLI::App* command =
+      app.add_subcommand("demo", "Train a small model on a built-in corpus, show its experts");
+  command->add_option("-o,--out", run.out, "folder of the run")
+      ->type_name("DIR")
+      ->capture_default_str();
+  command->add_option("--steps", run.schedule.total_steps, "fewer: sooner done, less learned")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  command->add_option("--batch", run.batch, "rows of 256 tokens per step")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 12))
+      ->capture_default_str();
+  command->add_option("--lr", run.schedule.max_lr, "largest learning rate")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command->add_option("--seed", run.seed, "of corpus, weights and order")->capture_default_str();
+  command
+      ->add_option("--config", options->config,
+                   "config.json of another shape; default: configs/demo.json, built in")
+      ->type_name("FILE");
+  command->add_flag("--resume", run.resume, "go on with the run in DIR");
+  command->add_flag(
+      "--random", options->random,
+      "no training: only write a model of random weights to DIR, which must not exist");
+  command->add_option("--threads", options->common.threads, "threads; default: physical cores")
+      ->check(CLI::Range(1, 1024));
+  add_output_flags(*command, options->common);
+  command->footer(
+      "The same seed and steps give the same model, for any number of threads.\n\n"
+      "Example:\n  dsmoe demo\n  dsmoe demo --steps 200 -o short-run\n"
+      "  dsmoe demo --random -o random-model && dsmoe info random-model");
+  command->callback([options, &action] { action = [options] { return run_demo(*options); }; });
+}
+
+}  // namespace dsmoe::app

@@ -1,0 +1,184 @@
+// dsmoe generate: one prompt, one answer, streamed as it comes.
+#include "base/log.h"
+#include "command.h"
+#include "expert_table.h"
+#include "generate_options.h"
+#include "infer/stop.h"
+#include "interrupt.h"
+#include "options.h"
+#include "output.h"
+#include "text_side.h"
+#include "token_list.h"
+
+namespace dsmoe::app {
+namespace {
+
+struct GenerateCommand {
+  CommonOptions common;
+  SamplingFlags sampling;
+  std::string prompt, prompt_file, tokens;
+  bool ignore_eos = false;
+  int64_t show_experts = 0;  // per cell; 0: no table
+};
+
+std::vector<int32_t> prompt_tokens(const GenerateCommand& command, const TextSide& text) {
+  if (!command.tokens.empty()) return parse_token_list(command.tokens, "--tokens");
+  return text.encode(
+      command.prompt_file.empty() ? command.prompt : read_text_file(command.prompt_file),
+      AroundText::special);
+}
+
+// What one answer gave, as text and as tokens.
+struct Answer {
+  infer::Generation generation;
+  std::string text;
+  std::string stop;  // the stop string that ended it
+};
+
+Answer stream_answer(const GenerateCommand& command, infer::Session& session,
+                     std::span<const int32_t> prompt, const infer::GenerateOptions& options,
+                     const TextSide& text) {
+  Answer answer;
+  TextSide::Stream stream(text);
+  infer::StopStrings stops(command.sampling.stops);
+  const auto show = [&](const std::string& piece) {
+    answer.text += piece;
+    if (command.common.json || piece.empty()) return;
+    write_output(for_terminal(piece));
+    flush_output();
+  };
+  answer.generation = infer::generate(session, prompt, options, [&](int32_t token) {
+    show(stops.push(stream.push(token)));
+    return stops.stopped() ? infer::Next::stop : infer::Next::more;
+  });
+  if (!stops.stopped()) show(stops.push(stream.finish()));
+  if (!stops.stopped()) show(stops.finish());
+  answer.stop = stops.found();
+  if (!command.common.json) print("\n");
+  return answer;
+}
+
+// The experts of the answer's tokens. The last one has been chosen but not computed: it is now.
+ExpertTable expert_table(infer::Session& session, const infer::Generation& generation,
+                         const TextSide& text) {
+  const auto first = static_cast<std::size_t>(generation.prompt_tokens);
+  const std::size_t end = first + generation.tokens.size();
+  if (session.tokens().size() + 1 == end &&
+      static_cast<int64_t>(session.tokens().size()) < session.max_positions()) {
+    session.append(generation.tokens.back());
+  }
+  const infer::RoutingRecord& record = session.routing();
+  ExpertTable table{.layers = record.layers};
+  for (std::size_t i = 0; i < generation.tokens.size(); ++i) {
+    const std::string label = text.token_text(generation.tokens[i]);
+    table.rows.push_back({.label = text.has_tokenizer() ? quoted_token(label) : label});
+    if (first + i < record.slots.size()) table.rows.back().slots = record.slots[first + i];
+  }
+  return table;
+}
+
+OrderedJson json_of(const ExpertTable& table, const infer::Generation& generation) {
+  OrderedJson rows = OrderedJson::array();
+  for (std::size_t i = 0; i < table.rows.size(); ++i) {
+    OrderedJson layers = OrderedJson::array();
+    for (std::size_t l = 0; l < table.rows[i].slots.size(); ++l) {
+      layers.push_back({{"layer", table.layers[l]},
+                        {"index", table.rows[i].slots[l].index},
+                        {"gate", table.rows[i].slots[l].gate}});
+    }
+    rows.push_back({{"token", generation.tokens[i]}, {"layers", layers}});
+  }
+  return rows;
+}
+
+OrderedJson json_of(const Answer& answer, uint64_t seed, const TextSide& text) {
+  const infer::Generation& generation = answer.generation;
+  OrderedJson json;
+  if (text.has_tokenizer()) json["text"] = answer.text;
+  json["tokens"] = generation.tokens;
+  json["finish_reason"] = infer::name_of(generation.reason);
+  if (!answer.stop.empty()) json["stop"] = answer.stop;
+  json["seed"] = seed;
+  json["prompt_tokens"] = generation.prompt_tokens;
+  json["answer_tokens"] = generation.tokens.size();
+  json["prompt_tokens_per_second"] = generation.prompt_rate();
+  json["answer_tokens_per_second"] = generation.answer_rate();
+  return json;
+}
+
+int run_generate(const GenerateCommand& command) {
+  if (command.common.quiet) set_log_level(LogLevel::quiet);
+  const model::ModelConfig config = infer::read_config(command.common.model);
+  infer::GenerateOptions options = generate_options(command.sampling, config);
+  if (command.ignore_eos) options.stop_ids.clear();
+  const TextSide text(command.common.model);
+  if (!command.sampling.stops.empty()) text.require_tokenizer();
+  const infer::StopStrings checked(command.sampling.stops);  // refuses before the model is loaded
+  const std::vector<int32_t> prompt = prompt_tokens(command, text);
+  const Engine engine(command.common);
+  const auto model = engine.load(command.common);
+  const auto prompt_size = static_cast<int64_t>(prompt.size());
+  if (prompt_size > model->context) {
+    fail(ErrorKind::input, "a prompt of {} tokens does not fit into the context of {}", prompt_size,
+         model->context);
+  }
+  const int64_t wanted =
+      options.max_tokens > 0 ? prompt_size + std::min(options.max_tokens, model->context) : 0;
+  infer::Session session(engine.context(), *model,
+                         {.max_positions = wanted,
+                          .experts_per_token = command.sampling.experts_per_token,
+                          .record_routing = command.show_experts > 0});
+  const InterruptScope interrupt;
+  options.cancelled = &InterruptScope::flag();
+  const Answer answer = stream_answer(command, session, prompt, options, text);
+  const bool cancelled = answer.generation.reason == infer::FinishReason::cancelled;
+  if (command.common.json) {
+    OrderedJson json = json_of(answer, options.seed, text);
+    if (command.show_experts > 0) {
+      json["experts"] = json_of(expert_table(session, answer.generation, text), answer.generation);
+    }
+    print_json(json);
+  } else if (command.show_experts > 0 && !answer.generation.tokens.empty()) {
+    print("\n{}", format_expert_table(expert_table(session, answer.generation, text),
+                                      {.experts_per_cell = command.show_experts,
+                                       .columns = terminal_columns(),
+                                       .colour = stdout_has_colour() ? Colour::yes : Colour::no}));
+  }
+  flush_output();
+  log_info("{}", describe_speed(answer.generation, options.seed));
+  return cancelled ? kInterrupted : kDone;
+}
+
+}  // namespace
+
+void add_generate(CLI::App& app, Action& action) {
+  auto options = std::make_shared<GenerateCommand>();
+  CLI::App* command = app.add_subcommand("generate", "Continue a prompt");
+  add_model_argument(*command, options->common);
+  CLI::Option_group* input = command->add_option_group("input");
+  input->add_option("-p,--prompt", options->prompt, "text to continue")->type_name("TEXT");
+  input->add_option("--prompt-file", options->prompt_file, "file of text to continue")
+      ->type_name("FILE");
+  input->add_option("--tokens", options->tokens, "token ids to continue, e.g. 1,2,3")
+      ->type_name("IDS");
+  input->require_option(1);
+  add_sampling_flags(*command, options->sampling);
+  command->add_flag("--ignore-eos", options->ignore_eos, "go on after the end-of-text token");
+  command
+      ->add_option("--show-experts", options->show_experts,
+                   "then a table of each token's N strongest experts per layer; default N: 2")
+      ->expected(0, 1)
+      ->default_str("2")
+      ->check(CLI::Range(1, 64))
+      ->type_name("N");
+  add_output_flags(*command, options->common);
+  add_run_flags(*command, options->common);
+  command->footer(
+      "The answer is a function of model, prompt, options and seed, for any number of threads.\n\n"
+      "Example:\n"
+      "  dsmoe generate my-model/ -p \"Once upon a time\" --max-tokens 100 --temperature 0.7 "
+      "--seed 1");
+  command->callback([options, &action] { action = [options] { return run_generate(*options); }; });
+}
+
+}  // namespace dsmoe::app

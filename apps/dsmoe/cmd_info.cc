@@ -1,0 +1,299 @@
+// dsmoe info: what a model is and costs, from its config.json alone; weights are described if
+// there.
+#include <filesystem>
+
+#include "base/cpu_count.h"
+#include "base/cpu_features.h"
+#include "base/log.h"
+#include "command.h"
+#include "kernels/table.h"
+#include "options.h"
+#include "output.h"
+#include "store/hf_folder.h"
+#include "store/mapped_file.h"
+
+namespace dsmoe::app {
+namespace {
+
+using model::ModelConfig;
+
+struct Costs {
+  int64_t parameters = 0, active = 0;
+  int64_t kv_bytes = 0;  // per token, in the model's compute type
+  double forward_flops = 0, forward_flops_first = 0, training_flops = 0;
+};
+
+// Numbers of one layer's feed-forward part that a token meets, router apart.
+int64_t active_ffn(const ModelConfig& config, int64_t layer) {
+  const int64_t width =
+      config.is_moe_layer(layer)
+          ? config.num_experts_per_tok * config.moe_intermediate_size + config.shared_width()
+          : config.intermediate_size;
+  return 3 * config.hidden_size * width;
+}
+
+// The paper's count for a step on T tokens, per token: 6 (4 + 8 r) L d^2 + 12 L d T + 6 V d, with r
+// the activated standard FFNs of 8 d^2 numbers each; here r is the mean over layers.
+double training_flops_per_token(const ModelConfig& config, int64_t sequence) {
+  const auto d = static_cast<double>(config.hidden_size);
+  const auto layers = static_cast<double>(config.num_hidden_layers);
+  double ffn = 0;
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    ffn += static_cast<double>(active_ffn(config, layer));
+  }
+  const double r = ffn / layers / (8 * d * d);
+  return 6 * (4 + 8 * r) * layers * d * d + 12 * layers * d * static_cast<double>(sequence) +
+         6 * static_cast<double>(config.vocab_size) * d;
+}
+
+Costs costs_of(const ModelConfig& config) {
+  const tensor::DType operand = infer::default_operand(config);
+  return {.parameters = config.num_parameters(),
+          .active = config.num_active_parameters(),
+          .kv_bytes = config.kv_bytes_per_token(operand),
+          .forward_flops = config.forward_flops_per_token(config.max_position_embeddings),
+          .forward_flops_first = config.forward_flops_per_token(1),
+          .training_flops = training_flops_per_token(config, config.max_position_embeddings)};
+}
+
+// Consecutive layers of one kind.
+struct LayerRun {
+  int64_t first = 0, last = 0;
+  bool is_moe = false;
+};
+
+std::vector<LayerRun> layer_runs(const ModelConfig& config) {
+  std::vector<LayerRun> runs;
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    const bool is_moe = config.is_moe_layer(layer);
+    if (runs.empty() || runs.back().is_moe != is_moe) runs.push_back({layer, layer, is_moe});
+    runs.back().last = layer;
+  }
+  return runs;
+}
+
+std::string describe_router(const ModelConfig& config) {
+  if (config.num_moe_layers() == 0) return "none: every layer is dense";
+  std::string text = fmt::format("{} scores, best {} of {}", name_of(config.scoring_func),
+                                 config.num_experts_per_tok, config.n_routed_experts);
+  if (config.topk_method != model::TopkMethod::greedy) {
+    text += fmt::format(" in the best {} of {} groups", config.topk_group, config.n_group);
+  }
+  if (config.topk_method == model::TopkMethod::noaux_tc) text += ", chosen by score + bias";
+  text += config.norm_topk_prob ? ", gates normalised" : ", gates as scored";
+  if (config.routed_scaling_factor != 1.0) {
+    text += fmt::format(", scaled by {}", config.routed_scaling_factor);
+  }
+  return text;
+}
+
+std::string describe_attention(const ModelConfig& config) {
+  return fmt::format(
+      "{} heads of {}, {} for keys and values{}; rope theta {}{}", config.num_attention_heads,
+      config.head_dim, config.num_key_value_heads, config.attention_bias ? ", with bias" : "",
+      config.rope_theta,
+      config.rope_kind == model::RopeKind::plain
+          ? ""
+          : fmt::format(", {} scaling by {}", name_of(config.rope_kind), config.rope_factor));
+}
+
+// Weight files as they lie in the folder.
+struct Weights {
+  bool present = false;
+  std::string fault;  // why they cannot be used
+  std::string dtypes;
+  int64_t files = 0, tensors = 0, bytes = 0;
+};
+
+bool has_weights(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  return std::filesystem::exists(folder / "model.safetensors", ignored) ||
+         std::filesystem::exists(folder / "model.safetensors.index.json", ignored);
+}
+
+Weights weights_of(const std::filesystem::path& folder, const ModelConfig& config) {
+  Weights weights;
+  weights.present = has_weights(folder);
+  if (!weights.present) return weights;
+  const store::HfFolder opened = store::HfFolder::open(folder);
+  opened.check(model::expected_tensors(config));
+  std::map<std::string, int64_t> by_type;
+  for (const std::string_view name : opened.names()) {
+    const store::TensorEntry& entry = opened.at(name);
+    by_type[std::string(tensor::name_of(entry.dtype))] += static_cast<int64_t>(entry.num_bytes);
+    weights.bytes += static_cast<int64_t>(entry.num_bytes);
+    ++weights.tensors;
+  }
+  for (const auto& [dtype, bytes] : by_type) {
+    weights.dtypes += (weights.dtypes.empty() ? "" : ", ") + dtype;
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() == ".safetensors" &&
+        entry.path().filename().string().starts_with("model")) {
+      ++weights.files;
+    }
+  }
+  return weights;
+}
+
+struct MemoryLine {
+  const char* type;
+  double bytes;
+};
+
+std::vector<MemoryLine> memory_by_type(const Costs& costs) {
+  const auto n = static_cast<double>(costs.parameters);
+  return {{"bf16", 2 * n}, {"fp32", 4 * n}, {"int8", n}, {"int4", n / 2}};
+}
+
+OrderedJson json_of(const ModelConfig& config, const Costs& costs, const Weights& weights) {
+  OrderedJson layers = OrderedJson::array();
+  for (const LayerRun& run : layer_runs(config)) {
+    layers.push_back(
+        {{"first", run.first}, {"last", run.last}, {"kind", run.is_moe ? "moe" : "dense"}});
+  }
+  OrderedJson memory;
+  for (const MemoryLine& line : memory_by_type(costs)) {
+    memory[line.type] = static_cast<int64_t>(line.bytes);
+  }
+  OrderedJson cpu = OrderedJson::array();
+  for (const kernels::Candidate& candidate : kernels::cpu_candidates()) {
+    cpu.push_back({{"tier", candidate.name}, {"declined", candidate.declined}});
+  }
+  OrderedJson json{{"model_type", config.model_type()},
+                   {"parameters", costs.parameters},
+                   {"active_parameters", costs.active},
+                   {"tensors", config.num_tensors()},
+                   {"layers", layers},
+                   {"hidden_size", config.hidden_size},
+                   {"vocab_size", config.vocab_size},
+                   {"context", config.max_position_embeddings},
+                   {"dtype", tensor::name_of(config.torch_dtype)},
+                   {"routed_experts", config.n_routed_experts},
+                   {"shared_experts", config.n_shared_experts},
+                   {"experts_per_token", config.num_experts_per_tok},
+                   {"router", describe_router(config)},
+                   {"kv_bytes_per_token", costs.kv_bytes},
+                   {"forward_flops_per_token", costs.forward_flops},
+                   {"training_flops_per_token", costs.training_flops},
+                   {"memory_bytes", memory},
+                   {"cpu_tiers", cpu},
+                   {"cpu_tier", kernels::select_cpu_table().name},
+                   {"threads", available_physical_cores()}};
+  if (weights.present) {
+    json["weights"] = {{"dtypes", weights.dtypes},
+                       {"files", weights.files},
+                       {"tensors", weights.tensors},
+                       {"bytes", weights.bytes}};
+  } else {
+    json["weights"] = nullptr;
+  }
+  return json;
+}
+
+void print_layers(const ModelConfig& config) {
+  print("\nlayers\n");
+  for (const LayerRun& run : layer_runs(config)) {
+    const std::string range = run.first == run.last ? fmt::format("{}", run.first)
+                                                    : fmt::format("{}-{}", run.first, run.last);
+    if (run.is_moe) {
+      const std::string shared =
+          config.n_shared_experts > 0
+              ? fmt::format("{} shared x {}", config.n_shared_experts, config.moe_intermediate_size)
+              : "no shared experts";
+      print("  {:<8}MoE    {} routed x {} ({} per token), {}\n", range, config.n_routed_experts,
+            config.moe_intermediate_size, config.num_experts_per_tok, shared);
+    } else {
+      print("  {:<8}dense  width {}\n", range, config.intermediate_size);
+    }
+  }
+  print("  router    {}\n", describe_router(config));
+  print("  attention {}\n", describe_attention(config));
+}
+
+void print_cpu() {
+  print("\nthis machine\n");
+  print("  {}\n", describe(cpu_features()));
+  const std::string_view chosen = kernels::select_cpu_table().name;
+  for (const kernels::Candidate& candidate : kernels::cpu_candidates()) {
+    std::string verdict = candidate.declined;
+    if (candidate.name == chosen) {
+      verdict = "runs";
+    } else if (verdict.empty()) {
+      verdict = "could run here; DSMOE_ISA chooses it";
+    }
+    print("  {:<8}{}\n", candidate.name, verdict);
+  }
+  print("  threads {}\n", available_physical_cores());
+}
+
+void print_text(const ModelConfig& config, const Costs& costs, const Weights& weights) {
+  const auto row = [](const char* name, const std::string& value) {
+    print("{:<26}{}\n", name, value);
+  };
+  const std::string_view operand = tensor::name_of(infer::default_operand(config));
+  row("model type", std::string(config.model_type()));
+  row("parameters", with_commas(costs.parameters));
+  row("active per token", with_commas(costs.active));
+  row("hidden, vocabulary", fmt::format("{}, {}", config.hidden_size, config.vocab_size));
+  row("context", with_commas(config.max_position_embeddings));
+  row("KV cache per token", fmt::format("{} bytes ({})", with_commas(costs.kv_bytes), operand));
+  row("  of a full context", human_bytes(static_cast<double>(costs.kv_bytes) *
+                                         static_cast<double>(config.max_position_embeddings)));
+  row("FLOPs per token, forward",
+      fmt::format("{} at the start, {} at a full context", human_number(costs.forward_flops_first),
+                  human_number(costs.forward_flops)));
+  row("FLOPs per token, training",
+      fmt::format("{} in sequences of {}", human_number(costs.training_flops),
+                  config.max_position_embeddings));
+  for (const MemoryLine& line : memory_by_type(costs)) {
+    row(fmt::format("weights in {}", line.type).c_str(), human_bytes(line.bytes));
+  }
+  if (weights.present) {
+    row("weights here", fmt::format("{}, {} tensors in {} file{}, {} bytes", weights.dtypes,
+                                    with_commas(weights.tensors), weights.files,
+                                    weights.files == 1 ? "" : "s", with_commas(weights.bytes)));
+  } else {
+    row("weights here", "none (config only)");
+  }
+  print_layers(config);
+  print_cpu();
+}
+
+int run_info(const CommonOptions& options) {
+  if (options.quiet) set_log_level(LogLevel::quiet);
+  kernels::select_cpu_table();  // a wrong DSMOE_ISA is refused before anything is printed
+  const std::filesystem::path path = options.model;
+  std::error_code ignored;
+  const bool is_file = std::filesystem::is_regular_file(path, ignored);
+  const ModelConfig config =
+      is_file
+          ? model::parse_config(store::read_small_file(path, model::kMaxConfigBytes), path.string())
+          : infer::read_config(path);
+  const Weights weights = is_file ? Weights{} : weights_of(path, config);
+  const Costs costs = costs_of(config);
+  if (options.json) {
+    print_json(json_of(config, costs, weights));
+  } else {
+    print_text(config, costs, weights);
+  }
+  return kDone;
+}
+
+}  // namespace
+
+void add_info(CLI::App& app, Action& action) {
+  auto options = std::make_shared<CommonOptions>();
+  CLI::App* command =
+      app.add_subcommand("info", "What a model is and costs; needs config.json only");
+  command->add_option("model", options->model, "model folder, or a config.json")
+      ->required()
+      ->type_name("MODEL");
+  add_output_flags(*command, *options);
+  command->footer(
+      "Weights in int8 and int4 are counted without their scales.\n\n"
+      "Examples:\n  dsmoe info my-model/\n  dsmoe info configs/deepseek-moe-16b.json --json");
+  command->callback([options, &action] { action = [options] { return run_info(*options); }; });
+}
+
+}  // namespace dsmoe::app

@@ -1,0 +1,296 @@
+// dsmoe tokenizer: train, encode, decode.
+#include "cmd_tokenizer.h"
+
+#include <unistd.h>
+
+#include <charconv>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "base/thread_pool.h"
+#include "store/atomic_file.h"
+#include "text/bpe_train.h"
+#include "text/tokenizer.h"
+#include "text/utf8.h"
+
+namespace dsmoe {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct TrainArguments {
+  std::vector<std::string> files;
+  std::string out;
+  std::int32_t vocab_size = 0;
+  std::int32_t bos_id = 0;
+  std::int32_t eos_id = 1;
+  std::int32_t pad_id = -1;  // -1: eos
+  std::string bos_token = "<|begin_of_sentence|>";
+  std::string eos_token = "<|end_of_sentence|>";
+  std::string pad_token = "<|pad|>";
+  std::int64_t min_count = 2;
+  std::int32_t max_length = 0;
+  int threads = 0;
+  bool json = false;
+};
+
+struct EncodeArguments {
+  std::string model;
+  std::string file;
+  std::string text;
+  bool has_text = false;
+  bool no_special = false;
+  bool literal_special = false;
+  bool json = false;
+};
+
+struct DecodeArguments {
+  std::string model;
+  std::string file;
+  std::string ids;
+  bool skip_special = false;
+  bool json = false;
+};
+
+std::string read_all(const std::string& file) {
+  if (file.empty() || file == "-") {
+    return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  }
+  std::ifstream in(file, std::ios::binary);
+  if (!in || fs::is_directory(file)) fail_errno(fmt::format("cannot open {}", file));
+  std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  if (in.bad()) fail_errno(fmt::format("cannot read {}", file));
+  return text;
+}
+
+void write_stdout(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+    fail_errno("cannot write to standard output");
+  }
+}
+
+text::SpecialTokens special_tokens(const TrainArguments& arguments) {
+  text::SpecialTokens special;
+  special.bos = text::SpecialToken{.content = arguments.bos_token, .id = arguments.bos_id};
+  special.eos = text::SpecialToken{.content = arguments.eos_token, .id = arguments.eos_id};
+  if (arguments.bos_id == arguments.eos_id) special.bos = special.eos;
+  if (arguments.pad_id < 0 || arguments.pad_id == arguments.eos_id) {
+    special.pad = special.eos;
+  } else if (arguments.pad_id == arguments.bos_id) {
+    special.pad = special.bos;
+  } else {
+    special.pad = text::SpecialToken{.content = arguments.pad_token, .id = arguments.pad_id};
+  }
+  return special;
+}
+
+void run_train(const TrainArguments& arguments) {
+  text::BpeTrainOptions options{.vocab_size = arguments.vocab_size,
+                                .special = special_tokens(arguments),
+                                .min_count = arguments.min_count};
+  text::check_train_options(options);
+  ThreadPool pool(arguments.threads);
+  text::WordCounts counts(options.special.contents());
+  {
+    Progress progress({.label = "read",
+                       .total = static_cast<std::int64_t>(arguments.files.size()),
+                       .unit = "files"});
+    std::int64_t done = 0;
+    for (const std::string& file : arguments.files) {
+      counts.add_file(file, pool);
+      progress.update(++done);
+    }
+  }
+  text::TrainedBpe trained;
+  {
+    const std::int64_t total =
+        arguments.vocab_size - 256 - static_cast<std::int64_t>(options.special.distinct().size());
+    Progress progress({.label = "merge", .total = total, .unit = "tokens"});
+    options.on_progress = [&](std::int64_t done, std::int64_t) { progress.update(done); };
+    trained = text::train_bpe(counts, options);
+    progress.update(static_cast<std::int64_t>(trained.vocab.size()) - 256);
+  }
+  const auto num_tokens =
+      static_cast<std::int64_t>(trained.vocab.size() + trained.special.distinct().size());
+  if (num_tokens < arguments.vocab_size) {
+    log_warning(
+        "{} of {} ids are used: no further pair occurs {} times; more text gives more tokens",
+        num_tokens, arguments.vocab_size, arguments.min_count);
+  }
+  std::error_code error;
+  fs::create_directories(arguments.out, error);
+  if (error) fail(ErrorKind::io, "cannot create {}: {}", arguments.out, error.message());
+  const fs::path folder = arguments.out;
+  store::atomic_write_file(folder / "tokenizer.json", text::to_tokenizer_json(trained));
+  store::atomic_write_file(folder / "tokenizer_config.json",
+                           text::to_tokenizer_config_json(trained, arguments.max_length));
+  if (arguments.json) {
+    const Json summary = {{"folder", arguments.out},
+                          {"bytes", counts.num_bytes()},
+                          {"tokens", num_tokens},
+                          {"merges", trained.merges.size()}};
+    write_stdout(summary.dump() + "\n");
+  } else {
+    write_stdout(fmt::format("{}: {} tokens, {} merges, from {} bytes of text\n", arguments.out,
+                             num_tokens, trained.merges.size(), counts.num_bytes()));
+  }
+}
+
+void run_encode(const EncodeArguments& arguments) {
+  if (arguments.has_text && !arguments.file.empty()) {
+    fail(ErrorKind::usage, "give a text with -t or a FILE, not both");
+  }
+  const text::Tokenizer tokenizer = text::Tokenizer::from_file(arguments.model);
+  const std::string input = arguments.has_text ? arguments.text : read_all(arguments.file);
+  const std::vector<std::int32_t> ids = tokenizer.encode(
+      input, {.add_special = arguments.no_special ? text::AddSpecial::no : text::AddSpecial::yes,
+              .parse_special =
+                  arguments.literal_special ? text::ParseSpecial::no : text::ParseSpecial::yes});
+  std::string out;
+  if (arguments.json) {
+    Json tokens = Json::array();
+    for (const std::int32_t id : ids) {
+      tokens.push_back(text::replace_ill_formed(tokenizer.id_to_bytes(id).value_or("")));
+    }
+    out = Json{{"ids", ids}, {"tokens", tokens}}.dump();
+  } else {
+    for (const std::int32_t id : ids) out += fmt::format("{}{}", out.empty() ? "" : " ", id);
+  }
+  write_stdout(out + "\n");
+}
+
+// Numbers with anything of " ,[]" and line ends between them: what encode prints, and JSON lists.
+std::vector<std::int32_t> parse_ids(std::string_view text, std::int32_t vocab_size) {
+  constexpr std::string_view kBetween = " ,[]\t\r\n";
+  std::vector<std::int32_t> ids;
+  for (std::size_t at = text.find_first_not_of(kBetween); at != std::string_view::npos;
+       at = text.find_first_not_of(kBetween, at)) {
+    const std::size_t end = std::min(text.find_first_of(kBetween, at), text.size());
+    const std::string_view word = text.substr(at, end - at);
+    std::int32_t id = -1;
+    const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), id);
+    if (error != std::errc() || stop != word.data() + word.size() || id < 0 || id >= vocab_size) {
+      fail(ErrorKind::input,
+           "\"{}\" is no token id of this tokenizer; expected numbers from 0 to {}",
+           text::replace_ill_formed(word.substr(0, 40)), vocab_size - 1);
+    }
+    ids.push_back(id);
+    at = end;
+  }
+  return ids;
+}
+
+void run_decode(const DecodeArguments& arguments) {
+  if (!arguments.ids.empty() && !arguments.file.empty()) {
+    fail(ErrorKind::usage, "give ids with -i or a FILE, not both");
+  }
+  const text::Tokenizer tokenizer = text::Tokenizer::from_file(arguments.model);
+  const std::string input = arguments.ids.empty() ? read_all(arguments.file) : arguments.ids;
+  const std::vector<std::int32_t> ids = parse_ids(input, tokenizer.vocab_size());
+  const std::string out = tokenizer.decode(
+      ids, {.skip_special = arguments.skip_special ? text::SkipSpecial::yes : text::SkipSpecial::no,
+            .ill_formed = arguments.json ? text::IllFormed::replace : text::IllFormed::keep});
+  if (arguments.json) {
+    write_stdout(Json{{"text", out}}.dump() + "\n");
+  } else {
+    write_stdout(out);
+    if (isatty(STDOUT_FILENO) != 0) write_stdout("\n");  // a file gets the exact bytes
+  }
+}
+
+void add_train(CLI::App& parent) {
+  const auto arguments = std::make_shared<TrainArguments>();
+  CLI::App* train =
+      parent.add_subcommand("train", "Train a byte-level BPE tokenizer on text files");
+  train->footer(
+      "Writes tokenizer.json and tokenizer_config.json. The same files give the same tokenizer, "
+      "whatever\n"
+      "the number of threads.\n\n"
+      "Example:\n  dsmoe tokenizer train corpus/*.txt --vocab-size 8192 -o my-model\n"
+      "  dsmoe tokenizer train a.txt --vocab-size 102400 --bos-id 100000 --eos-id 100001 -o "
+      "my-model");
+  train->add_option("files", arguments->files, "Text files")->required()->type_name("FILE");
+  train->add_option("-o,--out", arguments->out, "Folder to write to")->required()->type_name("DIR");
+  train->add_option("--vocab-size", arguments->vocab_size, "Ids in all, special tokens included")
+      ->required();
+  train->add_option("--bos-id", arguments->bos_id, "Id of the token at the start of a text")
+      ->capture_default_str();
+  train->add_option("--eos-id", arguments->eos_id, "Id of the token at the end of a text")
+      ->capture_default_str();
+  train->add_option("--pad-id", arguments->pad_id,
+                    "Id of the padding token (default: the end token)");
+  train->add_option("--bos-token", arguments->bos_token, "Its text")->capture_default_str();
+  train->add_option("--eos-token", arguments->eos_token, "Its text")->capture_default_str();
+  train->add_option("--pad-token", arguments->pad_token, "Its text, when it has an id of its own")
+      ->capture_default_str();
+  train->add_option("--min-count", arguments->min_count, "Pairs seen less often are not merged")
+      ->capture_default_str();
+  train->add_option("--max-length", arguments->max_length, "model_max_length to write");
+  train->add_option("--threads", arguments->threads, "Threads (default: one per core)");
+  train->add_flag("--json", arguments->json, "Print the summary as JSON");
+  train->callback([arguments] { run_train(*arguments); });
+}
+
+void add_encode(CLI::App& parent) {
+  const auto arguments = std::make_shared<EncodeArguments>();
+  CLI::App* encode = parent.add_subcommand("encode", "Print the token ids of a text");
+  encode->footer(
+      "Example:\n  dsmoe tokenizer encode my-model -t \"Hello world\"\n"
+      "  dsmoe tokenizer encode tokenizer.json notes.txt --no-special\n"
+      "  cat notes.txt | dsmoe tokenizer encode my-model --json");
+  encode->add_option("model", arguments->model, "Model folder or tokenizer.json")->required();
+  encode->add_option("file", arguments->file, "Text file (default: standard input)");
+  encode->add_option_function<std::string>(
+      "-t,--text",
+      [arguments](const std::string& text) {
+        arguments->text = text;
+        arguments->has_text = true;
+      },
+      "Text to encode");
+  encode->add_flag("--no-special", arguments->no_special, "Do not add BOS and the like");
+  encode->add_flag("--literal-special", arguments->literal_special,
+                   "Special tokens written in the text are plain text");
+  encode->add_flag("--json", arguments->json, "Print {\"ids\": [...], \"tokens\": [...]}");
+  encode->callback([arguments] { run_encode(*arguments); });
+}
+
+void add_decode(CLI::App& parent) {
+  const auto arguments = std::make_shared<DecodeArguments>();
+  CLI::App* decode = parent.add_subcommand("decode", "Print the text of token ids");
+  decode->footer(
+      "Ids are numbers with spaces, commas or lines between them.\n\n"
+      "Example:\n  dsmoe tokenizer decode my-model -i \"72 345 9\"\n"
+      "  dsmoe tokenizer encode my-model a.txt | dsmoe tokenizer decode my-model --skip-special > "
+      "same.txt");
+  decode->add_option("model", arguments->model, "Model folder or tokenizer.json")->required();
+  decode->add_option("file", arguments->file, "File of ids (default: standard input)");
+  decode->add_option("-i,--ids", arguments->ids, "Ids to decode");
+  decode->add_flag("--skip-special", arguments->skip_special, "Leave special tokens out");
+  decode->add_flag("--json", arguments->json,
+                   "Print {\"text\": \"...\"}; broken UTF-8 becomes U+FFFD");
+  decode->callback([arguments] { run_decode(*arguments); });
+}
+
+}  // namespace
+
+void add_tokenizer_command(CLI::App& app) {
+  CLI::App* tokenizer =
+      app.add_subcommand("tokenizer", "Train a tokenizer; encode and decode text with one");
+  tokenizer->require_subcommand(1);
+  add_train(*tokenizer);
+  add_encode(*tokenizer);
+  add_decode(*tokenizer);
+}
+
+}  // namespace dsmoe

@@ -1,0 +1,272 @@
+// dsmoe train: text and a config -> a trained Hugging Face folder.
+#include <algorithm>
+#include <csignal>
+#include <memory>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "command.h"
+#include "data/batches.h"
+#include "data/split.h"
+#include "interrupt.h"
+#include "model/initialise.h"
+#include "options.h"
+#include "output.h"
+#include "store/hf_folder.h"
+#include "store/mapped_file.h"
+#include "train/run.h"
+#include "train/sources.h"
+#include "train_data.h"
+#include "train_display.h"
+
+namespace dsmoe::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct TrainOptions {
+  CommonOptions common;
+  std::string config, tokenizer, init, cache, separator, schedule = "paper";
+  std::vector<std::string> data;
+  double valid_fraction = 0.05;
+  int64_t warmup = -1, save_every = -1, valid_every = -1;
+  bool recompute = false;
+  train::RunOptions run;
+};
+
+model::ModelConfig config_of(const TrainOptions& options) {
+  if (options.config.empty() && options.init.empty()) {
+    fail(ErrorKind::usage, "give --config config.json, or --init MODEL to go on from a model");
+  }
+  const fs::path path =
+      options.config.empty() ? fs::path(options.init) / "config.json" : fs::path(options.config);
+  model::ModelConfig config =
+      model::parse_config(store::read_small_file(path, model::kMaxConfigBytes), path.string());
+  if (!config.quantization_config.is_null()) {
+    fail(ErrorKind::input, "{}: a quantised model cannot be trained; use the one it was made from",
+         path.string());
+  }
+  // Checkpoints hold what the run computes with.
+  const bool is_fp32 = options.common.dtype.empty() ? config.torch_dtype == tensor::DType::F32
+                                                    : options.common.dtype == "fp32";
+  config.torch_dtype = is_fp32 ? tensor::DType::F32 : tensor::DType::BF16;
+  return config;
+}
+
+// Rows that give about 4096 tokens at a time.
+int64_t default_micro_batch(int64_t batch, int64_t seq) {
+  int64_t rows = std::clamp<int64_t>(4096 / seq, 1, batch);
+  while (batch % rows != 0) --rows;
+  return rows;
+}
+
+// Everything the command line leaves open, from the config and the size of the corpus.
+void fill_defaults(TrainOptions& options, const data::DocumentSplit& split) {
+  train::RunOptions& run = options.run;
+  if (run.seq == 0) run.seq = std::min<int64_t>(run.config.max_position_embeddings, 1024);
+  if (run.micro_batch == 0) run.micro_batch = default_micro_batch(run.batch, run.seq);
+  train::Schedule& schedule = run.schedule;
+  if (schedule.total_steps == 0) {
+    data::PackedBatches batches(split, {.batch = run.batch, .seq = run.seq, .seed = run.seed});
+    const int64_t epoch = batches.counted_targets() / (run.batch * run.seq) + 1;
+    schedule.total_steps = std::max<int64_t>(100, epoch);
+    log_info("--steps {}: {}", schedule.total_steps,
+             schedule.total_steps == epoch ? "one pass over the data" : "the least by default");
+  }
+  schedule.kind = train::parse_schedule(options.schedule);
+  schedule.warmup_steps = options.warmup >= 0
+                              ? options.warmup
+                              : std::clamp<int64_t>(schedule.total_steps / 20, 1, 2000);
+  run.save_every = options.save_every >= 0 ? options.save_every
+                                           : std::max<int64_t>(1, schedule.total_steps / 10);
+  run.valid_every = options.valid_every >= 0 ? options.valid_every
+                                             : std::max<int64_t>(1, schedule.total_steps / 20);
+  run.recompute = options.recompute ? model::Recompute::blocks : model::Recompute::nothing;
+}
+
+std::unique_ptr<tensor::TensorSource> initial_weights(const TrainOptions& options) {
+  if (options.init.empty()) {
+    return std::make_unique<model::InitialWeights>(options.run.config, options.run.seed);
+  }
+  store::HfFolder folder = store::HfFolder::open(options.init);
+  folder.check(model::expected_tensors(options.run.config));
+  return std::make_unique<train::FolderTensors>(std::move(folder));
+}
+
+void print_outcome(const TrainOptions& options, const train::RunOutcome& outcome) {
+  const std::string folder = outcome.checkpoint.string();
+  if (options.common.json) {
+    OrderedJson json = {
+        {"checkpoint", folder}, {"steps", outcome.steps_done}, {"finished", outcome.finished}};
+    if (outcome.validation_loss) json["validation_loss"] = *outcome.validation_loss;
+    print_json(json);
+    return;
+  }
+  print("checkpoint       {}\nsteps            {}\n", folder, outcome.steps_done);
+  if (outcome.validation_loss) print("validation loss  {:.4f}\n", *outcome.validation_loss);
+  if (outcome.finished) {
+    print("try              dsmoe generate {} --prompt \"...\"\n", folder);
+  } else {
+    print("go on            the same command with --resume\n");
+  }
+}
+
+int run_train(TrainOptions options) {
+  if (options.common.quiet) set_log_level(LogLevel::quiet);
+  Engine engine(options.common);
+  train::RunOptions& run = options.run;
+  run.config = config_of(options);
+  const store::RunLock lock(run.out);
+  const InterruptScope interrupt;
+  const TrainTokenizer tokenizer = prepare_tokenizer({.given = options.tokenizer,
+                                                      .init = options.init,
+                                                      .run = run.out,
+                                                      .data = options.data,
+                                                      .separator = options.separator},
+                                                     run.config, engine.pool());
+  const data::BuiltCorpus built =
+      prepare_corpus({.data = options.data,
+                      .cache = options.cache.empty() ? run.out / "cache" : fs::path(options.cache),
+                      .separator = options.separator},
+                     tokenizer, run.config);
+  const data::DocumentSplit split(built.corpus,
+                                  {.fraction = options.valid_fraction, .seed = run.seed});
+  fill_defaults(options, split);
+  run.data_identity =
+      fmt::format("{:016x}, {} for validation", built.corpus.corpus_key(), options.valid_fraction);
+  run.init_identity = options.init.empty() ? "random" : "folder";
+  run.files = tokenizer.files;
+  log_info("{} documents, {} tokens; {} parameters, {} active; {} steps of {} x {} tokens",
+           with_commas(built.corpus.num_documents()), with_commas(built.corpus.num_tokens()),
+           with_commas(run.config.num_parameters()),
+           with_commas(run.config.num_active_parameters()), run.schedule.total_steps, run.batch,
+           run.seq);
+  const std::unique_ptr<tensor::TensorSource> initial = initial_weights(options);
+  TrainDisplay display;
+  const train::RunOutcome outcome = train::run_training(
+      engine.context(), run, {.lock = lock, .initial = *initial, .split = split},
+      display.hooks(run.schedule.total_steps));
+  display.finish();
+  print_outcome(options, outcome);
+  if (outcome.finished) return kDone;
+  return InterruptScope::signal_number() == SIGTERM ? 128 + SIGTERM : kInterrupted;
+}
+
+void add_what_flags(CLI::App& command, TrainOptions& o) {
+  command.add_option("--config", o.config, "config.json of the model; default: that of --init")
+      ->type_name("FILE");
+  command.add_option("--data", o.data, "text, JSONL, or either as .zst")
+      ->required()
+      ->type_name("FILE");
+  command.add_option("--out", o.run.out, "the run: checkpoints, metrics, token cache")
+      ->required()
+      ->type_name("RUN");
+  command
+      .add_option("--tokenizer", o.tokenizer,
+                  "tokenizer.json or its folder; default: that of --init, else one is trained")
+      ->type_name("FILE");
+  command.add_option("--init", o.init, "start from this model; default: random weights")
+      ->type_name("MODEL");
+  command
+      .add_option("--train", o.run.patterns,
+                  "only tensors whose names match train, such as '*.experts.3.*'; the others "
+                  "stay as they are")
+      ->type_name("PATTERN");
+  command.add_option("--separator", o.separator, "ends a document of a text file")
+      ->type_name("TEXT");
+  command.add_option("--cache", o.cache, "folder for token shards; default: RUN/cache")
+      ->type_name("DIR");
+  command.add_option("--valid-fraction", o.valid_fraction, "share of the data held out")
+      ->check(CLI::Range(0.0, 0.9))
+      ->capture_default_str();
+}
+
+void add_step_flags(CLI::App& command, TrainOptions& o) {
+  const auto positive = CLI::Range(int64_t{1}, int64_t{1} << 40);
+  const auto count = CLI::Range(int64_t{0}, int64_t{1} << 40);
+  o.run.batch = 32;
+  o.run.micro_batch = 0;
+  o.run.schedule.max_lr = 1e-3;
+  command.add_option("--steps", o.run.schedule.total_steps, "default: one pass, at least 100")
+      ->check(positive);
+  command.add_option("--batch", o.run.batch, "rows per step")
+      ->check(positive)
+      ->capture_default_str();
+  command.add_option("--seq", o.run.seq, "tokens per row; default: the model's, at most 1024")
+      ->check(positive);
+  command
+      .add_option("--micro-batch", o.run.micro_batch,
+                  "rows at a time: memory, not results; default: about 4096 tokens")
+      ->check(positive);
+  command.add_option("--lr", o.run.schedule.max_lr, "largest learning rate")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command.add_option("--schedule", o.schedule, "paper, cosine or constant")->capture_default_str();
+  command
+      .add_option("--warmup", o.warmup,
+                  "steps of linear warm-up; default: a twentieth, at most 2000")
+      ->check(count);
+  command.add_option("--weight-decay", o.run.optimizer.weight_decay)->capture_default_str();
+  command.add_option("--clip", o.run.optimizer.clip, "largest norm of the gradient; 0: none")
+      ->capture_default_str();
+  command.add_option("--bias-rate", o.run.optimizer.bias_rate, "step of e_score_correction_bias")
+      ->capture_default_str();
+  command.add_option("--z-loss", o.run.z_alpha, "weight of the router z-loss")
+      ->capture_default_str();
+  command
+      .add_option("--device-loss", o.run.device_alpha, "weight of the device-level balance loss")
+      ->capture_default_str();
+  command.add_option("--devices", o.run.num_devices, "groups of experts of the device-level loss")
+      ->check(positive)
+      ->capture_default_str();
+  command
+      .add_option("--balance-group", o.run.balance_group,
+                  "rows of one balance loss when seq_aux is false; default: the micro-batch")
+      ->check(positive);
+  command.add_option("--seed", o.run.seed, "of weights, split and order")->capture_default_str();
+  command.add_flag("--recompute", o.recompute, "less memory, more time, the same result");
+}
+
+void add_keep_flags(CLI::App& command, TrainOptions& o) {
+  const auto count = CLI::Range(int64_t{0}, int64_t{1} << 40);
+  command.add_option("--save-every", o.save_every, "steps; 0: only at the end; default: a tenth")
+      ->check(count);
+  command.add_option("--keep", o.run.retention.last, "newest checkpoints kept")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->capture_default_str();
+  command
+      .add_option("--keep-every", o.run.retention.every,
+                  "checkpoints of every so many steps are kept besides")
+      ->check(count);
+  command
+      .add_option("--valid-every", o.valid_every, "steps; 0: only at the end; default: a twentieth")
+      ->check(count);
+  command.add_option("--valid-rows", o.run.valid_rows, "rows of one validation, at most")
+      ->capture_default_str();
+  command.add_flag("--resume", o.run.resume, "go on from the newest checkpoint that verifies");
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, Action& action) {
+  auto options = std::make_shared<TrainOptions>();
+  CLI::App* command = app.add_subcommand("train", "Train a model on text, or go on training one");
+  add_what_flags(*command, *options);
+  add_step_flags(*command, *options);
+  add_keep_flags(*command, *options);
+  add_output_flags(*command, options->common);
+  command->add_option("--threads", options->common.threads, "threads; default: physical cores")
+      ->check(CLI::Range(1, 1024));
+  command->add_option("--dtype", options->common.dtype, "bf16 or fp32; default: the config's")
+      ->check(CLI::IsMember({"bf16", "fp32"}));
+  command->footer(
+      "Checkpoints RUN/step-00000100 are model folders. Weights do not depend on --threads,\n"
+      "--micro-batch, --recompute or interruptions: ctrl-c finishes the step, saves and stops;\n"
+      "the same command with --resume goes on. docs/training.md has the rest.\n\n"
+      "Example:\n  dsmoe train --config configs/small.json --data corpus.txt --out run\n"
+      "  dsmoe train --init my-model --data chats.jsonl --out tuned --train '*.experts.*' --lr "
+      "1e-4");
+  command->callback([options, &action] { action = [options] { return run_train(*options); }; });
+}
+
+}  // namespace dsmoe::app

@@ -1,0 +1,94 @@
+// Sampling flags -> options of a generation.
+#include "generate_options.h"
+
+#include <charconv>
+#include <random>
+
+#include "base/error.h"
+
+namespace dsmoe::app {
+namespace {
+
+infer::LogitBias parse_bias(const std::string& text) {
+  infer::LogitBias bias;
+  const char* end = text.data() + text.size();
+  const auto [colon, error] = std::from_chars(text.data(), end, bias.token);
+  if (error == std::errc() && colon != end && *colon == ':') {
+    const auto [rest, bias_error] = std::from_chars(colon + 1, end, bias.bias);
+    if (bias_error == std::errc() && rest == end) return bias;
+  }
+  fail(ErrorKind::usage, "--logit-bias {}: expected ID:BIAS, such as 42:-5", text);
+}
+
+uint64_t random_seed() {
+  std::random_device device;
+  // 53 bits, so that JSON readers keep it exactly.
+  return (static_cast<uint64_t>(device()) << 21) ^ (device() & 0x1fffffu);
+}
+
+}  // namespace
+
+void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
+  infer::SamplerOptions& sampler = flags.sampler;
+  command.add_option("--max-tokens", flags.max_tokens, "tokens of the answer; default: as fit")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
+  command.add_option("--temperature", sampler.temperature, "0: always the likeliest; default: 1")
+      ->type_name("T");
+  command.add_option("--top-k", sampler.top_k, "only the K likeliest tokens")->type_name("K");
+  command.add_option("--top-p", sampler.top_p, "only the likeliest tokens that hold P together")
+      ->type_name("P");
+  command.add_option("--min-p", sampler.min_p, "only tokens P times as likely as the best")
+      ->type_name("P");
+  command
+      .add_option("--repetition-penalty", sampler.repetition_penalty,
+                  "above 1: fewer tokens of prompt and answer again")
+      ->type_name("R");
+  command
+      .add_option("--presence-penalty", sampler.presence_penalty,
+                  "subtracted from logits of tokens in the answer")
+      ->type_name("X");
+  command
+      .add_option("--frequency-penalty", sampler.frequency_penalty,
+                  "the same, for each time they occur")
+      ->type_name("X");
+  command.add_option("--logit-bias", flags.bias, "added to a token's logit; repeatable")
+      ->type_name("ID:BIAS")
+      ->expected(1)
+      ->take_all();
+  command.add_option("--stop", flags.stops, "end the answer before this text; repeatable")
+      ->type_name("TEXT")
+      ->expected(1)
+      ->take_all();
+  command.add_option("--seed", flags.seed, "same seed, same answer; default: random")
+      ->type_name("N");
+  command
+      .add_option("--num-experts-per-tok", flags.experts_per_token,
+                  "routed experts per token; default: config")
+      ->check(CLI::PositiveNumber)
+      ->type_name("K");
+}
+
+infer::GenerateOptions generate_options(const SamplingFlags& flags,
+                                        const model::ModelConfig& config) {
+  infer::GenerateOptions options{.sampler = flags.sampler,
+                                 .seed = flags.seed ? *flags.seed : random_seed(),
+                                 .max_tokens = flags.max_tokens};
+  for (const std::string& bias : flags.bias) options.sampler.bias.push_back(parse_bias(bias));
+  for (const int64_t id : config.eos_token_ids) {
+    options.stop_ids.push_back(static_cast<int32_t>(id));
+  }
+  infer::check(options.sampler, config.vocab_size);
+  return options;
+}
+
+std::string describe_speed(const infer::Generation& generation, uint64_t seed) {
+  const std::string reused =
+      generation.reused_tokens > 0 ? fmt::format(" ({} kept)", generation.reused_tokens) : "";
+  return fmt::format(
+      "prompt {} tokens{}, {:.1f} tokens/s; answer {} tokens, {:.1f} tokens/s; seed {}",
+      generation.prompt_tokens, reused, generation.prompt_rate(), generation.tokens.size(),
+      generation.answer_rate(), seed);
+}
+
+}  // namespace dsmoe::app

@@ -1,0 +1,48 @@
+// Signal handlers that only set a flag.
+#include "interrupt.h"
+
+namespace dsmoe::app {
+namespace {
+
+std::atomic<bool> interrupted{false};
+static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler may store to it");
+
+std::atomic<int> last_signal{0};
+
+void on_signal(int number) {
+  last_signal.store(number, std::memory_order_relaxed);
+  interrupted.store(true, std::memory_order_relaxed);
+}
+
+void arm() {
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  action.sa_flags = static_cast<int>(SA_RESETHAND);  // the second signal ends the process
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+}  // namespace
+
+InterruptScope::InterruptScope() {
+  sigaction(SIGINT, nullptr, &previous_int_);
+  sigaction(SIGTERM, nullptr, &previous_term_);
+  clear();
+}
+
+InterruptScope::~InterruptScope() {
+  sigaction(SIGINT, &previous_int_, nullptr);
+  sigaction(SIGTERM, &previous_term_, nullptr);
+}
+
+const std::atomic<bool>& InterruptScope::flag() { return interrupted; }
+
+int InterruptScope::signal_number() { return last_signal.load(std::memory_order_relaxed); }
+
+void InterruptScope::clear() {
+  interrupted.store(false, std::memory_order_relaxed);
+  arm();
+}
+
+}  // namespace dsmoe::app

@@ -1,0 +1,27 @@
+// Ctrl-C as a flag that long work polls, so that what is being written is closed properly.
+#pragma once
+
+#include <signal.h>
+
+#include <atomic>
+
+namespace dsmoe::app {
+
+// While one exists, the first SIGINT or SIGTERM raises flag(); a second SIGINT ends the process as
+// usual. Outside its life a signal ends the process at once. One at a time.
+class InterruptScope {
+ public:
+  InterruptScope();
+  ~InterruptScope();
+  InterruptScope(const InterruptScope&) = delete;
+  InterruptScope& operator=(const InterruptScope&) = delete;
+
+  static const std::atomic<bool>& flag();
+  static int signal_number();  // of the last one; 0: none yet
+  static void clear();         // re-arms: the next signal raises the flag again
+
+ private:
+  struct sigaction previous_int_, previous_term_;
+};
+
+}  // namespace dsmoe::app

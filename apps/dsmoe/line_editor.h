@@ -1,0 +1,36 @@
+// Reads lines from a person: editing and history on a terminal, plain lines elsewhere.
+#pragma once
+
+#include <deque>
+#include <string>
+
+#include "line_buffer.h"
+
+namespace dsmoe::app {
+
+class LineEditor {
+ public:
+  LineEditor();
+
+  bool is_terminal() const { return is_terminal_; }
+
+  struct Result {
+    LineState state = LineState::closed;  // done, interrupted (ctrl-c) or closed (end of input)
+    std::string text = {};
+  };
+  Result read(const std::string& prompt);
+
+ private:
+  Result read_plain();
+  Result edit(const std::string& prompt);
+  bool wait_for_keys();
+  void draw(const std::string& prompt) const;
+
+  bool is_terminal_;
+  LineBuffer buffer_;
+  KeyParser parser_;
+  std::deque<Keystroke> queue_;
+  std::string plain_;  // bytes read ahead
+};
+
+}  // namespace dsmoe::app

@@ -1,0 +1,67 @@
+// Shared flags -> a pool, a kernel table, a model.
+#include "options.h"
+
+#include "base/log.h"
+#include "kernels/cuda/cuda_table.h"
+#include "kernels/table.h"
+
+namespace dsmoe::app {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+
+kernels::Context context_of(const CommonOptions& options, ThreadPool& pool) {
+  if (options.device == "cuda") {
+    return {.table = &kernels::cuda_table(), .pool = &pool, .stream = kernels::make_cuda_stream()};
+  }
+  return {.table = &kernels::select_cpu_table(), .pool = &pool};
+}
+
+}  // namespace
+
+void add_model_argument(CLI::App& command, CommonOptions& options) {
+  command.add_option("model", options.model, "model folder (config.json, *.safetensors)")
+      ->required()
+      ->type_name("MODEL");
+}
+
+void add_output_flags(CLI::App& command, CommonOptions& options) {
+  command.add_flag("--json", options.json, "print JSON");
+  command.add_flag("-q,--quiet", options.quiet, "no messages on stderr but errors");
+}
+
+void add_run_flags(CLI::App& command, CommonOptions& options) {
+  command.add_option("--threads", options.threads, "threads; default: physical cores")
+      ->check(CLI::Range(1, kMaxThreads))
+      ->type_name("N");
+  command.add_option("--dtype", options.dtype, "compute in bf16 or fp32; default: as stored")
+      ->check(CLI::IsMember({"bf16", "fp32"}))
+      ->type_name("TYPE");
+  command
+      .add_option("--context", options.context,
+                  "positions of one sequence; default: max_position_embeddings")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
+      ->type_name("N");
+  command.add_option("--device", options.device, "cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->type_name("DEVICE");
+}
+
+Engine::Engine(const CommonOptions& options)
+    : pool_(options.threads), context_(context_of(options, pool_)) {}
+
+Engine::~Engine() {
+  if (context_.stream != nullptr) kernels::release_cuda_stream(context_.stream);
+}
+
+std::unique_ptr<model::Model> Engine::load(const CommonOptions& options) const {
+  infer::LoadOptions load{.context = options.context};
+  if (options.dtype == "bf16") load.operand = tensor::DType::BF16;
+  if (options.dtype == "fp32") load.operand = tensor::DType::F32;
+  auto model = infer::load_model(context_, options.model, load);
+  log_debug("{}: {} on {} with {} threads", options.model, tensor::name_of(model->operand),
+            context_.table->name, pool_.num_threads());
+  return model;
+}
+
+}  // namespace dsmoe::app

@@ -1,0 +1,45 @@
+// Flags that several commands share, and the engine they describe.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "base/thread_pool.h"
+#include "infer/load_model.h"
+
+namespace dsmoe::app {
+
+struct CommonOptions {
+  std::string model;  // a folder
+  int threads = 0;    // 0: one per physical core
+  std::string dtype;  // empty: what config.json names
+  int64_t context = 0;
+  std::string device = "cpu";
+  bool json = false;
+  bool quiet = false;
+};
+
+void add_model_argument(CLI::App& command, CommonOptions& options);
+void add_output_flags(CLI::App& command, CommonOptions& options);  // --json --quiet
+void add_run_flags(CLI::App& command,
+                   CommonOptions& options);  // --threads --dtype --context --device
+
+// The threads and kernels a command runs on. Refuses a device this program was not built for.
+class Engine {
+ public:
+  explicit Engine(const CommonOptions& options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  const kernels::Context& context() const { return context_; }
+  ThreadPool& pool() { return pool_; }
+  std::unique_ptr<model::Model> load(const CommonOptions& options) const;
+
+ private:
+  ThreadPool pool_;
+  kernels::Context context_;
+};
+
+}  // namespace dsmoe::app

@@ -1,0 +1,29 @@
+// What a person sees of a training run while it goes on.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/progress.h"
+#include "train/run.h"
+
+namespace dsmoe::app {
+
+// The bar, and what it says after the figures. Ctrl-C stops the run.
+class TrainDisplay {
+ public:
+  train::RunHooks hooks(int64_t total);
+  void finish();
+  int64_t tokens() const { return tokens_; }  // trained on by this process
+  double seconds() const { return seconds_; }
+
+ private:
+  void show(const train::StepMetrics& metrics, const train::StepResult& result);
+
+  std::unique_ptr<Progress> progress_;
+  std::string validation_;
+  int64_t tokens_ = 0;
+  double seconds_ = 0;
+};
+
+}  // namespace dsmoe::app

@@ -1,0 +1,216 @@
+// Products of the DeepSeek-MoE-16B shape, bf16: time, GB/s of weights, GFLOP/s, beside what the
+// machine can do. ops_bench [threads] [tier]
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <set>
+#include <string>
+
+#include "base/rng.h"
+#include "kernels/table.h"
+#include "machine_limits.h"
+#include "tensor/arena.h"
+
+namespace dsmoe::bench {
+namespace {
+
+using namespace kernels;
+
+constexpr int64_t kHidden = 2048, kWidth = 1408, kExperts = 64, kTopK = 6, kShared = 2;
+
+struct Limits {
+  double bandwidth, flops;
+};
+
+// Cheap numbers of ordinary size: bf16 with exponents near zero.
+void fill_bf16(void* data, int64_t count, uint64_t seed) {
+  auto* out = static_cast<uint16_t*>(data);
+  uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
+  for (int64_t i = 0; i < count; ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    out[i] = static_cast<uint16_t>(0x3c00u | ((state >> 40) & 0x81ffu));
+  }
+}
+
+WeightStack make_weights(tensor::Arena& arena, int64_t count, int64_t n, int64_t k) {
+  WeightStack stack{
+      .dtype = DType::BF16, .layout = WeightLayout::panels, .count = count, .n = n, .k = k};
+  stack.data = arena.bytes("weights", stack.num_bytes());
+  fill_bf16(stack.data, count * stack.matrix_elements(), static_cast<uint64_t>(n + k));
+  return stack;
+}
+
+TensorView make_rows(tensor::Arena& arena, int64_t rows, int64_t size) {
+  const TensorView view = arena.tensor("rows", DType::BF16, {rows, size});
+  fill_bf16(view.data, rows * size, static_cast<uint64_t>(rows));
+  return view;
+}
+
+// Calls f(i) for about a second; prints the median.
+template <class F>
+void report(const Context& context, const std::string& name, int64_t rows, double bytes,
+            double flops, const Limits& limits, F&& f) {
+  std::vector<double> seconds;
+  f(0);
+  const double end = now(*context.pool) + 1.0;
+  for (int i = 1; now(*context.pool) < end || seconds.size() < 3; ++i) {
+    const double start = now(*context.pool);
+    f(i);
+    seconds.push_back(now(*context.pool) - start);
+  }
+  std::sort(seconds.begin(), seconds.end());
+  const double median = seconds[seconds.size() / 2];
+  fmt::print("{:<22} {:>5} {:>10.3f} ms {:>8.1f} GB/s {:>4.0f} % {:>9.1f} GFLOP/s {:>4.0f} %\n",
+             name, rows, median * 1e3, bytes / median / 1e9,
+             100 * bytes / median / limits.bandwidth, flops / median / 1e9,
+             100 * flops / median / limits.flops);
+}
+
+void bench_matmul(const Context& context, const Limits& limits, const char* name, int64_t n,
+                  int64_t k) {
+  tensor::Arena arena("bench");
+  // Copies enough that a call finds none of its weights in the cache.
+  const int64_t copies = std::max<int64_t>(1, (int64_t{256} << 20) / (n * k * 2));
+  std::vector<WeightStack> weights;
+  for (int64_t i = 0; i < copies; ++i) weights.push_back(make_weights(arena, 1, n, k));
+  for (const int64_t rows : {1, 8, 64, 512}) {
+    const TensorView x = make_rows(arena, rows, k);
+    const TensorView out = arena.tensor("out", DType::F32, {rows, n});
+    report(context, name, rows, static_cast<double>(n * k * 2),
+           2.0 * static_cast<double>(n * k * rows), limits, [&](int i) {
+             matmul_forward(
+                 context,
+                 {.x = x, .weight = weights[static_cast<std::size_t>(i % copies)], .out = out});
+           });
+  }
+}
+
+// A layer's experts: routed through random choices, and the shared ones.
+void bench_experts(const Context& context, const Limits& limits) {
+  tensor::Arena arena("bench");
+  ExpertFamily routed{.gate = make_weights(arena, kExperts, kWidth, kHidden),
+                      .up = make_weights(arena, kExperts, kWidth, kHidden),
+                      .down = make_weights(arena, kExperts, kHidden, kWidth)};
+  ExpertFamily shared{.gate = make_weights(arena, 1, kShared * kWidth, kHidden),
+                      .up = make_weights(arena, 1, kShared * kWidth, kHidden),
+                      .down = make_weights(arena, 1, kHidden, kShared * kWidth)};
+  constexpr int kChoices = 8;
+  for (const int64_t tokens : {1, 8, 64, 512}) {
+    const TensorView x = make_rows(arena, tokens, kHidden);
+    std::vector<std::vector<ExpertFamily>> choices;
+    std::set<int32_t> used;
+    for (int choice = 0; choice < kChoices; ++choice) {
+      const Rng rng{.seed = 3, .stream = static_cast<uint32_t>(choice)};
+      const TensorView index = arena.tensor("index", DType::I32, {tokens, kTopK});
+      for (int64_t t = 0; t < tokens; ++t) {
+        std::set<int32_t> chosen;
+        for (uint64_t draw = 0; chosen.size() < kTopK; ++draw) {
+          chosen.insert(
+              static_cast<int32_t>(rng.below(static_cast<uint64_t>(t) * 64 + draw, kExperts)));
+        }
+        std::copy(chosen.begin(), chosen.end(), index.as<int32_t>() + t * kTopK);
+        if (choice == 0) used.insert(chosen.begin(), chosen.end());
+      }
+      const TensorView starts = arena.tensor("starts", DType::I32, {2});
+      starts.as<int32_t>()[1] = static_cast<int32_t>(tokens);
+      DispatchPlan plan{.expert_offsets = arena.tensor("plan", DType::I32, {kExperts + 1}),
+                        .sequence_offsets = arena.tensor("plan", DType::I32, {kExperts, 2}),
+                        .token_of_row = arena.tensor("plan", DType::I32, {tokens * kTopK}),
+                        .row_of_slot = arena.tensor("plan", DType::I32, {tokens, kTopK})};
+      plan_build(context, {.index = index, .sequence_starts = starts, .plan = plan});
+      routed.offsets = plan.expert_offsets;
+      routed.token_of_row = plan.token_of_row;
+      routed.activation = arena.tensor("rows", DType::BF16, {tokens * kTopK, kWidth});
+      routed.out = arena.tensor("rows", DType::BF16, {tokens * kTopK, kHidden});
+      shared.offsets = starts;
+      shared.activation = arena.tensor("rows", DType::BF16, {tokens, kShared * kWidth});
+      shared.out = arena.tensor("rows", DType::BF16, {tokens, kHidden});
+      choices.push_back({routed, shared});
+    }
+    const double matrix = static_cast<double>(kWidth * kHidden);
+    const double read = 2 * matrix * (static_cast<double>(used.size()) + kShared);
+    const double flops = 2 * matrix * static_cast<double>(tokens * (kTopK + kShared));
+    report(context, "experts up", tokens, 2 * read, 2 * flops, limits, [&](int i) {
+      experts_up_forward(context,
+                         {.x = x, .families = choices[static_cast<std::size_t>(i % kChoices)]});
+    });
+    report(context, "experts down", tokens, read, flops, limits, [&](int i) {
+      experts_down_forward(context, {.families = choices[static_cast<std::size_t>(i % kChoices)]});
+    });
+  }
+}
+
+void bench_attention(const Context& context, const Limits& limits) {
+  constexpr int64_t kHeads = 16, kDim = 128, kKeys = 2048;
+  tensor::Arena arena("bench");
+  KvPages kv{.dtype = DType::BF16,
+             .num_pages = kKeys / kKeyBlock,
+             .num_kv_heads = kHeads,
+             .head_dim = kDim};
+  kv.keys = arena.bytes("kv", kv.num_bytes());
+  kv.values = static_cast<char*>(kv.keys) + kv.num_bytes() / 2;
+  fill_bf16(kv.keys, static_cast<int64_t>(kv.num_bytes()) / 2, 5);
+  const TensorView table = arena.tensor("table", DType::I32, {1, kv.num_pages});
+  for (int32_t page = 0; page < kv.num_pages; ++page) table.as<int32_t>()[page] = page;
+  for (const int64_t queries : {1, 8, 64, 512}) {
+    TensorView q = make_rows(arena, queries, kHeads * kDim);
+    q.shape = {queries, kHeads, kDim};
+    const TensorView out = arena.tensor("out", DType::BF16, q.shape);
+    const TensorView position = arena.tensor("position", DType::I32, {queries});
+    for (int64_t t = 0; t < queries; ++t)
+      position.as<int32_t>()[t] = static_cast<int32_t>(kKeys - queries + t);
+    const TensorView starts = arena.tensor("starts", DType::I32, {2});
+    starts.as<int32_t>()[1] = static_cast<int32_t>(queries);
+    report(context, "attention 2048 keys", queries, static_cast<double>(kv.num_bytes()),
+           4.0 * static_cast<double>(kKeys * queries * kHeads * kDim), limits, [&](int) {
+             attention_forward(context, {.q = q,
+                                         .kv = kv,
+                                         .q_starts = starts,
+                                         .position = position,
+                                         .page_table = table,
+                                         .scale = 1 / 11.3137f,
+                                         .out = out});
+           });
+  }
+}
+
+void bench_pack(const Context& context, const Limits& limits) {
+  tensor::Arena arena("bench");
+  const WeightStack target = make_weights(arena, 1, 16 * kWidth, kHidden);
+  const TensorView source = make_rows(arena, 16 * kWidth, kHidden);
+  report(context, "pack bf16", source.dim(0), static_cast<double>(source.num_bytes()), 0, limits,
+         [&](int) { pack_weight(context, {.source = source, .target = target}); });
+}
+
+int run(int argc, char** argv) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  ThreadPool pool(argc > 1 ? std::atoi(argv[1]) : 0);
+  if (argc > 2) setenv("DSMOE_ISA", argv[2], 1);
+  const KernelTable& table = select_cpu_table();
+  const Context context{.table = &table, .pool = &pool};
+  const Limits limits{read_bandwidth(pool), fma_peak(pool)};
+  fmt::print("tier {}, {} threads: reads {:.1f} GB/s, FMA {:.0f} GFLOP/s\n", table.name,
+             pool.num_threads(), limits.bandwidth / 1e9, limits.flops / 1e9);
+  bench_matmul(context, limits, "qkv 6144 x 2048", 6144, 2048);
+  bench_matmul(context, limits, "o 2048 x 2048", 2048, 2048);
+  bench_matmul(context, limits, "down 2048 x 10944", 2048, 10944);
+  bench_experts(context, limits);
+  bench_attention(context, limits);
+  bench_pack(context, limits);
+  return 0;
+}
+
+}  // namespace
+}  // namespace dsmoe::bench
+
+int main(int argc, char** argv) {
+  try {
+    return dsmoe::bench::run(argc, argv);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "ops_bench: {}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,252 @@
+// Hash the inputs, take the lock, reuse or build, rename into place.
+#include "data/corpus_builder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "data/content_hash.h"
+#include "data/shard_writer.h"
+
+namespace dsmoe::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct HashedInput {
+  uint64_t hash, bytes;
+};
+
+HashedInput hash_file(const fs::path& path) {
+  FileStream file(path);
+  ContentHash hash;
+  std::vector<char> buffer(size_t{1} << 20);
+  while (const size_t count = file.read(buffer)) {
+    hash.update(std::string_view(buffer.data(), count));
+  }
+  return {hash.value(), file.file_bytes_read()};
+}
+
+// File names as domains; the whole path where two different files have the same name.
+std::vector<std::string> domains_of(const std::vector<CorpusInput>& inputs) {
+  std::vector<std::string> domains;
+  for (const CorpusInput& input : inputs) {
+    const auto same_name = [&](const CorpusInput& other) {
+      return other.path != input.path && other.path.filename() == input.path.filename();
+    };
+    const bool clash = std::any_of(inputs.begin(), inputs.end(), same_name);
+    domains.push_back(!input.domain.empty() ? input.domain
+                      : clash               ? input.path.string()
+                                            : input.path.filename().string());
+  }
+  return domains;
+}
+
+struct Inputs {
+  std::vector<std::string> sources;  // distinct domains, in order of appearance
+  std::vector<int32_t> source_of;    // per input
+  uint64_t bytes = 0, key = 0;
+};
+
+Inputs inspect(const CorpusOptions& options, const Encoder& encoder) {
+  Inputs inputs;
+  ContentHash key;
+  const auto add_text = [&](std::string_view text) {
+    key.update_u64(text.size());
+    key.update(text);
+  };
+  // The numbers that decide the shards' bytes besides the inputs; a change of how documents are
+  // encoded must change the first.
+  constexpr uint64_t kEncodingVersion = 1;
+  for (const uint64_t part :
+       {kEncodingVersion, encoder.hash, static_cast<uint64_t>(encoder.vocab_size),
+        static_cast<uint64_t>(encoder.bos.value_or(-1)), static_cast<uint64_t>(encoder.eos),
+        options.chat_template_hash, options.max_shard_tokens, options.max_shard_documents}) {
+    key.update_u64(part);
+  }
+  add_text(options.reader.separator);
+  const std::vector<std::string> domains = domains_of(options.inputs);
+  for (size_t i = 0; i < domains.size(); ++i) {
+    const CorpusInput& input = options.inputs[i];
+    const HashedInput hashed = hash_file(input.path);
+    inputs.bytes += hashed.bytes;
+    key.update_u64(hashed.hash);
+    key.update_u64(hashed.bytes);
+    key.update_u64(static_cast<uint64_t>(resolve_format(input.path, input.format)));
+    add_text(domains[i]);
+    auto at = std::find(inputs.sources.begin(), inputs.sources.end(), domains[i]);
+    if (at == inputs.sources.end()) at = inputs.sources.insert(at, domains[i]);
+    inputs.source_of.push_back(static_cast<int32_t>(at - inputs.sources.begin()));
+  }
+  inputs.key = key.value();
+  return inputs;
+}
+
+// One builder per corpus at a time. The file stays; the lock goes with the process.
+class BuildLock {
+ public:
+  explicit BuildLock(const fs::path& path) {
+    descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (descriptor_ < 0) fail_errno("cannot create " + path.string());
+    if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return;
+    log_info("another process is building the same corpus; waiting for it");
+    while (::flock(descriptor_, LOCK_EX) != 0) {
+      if (errno == EINTR) continue;
+      ::close(descriptor_);
+      fail_errno("cannot lock " + path.string());
+    }
+  }
+  BuildLock(const BuildLock&) = delete;
+  BuildLock& operator=(const BuildLock&) = delete;
+  ~BuildLock() { ::close(descriptor_); }
+
+ private:
+  int descriptor_;
+};
+
+// Gone with everything in it unless release()d.
+class PartialFolder {
+ public:
+  explicit PartialFolder(fs::path path) : path_(std::move(path)) {
+    std::error_code error;
+    fs::remove_all(path_, error);  // left by a process that was killed
+    if (!fs::create_directory(path_, error)) {
+      fail(ErrorKind::io, "cannot create the folder {}: {}", path_.string(), error.message());
+    }
+  }
+  PartialFolder(const PartialFolder&) = delete;
+  PartialFolder& operator=(const PartialFolder&) = delete;
+  ~PartialFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove_all(path_, ignored);
+  }
+  const fs::path& path() const { return path_; }
+  void release() { path_.clear(); }
+
+ private:
+  fs::path path_;
+};
+
+void fsync_folder(const fs::path& folder) {
+  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) fail_errno("cannot open the folder " + folder.string());
+  const int result = ::fsync(descriptor);
+  const int code = errno;
+  ::close(descriptor);
+  errno = code;
+  // Some network file systems cannot fsync a folder.
+  if (result != 0 && code != EINVAL) fail_errno("cannot fsync the folder " + folder.string());
+}
+
+void write_shards(const CorpusOptions& options, const Encoder& encoder, const Inputs& inputs,
+                  const fs::path& folder) {
+  ShardSetWriter writer({.folder = folder,
+                         .vocab_size = encoder.vocab_size,
+                         .tokenizer_hash = encoder.hash,
+                         .corpus_key = inputs.key,
+                         .sources = inputs.sources,
+                         .max_shard_tokens = options.max_shard_tokens,
+                         .max_shard_documents = options.max_shard_documents});
+  uint64_t bytes_before = 0;
+  for (size_t i = 0; i < options.inputs.size(); ++i) {
+    const CorpusInput& input = options.inputs[i];
+    const auto reader = open_documents(input.path, input.format, options.reader);
+    Document document;
+    while (reader->next(document)) {
+      writer.add(encode_document(document, encoder, inputs.source_of[i]));
+      if (!options.progress) continue;
+      options.progress({.bytes_done = bytes_before + reader->file_bytes_read(),
+                        .bytes_total = inputs.bytes,
+                        .num_documents = writer.num_documents(),
+                        .num_tokens = writer.num_tokens()});
+    }
+    bytes_before += reader->file_bytes_read();
+  }
+  if (writer.num_documents() == 0) {
+    fail(ErrorKind::input, "no document in {} and {} other files; expected text",
+         options.inputs.front().path.string(), options.inputs.size() - 1);
+  }
+  writer.finish();
+}
+
+std::optional<ShardCorpus> open_cached(const fs::path& folder, uint64_t key) {
+  std::error_code error;
+  if (!fs::exists(folder, error)) return std::nullopt;
+  try {
+    ShardCorpus corpus(folder, ShardCheck::everything);
+    if (corpus.corpus_key() == key) return corpus;
+    log_warning("{} holds another corpus than its name says; building it again", folder.string());
+  } catch (const Error& damage) {
+    log_warning("{} (building it again)", damage.what());
+  }
+  fs::remove_all(folder, error);
+  if (error) fail(ErrorKind::io, "cannot remove {}: {}", folder.string(), error.message());
+  return std::nullopt;
+}
+
+}  // namespace
+
+TokenDocument encode_document(const Document& document, const Encoder& encoder, int32_t source) {
+  TokenDocument out{.source = source};
+  const auto append = [&](int32_t id, bool counted) {
+    out.tokens.push_back(id);
+    out.counted.push_back(counted ? 1 : 0);
+  };
+  bool last_counted = true;
+  for (const DocumentPart& part : document.parts) {
+    const auto& encode =
+        part.rendered && encoder.encode_rendered ? encoder.encode_rendered : encoder.encode;
+    const std::vector<int32_t> ids = encode(part.text);
+    for (const int32_t id : ids) append(id, part.counted);
+    const bool has_eos = std::find(ids.begin(), ids.end(), encoder.eos) != ids.end();
+    if (part.ends_turn && !has_eos) append(encoder.eos, part.counted);
+    last_counted = part.counted;
+  }
+  if (encoder.bos && (out.tokens.empty() || out.tokens.front() != *encoder.bos)) {
+    out.tokens.insert(out.tokens.begin(), *encoder.bos);
+    out.counted.insert(out.counted.begin(), 0);
+  }
+  if (out.tokens.empty() || out.tokens.back() != encoder.eos) append(encoder.eos, last_counted);
+  // Nothing predicts the first token, so whether it counts is a matter of form; "counts" lets a
+  // corpus without prompts go without a mask.
+  out.counted.front() = 1;
+  if (std::find(out.counted.begin(), out.counted.end(), 0) == out.counted.end())
+    out.counted.clear();
+  return out;
+}
+
+BuiltCorpus build_corpus(const CorpusOptions& options, const Encoder& encoder) {
+  if (options.inputs.empty()) fail(ErrorKind::usage, "no data files were given; name at least one");
+  std::error_code error;
+  fs::create_directories(options.cache_folder, error);
+  if (error) {
+    fail(ErrorKind::io, "cannot create the folder {}: {}", options.cache_folder.string(),
+         error.message());
+  }
+  const Inputs inputs = inspect(options, encoder);
+  const std::string name = fmt::format("tokens-{:016x}", inputs.key);
+  const fs::path folder = options.cache_folder / name;
+  const BuildLock lock(options.cache_folder / fmt::format(".{}.lock", name));
+  if (auto cached = open_cached(folder, inputs.key)) {
+    return {.corpus = std::move(*cached), .folder = folder, .reused = true};
+  }
+  PartialFolder partial(options.cache_folder / fmt::format(".{}.partial", name));
+  write_shards(options, encoder, inputs, partial.path());
+  fsync_folder(partial.path());
+  fs::rename(partial.path(), folder, error);
+  if (error) {
+    fail(ErrorKind::io, "cannot rename {} to {}: {}", partial.path().string(), folder.string(),
+         error.message());
+  }
+  partial.release();
+  fsync_folder(options.cache_folder);
+  return {.corpus = ShardCorpus(folder, ShardCheck::structure), .folder = folder, .reused = false};
+}
+
+}  // namespace dsmoe::data

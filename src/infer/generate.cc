@@ -1,0 +1,98 @@
+// The loop of generation, and its timing.
+#include "infer/generate.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/error.h"
+
+namespace dsmoe::infer {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double rate(int64_t tokens, double seconds) {
+  return tokens > 0 && seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+}
+
+bool is_set(const std::atomic<bool>* flag) { return flag != nullptr && flag->load(); }
+
+FinishReason decode(Session& session, std::span<const int32_t> prompt,
+                    const GenerateOptions& options, FunctionRef<Next(int32_t token)> on_token,
+                    std::vector<int32_t>& answer) {
+  Sampler sampler(options.sampler, session.model().config.vocab_size);
+  for (;;) {
+    if (is_set(options.cancelled)) return FinishReason::cancelled;
+    if (options.max_tokens > 0 && static_cast<int64_t>(answer.size()) == options.max_tokens) {
+      return FinishReason::length;
+    }
+    if (!answer.empty()) {
+      // The token chosen last is computed only when one more is wanted.
+      if (static_cast<int64_t>(session.tokens().size()) == session.max_positions()) {
+        return FinishReason::context;
+      }
+      session.append(answer.back());
+    }
+    const int32_t token =
+        sampler.sample({.logits = session.logits(),
+                        .prompt = prompt,
+                        .answer = answer,
+                        .seed = options.seed,
+                        .choice = options.choice,
+                        .position = static_cast<int64_t>(session.tokens().size())});
+    if (std::find(options.stop_ids.begin(), options.stop_ids.end(), token) !=
+        options.stop_ids.end()) {
+      return FinishReason::stop_token;
+    }
+    answer.push_back(token);
+    if (on_token(token) == Next::stop) return FinishReason::stopped;
+  }
+}
+
+}  // namespace
+
+std::string_view name_of(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::stop_token:
+    case FinishReason::stopped:
+      return "stop";
+    case FinishReason::length:
+      return "length";
+    case FinishReason::context:
+      return "context";
+    case FinishReason::cancelled:
+      return "cancelled";
+  }
+  return "";
+}
+
+double Generation::prompt_rate() const {
+  return rate(prompt_tokens - reused_tokens, prompt_seconds);
+}
+double Generation::answer_rate() const { return rate(decoded_tokens, answer_seconds); }
+
+Generation generate(Session& session, std::span<const int32_t> prompt,
+                    const GenerateOptions& options, FunctionRef<Next(int32_t token)> on_token) {
+  check(options.sampler, session.model().config.vocab_size);
+  Generation result;
+  result.prompt_tokens = static_cast<int64_t>(prompt.size());
+  const Clock::time_point start = Clock::now();
+  const Outcome outcome = session.assign(prompt, options.cancelled);
+  result.reused_tokens = session.num_reused();
+  result.prompt_seconds = seconds_since(start);
+  if (outcome == Outcome::cancelled) {
+    result.reason = FinishReason::cancelled;
+    return result;
+  }
+  const Clock::time_point answer_start = Clock::now();
+  result.reason = decode(session, prompt, options, on_token, result.tokens);
+  result.answer_seconds = seconds_since(answer_start);
+  result.decoded_tokens = static_cast<int64_t>(session.tokens().size() - prompt.size());
+  return result;
+}
+
+}  // namespace dsmoe::infer

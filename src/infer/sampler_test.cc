@@ -1,0 +1,293 @@
+// Each sampler against the distribution computed from its definition, by chi-square; each penalty
+// and bias by a choice that differs without it.
+#include "infer/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/rng.h"
+
+namespace dsmoe::infer {
+namespace {
+
+using Distribution = std::vector<double>;
+
+const std::vector<float> kLogits{1.5f, 0.2f, -0.7f, 2.1f, 0.2f, -1.3f, 1.1f, 0.9f, -0.1f, 1.8f};
+
+Distribution softmax(const std::vector<double>& logits, double temperature) {
+  const double top = *std::max_element(logits.begin(), logits.end());
+  Distribution p;
+  for (const double logit : logits) p.push_back(std::exp((logit - top) / temperature));
+  const double sum = std::accumulate(p.begin(), p.end(), 0.0);
+  for (double& value : p) value /= sum;
+  return p;
+}
+
+std::vector<double> as_double(const std::vector<float>& values) {
+  return {values.begin(), values.end()};
+}
+
+// Keeps the tokens `keep` says, given their rank by probability and the probability before them.
+Distribution filtered(Distribution p,
+                      const std::function<bool(int rank, double before, double own)>& keep) {
+  std::vector<int> order(p.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return p[a] > p[b]; });
+  double before = 0, sum = 0;
+  Distribution left(p.size(), 0.0);
+  for (int rank = 0; rank < static_cast<int>(order.size()); ++rank) {
+    const double own = p[order[rank]];
+    if (keep(rank, before, own)) {
+      left[order[rank]] = own;
+      sum += own;
+    }
+    before += own;
+  }
+  for (double& value : left) value /= sum;
+  return left;
+}
+
+constexpr int kDraws = 20000;
+
+std::vector<int> draw(const SamplerOptions& options, uint64_t seed = 7) {
+  Sampler sampler(options, static_cast<int64_t>(kLogits.size()));
+  std::vector<int> counts(kLogits.size());
+  for (int position = 0; position < kDraws; ++position) {
+    ++counts[sampler.sample({.logits = kLogits, .seed = seed, .position = position})];
+  }
+  return counts;
+}
+
+// Pearson's statistic over the tokens of positive probability; a draw outside them is infinite.
+double chi_square(const std::vector<int>& counts, const Distribution& p) {
+  double sum = 0;
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    const double expected = p[i] * kDraws;
+    if (expected == 0) {
+      if (counts[i] > 0) return INFINITY;
+      continue;
+    }
+    EXPECT_GT(expected, 5) << "too rare for the test";
+    sum += (counts[i] - expected) * (counts[i] - expected) / expected;
+  }
+  return sum;
+}
+
+// What chi-square exceeds with probability 1e-6 (Wilson and Hilferty's approximation).
+double critical(const Distribution& p) {
+  const auto support = std::count_if(p.begin(), p.end(), [](double value) { return value > 0; });
+  const double df = static_cast<double>(support - 1);
+  return df * std::pow(1 - 2 / (9 * df) + 4.753 * std::sqrt(2 / (9 * df)), 3);
+}
+
+void expect_distribution(const SamplerOptions& options, const Distribution& p) {
+  EXPECT_LT(chi_square(draw(options), p), critical(p));
+}
+
+TEST(Sampler, PlainSamplingFollowsTheSoftmax) {
+  expect_distribution({}, softmax(as_double(kLogits), 1));
+  // Negative controls: the test tells a slightly wrong distribution apart.
+  const Distribution off = softmax(as_double(kLogits), 1.1);
+  EXPECT_GT(chi_square(draw({}), off), critical(off));
+}
+
+TEST(Sampler, Temperature) {
+  for (const double temperature : {0.5, 1.7}) {
+    expect_distribution({.temperature = temperature}, softmax(as_double(kLogits), temperature));
+  }
+}
+
+TEST(Sampler, TopK) {
+  const Distribution p =
+      filtered(softmax(as_double(kLogits), 1), [](int rank, double, double) { return rank < 4; });
+  expect_distribution({.top_k = 4}, p);
+  EXPECT_EQ(chi_square(draw({}), p), INFINITY);
+  // Tokens 1 and 4 tie for place 6: the lower id stays.
+  const std::vector<int> counts = draw({.top_k = 6});
+  EXPECT_GT(counts[1], 0);
+  EXPECT_EQ(counts[4], 0);
+}
+
+TEST(Sampler, TopP) {
+  const Distribution p = filtered(softmax(as_double(kLogits), 1),
+                                  [](int, double before, double) { return before < 0.7; });
+  EXPECT_EQ(std::count(p.begin(), p.end(), 0.0), 6);  // four tokens hold 0.7
+  expect_distribution({.top_p = 0.7}, p);
+  EXPECT_EQ(chi_square(draw({}), p), INFINITY);
+  const Distribution best =
+      filtered(softmax(as_double(kLogits), 1), [](int rank, double, double) { return rank == 0; });
+  EXPECT_EQ(draw({.top_p = 0})[3], kDraws);
+  EXPECT_EQ(best[3], 1);
+}
+
+TEST(Sampler, MinP) {
+  const Distribution all = softmax(as_double(kLogits), 1);
+  const double floor = 0.2 * *std::max_element(all.begin(), all.end());
+  const Distribution p = filtered(all, [&](int, double, double own) { return own >= floor; });
+  expect_distribution({.min_p = 0.2}, p);
+  EXPECT_EQ(chi_square(draw({}), p), INFINITY);
+  EXPECT_EQ(draw({.min_p = 1})[3], kDraws);
+}
+
+TEST(Sampler, TruncationsFollowOneAnother) {
+  Distribution p = softmax(as_double(kLogits), 0.8);
+  p = filtered(p, [](int rank, double, double) { return rank < 7; });
+  p = filtered(p, [](int, double before, double) { return before < 0.95; });
+  const double floor = 0.12 * *std::max_element(p.begin(), p.end());
+  p = filtered(p, [&](int, double, double own) { return own >= floor; });
+  expect_distribution({.temperature = 0.8, .top_k = 7, .top_p = 0.95, .min_p = 0.12}, p);
+}
+
+TEST(Sampler, GreedyTakesTheBestAndTheLowerIdOfEquals) {
+  const std::vector<float> logits{1, 3, 3, 2};
+  EXPECT_EQ(Sampler({.temperature = 0}, 4).sample({.logits = logits, .seed = 9}), 1);
+  EXPECT_EQ(Sampler({.top_k = 1}, 4).sample({.logits = logits, .seed = 9}), 1);
+}
+
+int32_t greedy(SamplerOptions options, const std::vector<float>& logits,
+               const std::vector<int32_t>& prompt, const std::vector<int32_t>& answer) {
+  options.temperature = 0;
+  return Sampler(options, static_cast<int64_t>(logits.size()))
+      .sample({.logits = logits, .prompt = prompt, .answer = answer});
+}
+
+TEST(Sampler, RepetitionPenaltyActsOnPromptAndAnswer) {
+  const std::vector<float> logits{2.0f, 1.5f, 1.2f};
+  EXPECT_EQ(greedy({}, logits, {0}, {1}), 0);
+  EXPECT_EQ(greedy({.repetition_penalty = 2}, logits, {0}, {1}), 2);
+  EXPECT_EQ(greedy({.repetition_penalty = 2}, logits, {0, 0}, {}), 1);
+  // Once per token, however often it occurred: 2 / 1.2 stays above 1.5.
+  EXPECT_EQ(greedy({.repetition_penalty = 1.2}, logits, {0, 0, 0}, {0}), 0);
+  // A negative logit is pushed down, not up.
+  EXPECT_EQ(greedy({.repetition_penalty = 2}, {-1.0f, -1.5f}, {0}, {}), 1);
+}
+
+TEST(Sampler, PresencePenaltyActsOnTheAnswerOnce) {
+  const std::vector<float> logits{2.0f, 1.5f};
+  EXPECT_EQ(greedy({}, logits, {}, {0}), 0);
+  EXPECT_EQ(greedy({.presence_penalty = 0.6}, logits, {}, {0}), 1);
+  EXPECT_EQ(greedy({.presence_penalty = 0.4}, logits, {}, {0, 0, 0}), 0);
+  EXPECT_EQ(greedy({.presence_penalty = 0.6}, logits, {0}, {}), 0);
+}
+
+TEST(Sampler, FrequencyPenaltyCounts) {
+  const std::vector<float> logits{2.0f, 1.5f};
+  EXPECT_EQ(greedy({.frequency_penalty = 0.2}, logits, {}, {0, 0}), 0);
+  EXPECT_EQ(greedy({.frequency_penalty = 0.2}, logits, {}, {0, 0, 0}), 1);
+  EXPECT_EQ(greedy({.frequency_penalty = 0.2}, logits, {0, 0, 0}, {}), 0);
+}
+
+TEST(Sampler, PenaltiesFollowTheirDistribution) {
+  std::vector<double> logits = as_double(kLogits);
+  logits[3] = logits[3] / 1.5 - 0.3 - 2 * 0.2;
+  logits[5] = logits[5] * 1.5;
+  logits[0] += 1;
+  const SamplerOptions options{.repetition_penalty = 1.5,
+                               .presence_penalty = 0.3,
+                               .frequency_penalty = 0.2,
+                               .bias = {{0, 1.0}}};
+  const Distribution p = softmax(logits, 1);
+  Sampler sampler(options, 10);
+  std::vector<int> counts(10);
+  const std::vector<int32_t> prompt{5, 5}, answer{3, 3};
+  for (int position = 0; position < kDraws; ++position) {
+    ++counts[sampler.sample(
+        {.logits = kLogits, .prompt = prompt, .answer = answer, .seed = 3, .position = position})];
+  }
+  EXPECT_LT(chi_square(counts, p), critical(p));
+  EXPECT_GT(chi_square(draw({}), p), critical(p));
+}
+
+TEST(Sampler, BiasMovesAndBans) {
+  EXPECT_EQ(greedy({.bias = {{1, 0.6}}}, {2.0f, 1.5f}, {}, {}), 1);
+  EXPECT_EQ(greedy({.bias = {{1, 0.4}}}, {2.0f, 1.5f}, {}, {}), 0);
+  const std::vector<int> counts = draw({.bias = {{3, -100}}});
+  EXPECT_EQ(counts[3], 0);
+  EXPECT_GT(draw({})[3], 0);
+}
+
+TEST(Sampler, IsAFunctionOfSeedChoiceAndPosition) {
+  Sampler sampler({}, 10), other({}, 10);
+  const auto sequence = [](Sampler& s, uint64_t seed, uint32_t choice) {
+    std::vector<int32_t> tokens;
+    for (int i = 0; i < 50; ++i) {
+      tokens.push_back(
+          s.sample({.logits = kLogits, .seed = seed, .choice = choice, .position = i}));
+    }
+    return tokens;
+  };
+  const auto first = sequence(sampler, 1, 0);
+  EXPECT_EQ(sequence(other, 1, 0), first);
+  EXPECT_NE(sequence(sampler, 2, 0), first);
+  EXPECT_NE(sequence(sampler, 1, 1), first);
+  EXPECT_EQ(sequence(sampler, 1, 0), first);  // nothing is left of earlier calls
+}
+
+// The whole vocabulary sorted, walked in order: what the partly sorted walk must equal.
+int32_t sorted_walk(const std::vector<float>& logits, const SamplerOptions& options,
+                    double uniform) {
+  std::vector<std::pair<double, int32_t>> all;
+  const double top = *std::max_element(logits.begin(), logits.end());
+  double total = 0;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    all.emplace_back(-exp_f64((logits[i] - top) / options.temperature), static_cast<int32_t>(i));
+    total -= all.back().first;
+  }
+  std::sort(all.begin(), all.end());
+  double sum = 0;
+  if (options.top_p < 1) {
+    std::size_t kept = 0;
+    while (sum < options.top_p * total) sum -= all[kept++].first;
+    all.resize(kept);
+    total = sum;
+  }
+  sum = 0;
+  for (const auto& [weight, token] : all) {
+    sum -= weight;
+    if (uniform * total < sum) return token;
+  }
+  return all.back().second;
+}
+
+TEST(Sampler, SortsOnlyWhatItNeedsWithTheSameResult) {
+  const int64_t vocabulary = 5000;
+  const Rng rng{.seed = 5, .stream = 1};
+  std::vector<float> logits(vocabulary);
+  for (int64_t i = 0; i < vocabulary; ++i) {
+    logits[i] = std::round(rng.normal_f32(i) * 8) / 8;  // many ties
+  }
+  for (const SamplerOptions& options :
+       {SamplerOptions{}, SamplerOptions{.temperature = 3}, SamplerOptions{.temperature = 0.3},
+        SamplerOptions{.top_p = 0.97}}) {
+    Sampler sampler(options, vocabulary);
+    for (int position = 0; position < 200; ++position) {
+      const double uniform = Rng{.seed = 11, .purpose = RngPurpose::sampling}.uniform_f64(position);
+      ASSERT_EQ(sampler.sample({.logits = logits, .seed = 11, .position = position}),
+                sorted_walk(logits, options, uniform));
+    }
+  }
+}
+
+TEST(Sampler, RefusesBadOptionsAndLogits) {
+  for (const SamplerOptions& options :
+       {SamplerOptions{.repetition_penalty = 0}, SamplerOptions{.presence_penalty = NAN},
+        SamplerOptions{.frequency_penalty = 1000}, SamplerOptions{.bias = {{10, 1}}},
+        SamplerOptions{.bias = {{-1, 1}}}, SamplerOptions{.bias = {{1, 1}, {1, 2}}},
+        SamplerOptions{.bias = {{1, INFINITY}}}, SamplerOptions{.temperature = -1},
+        SamplerOptions{.top_k = -1}, SamplerOptions{.top_p = 1.1}, SamplerOptions{.min_p = -0.1}}) {
+    EXPECT_THROW(Sampler(options, 10), Error);
+  }
+  for (const float bad : {NAN, INFINITY, -INFINITY}) {
+    std::vector<float> logits = kLogits;
+    logits[4] = bad;
+    EXPECT_THROW(Sampler({}, 10).sample({.logits = logits}), Error);
+  }
+}
+
+}  // namespace
+}  // namespace dsmoe::infer

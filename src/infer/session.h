@@ -1,0 +1,74 @@
+// One sequence that grows and is cut back: what it has computed stays in the KV cache.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "infer/trace.h"
+#include "model/language_model.h"
+
+namespace dsmoe::infer {
+
+// The experts of every token of a sequence, by position.
+struct RoutingRecord {
+  struct Slots {
+    std::vector<int32_t> index;  // [top_k], by descending score, -1 absent
+    std::vector<float> gate;     // [top_k]
+  };
+  std::vector<int64_t> layers;            // MoE layers, ascending
+  std::vector<std::vector<Slots>> slots;  // [position][place in `layers`]
+};
+
+class Session {
+ public:
+  struct Options {
+    int64_t max_positions = 0;      // 0: the model's context
+    int64_t experts_per_token = 0;  // 0: the model's
+    int64_t chunk_tokens = 0;       // 0: kChunkTokens
+    bool record_routing = false;
+  };
+  Session(const kernels::Context& context, const model::Model& model, const Options& options);
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // Makes the sequence exactly `tokens` and computes the logits after the last. What it has in
+  // common with the sequence before is not computed again. Throws Error(input) when a token is
+  // outside the vocabulary or too many were given, and then holds a prefix of `tokens`. Cancelled:
+  // holds a prefix, and there are no logits.
+  Outcome assign(std::span<const int32_t> tokens, const std::atomic<bool>* cancelled = nullptr);
+  // One more token.
+  void append(int32_t token);
+
+  std::span<const float> logits() const { return logits_; }  // [vocabulary], after the last token
+  const std::vector<int32_t>& tokens() const { return tokens_; }
+  int64_t max_positions() const { return max_positions_; }
+  int64_t num_reused() const { return num_reused_; }  // by the last assign()
+  const RoutingRecord& routing() const { return routing_; }
+  const model::Model& model() const { return model_; }
+
+ private:
+  void run(std::span<const int32_t> tokens);
+  void compute_logits();
+  void truncate(int64_t length);
+
+  kernels::Context context_;
+  const model::Model& model_;
+  int64_t max_positions_;
+  int64_t chunk_tokens_;
+  bool record_routing_;
+  model::KvCache cache_;
+  model::ForwardPass pass_;
+  model::KvSequence sequence_;
+  tensor::Arena arena_;
+  tensor::TensorView device_logits_;  // [1, vocabulary]
+  tensor::TensorView last_hidden_;    // [1, hidden], valid after run()
+  std::vector<float> logits_;
+  std::vector<int32_t> tokens_;
+  int64_t num_reused_ = 0;
+  RoutingRecord routing_;
+};
+
+}  // namespace dsmoe::infer

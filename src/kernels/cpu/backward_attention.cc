@@ -1,0 +1,294 @@
+// Attention on the way back: a thread takes one KV head of one sequence, all sums as products over
+// blocks of 64.
+#include <cstring>
+
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/split.h"
+
+namespace dsmoe::kernels::cpu {
+namespace {
+
+// Consecutive pieces of a thread's scratch memory; without memory it only counts.
+class Pieces {
+ public:
+  explicit Pieces(float* memory) : memory_(memory) {}
+  float* take(int64_t floats) {
+    float* piece = memory_ == nullptr ? nullptr : memory_ + used_;
+    used_ += round_up(floats, 16);
+    return piece;
+  }
+  int64_t used() const { return used_; }
+
+ private:
+  float* memory_;
+  int64_t used_ = 0;
+};
+
+// Sized for F32; BF16 uses half of what holds operands.
+struct Work {
+  float* product;
+  float* rows;          // [keys, head_dim] row-major
+  float* key_panels;    // n = key, k = head dimension
+  float* value_panels;  // likewise
+  float* key_columns;   // n = head dimension, k = key
+  float* query_panels;  // n = head dimension, k = query of the block
+  float* d_out_panels;
+  float* s;           // [64, keys]
+  float* dp;          // [64, keys]
+  float* p;           // [64, keys]
+  float* ds;          // [64, keys]
+  float* transposed;  // [keys, 64]
+  int32_t* identity;  // [keys]
+
+  Work(Pieces& pieces, int64_t keys, int64_t head_dim)
+      : product(pieces.take(kProductScratch)),
+        rows(pieces.take(keys * head_dim)),
+        key_panels(pieces.take(keys * round_up(head_dim, 32))),
+        value_panels(pieces.take(keys * round_up(head_dim, 32))),
+        key_columns(pieces.take(keys * round_up(head_dim, 16))),
+        query_panels(pieces.take(kKeyBlock * round_up(head_dim, 16))),
+        d_out_panels(pieces.take(kKeyBlock * round_up(head_dim, 16))),
+        s(pieces.take(kKeyBlock * keys)),
+        dp(pieces.take(kKeyBlock * keys)),
+        p(pieces.take(kKeyBlock * keys)),
+        ds(pieces.take(kKeyBlock * keys)),
+        transposed(pieces.take(kKeyBlock * keys)),
+        identity(reinterpret_cast<int32_t*>(pieces.take(keys))) {}
+};
+
+// 64 keys or values of one page as rows [64, head_dim].
+template <class T>
+void unpack_keys(const KvPages& kv, const T* panels, T* rows) {
+  for (int64_t slot = 0; slot < kKeyBlock; ++slot) {
+    for (int64_t d = 0; d < kv.head_dim; ++d)
+      rows[slot * kv.head_dim + d] = panels[kv.key_index(slot, d)];
+  }
+}
+template <class T>
+void unpack_values(const KvPages& kv, const T* panels, T* rows) {
+  for (int64_t d = 0; d < kv.head_dim; ++d) {
+    for (int64_t slot = 0; slot < kKeyBlock; ++slot)
+      rows[slot * kv.head_dim + d] = panels[kv.value_index(slot, d)];
+  }
+}
+
+template <class T>
+class KvHeadBackward {
+ public:
+  KvHeadBackward(const Tier& tier, const AttentionBackward& args, int64_t sequence, int64_t kv_head)
+      : tier_(tier),
+        args_(args),
+        type_(element_of(args.q.dtype)),
+        heads_(args.q.dim(1)),
+        kv_heads_(args.kv.num_kv_heads),
+        head_dim_(args.kv.head_dim),
+        kv_head_(kv_head),
+        first_token_(args.q_starts.as<int32_t>()[sequence]),
+        size_(args.q_starts.as<int32_t>()[sequence + 1] - first_token_),
+        padded_(round_up(size_, kKeyBlock)),
+        pages_(args.page_table.as<int32_t>() + sequence * args.page_table.dim(1)),
+        work_(make_work(padded_, head_dim_)) {}
+
+  void run() {
+    read_pages();
+    for (int64_t t = 0; t < size_; ++t) {
+      for (const int64_t part : {heads_ + kv_head_, heads_ + kv_heads_ + kv_head_})
+        std::fill_n(target(t, part), head_dim_, 0.0f);
+    }
+    const int64_t group = heads_ / kv_heads_;
+    for (int64_t head = kv_head_ * group; head < (kv_head_ + 1) * group; ++head) {
+      for (int64_t begin = 0; begin < size_; begin += kKeyBlock) query_block(head, begin);
+    }
+  }
+
+ private:
+  static Work make_work(int64_t keys, int64_t head_dim) {
+    Pieces count(nullptr);
+    Work(count, keys, head_dim);
+    Pieces pieces(thread_scratch(count.used()));
+    return Work(pieces, keys, head_dim);
+  }
+  int64_t token_stride() const { return heads_ * head_dim_; }
+  int64_t target_stride() const { return (heads_ + 2 * kv_heads_) * head_dim_; }
+  T* row(const TensorView& view, int64_t t, int64_t head) const {
+    return view.as<T>() + (first_token_ + t) * token_stride() + head * head_dim_;
+  }
+  float* target(int64_t t, int64_t head) const {
+    return args_.d_qkv.as<float>() + (first_token_ + t) * target_stride() + head * head_dim_;
+  }
+
+  // Keys as they lie, keys by column, and values as keys lie.
+  void read_pages() {
+    T* rows = reinterpret_cast<T*>(work_.rows);
+    const int64_t depth = panel_depth(args_.kv.dtype, head_dim_);
+    const int64_t page_elements = kKeyBlock * depth;
+    for (int64_t key = 0; key < padded_; ++key) work_.identity[key] = static_cast<int32_t>(key);
+    for (int64_t block = 0; block < padded_ / kKeyBlock; ++block) {
+      const T* keys =
+          static_cast<const T*>(args_.kv.keys) + args_.kv.key_offset(pages_[block], kv_head_);
+      std::copy_n(keys, page_elements,
+                  reinterpret_cast<T*>(work_.key_panels) + block * page_elements);
+      unpack_keys(args_.kv, keys, rows + block * kKeyBlock * head_dim_);
+    }
+    clear_behind_end(rows);
+    tier_.gather_panels(
+        gathered(rows, head_dim_, work_.identity, padded_, head_dim_, work_.key_columns));
+    for (int64_t block = 0; block < padded_ / kKeyBlock; ++block) {
+      const T* values =
+          static_cast<const T*>(args_.kv.values) + args_.kv.value_offset(pages_[block], kv_head_);
+      unpack_values(args_.kv, values, rows + block * kKeyBlock * head_dim_);
+    }
+    clear_behind_end(rows);
+    T* panels = reinterpret_cast<T*>(work_.value_panels);
+    std::memset(panels, 0, static_cast<std::size_t>(padded_ * depth) * sizeof(T));
+    for (int64_t key = 0; key < padded_; key += kPanelWidth) {
+      tier_.pack({.source = rows + key * head_dim_,
+                  .source_type = type_,
+                  .target_type = type_,
+                  .k = head_dim_,
+                  .lane_begin = 0,
+                  .lane_end = kPanelWidth,
+                  .panel = panels + key * depth});
+    }
+  }
+  void clear_behind_end(T* rows) const {
+    std::memset(rows + size_ * head_dim_, 0,
+                static_cast<std::size_t>((padded_ - size_) * head_dim_) * sizeof(T));
+  }
+
+  GatherRows gathered(const void* source, int64_t stride, const int32_t* rows, int64_t depth,
+                      int64_t columns, void* out) const {
+    return {.source = source,
+            .stride = stride,
+            .source_type = type_,
+            .target_type = type_,
+            .row_of_k = rows,
+            .depth = depth,
+            .column_end = columns,
+            .out = out};
+  }
+
+  // `rows` rows of x times panels that hold n outputs of `depth` k.
+  ProductBlock product(const void* x, int64_t x_stride, int64_t rows, const void* panels, int64_t n,
+                       int64_t k, int64_t depth, float* out, int64_t out_stride) const {
+    ProductBlock block;
+    block.x = x;
+    block.x_stride = x_stride;
+    block.row_end = rows;
+    block.x_type = type_;
+    block.weight_type = type_;
+    block.weight[0] = panels;
+    block.k = k;
+    block.panel_bytes = kPanelWidth * depth * static_cast<int64_t>(sizeof(T));
+    block.panel_end = round_up(n, kPanelWidth) / kPanelWidth;
+    block.n = n;
+    block.out = out;
+    block.out_stride = out_stride;
+    block.scratch = work_.product;
+    return block;
+  }
+
+  // Up to 64 queries from `begin` against all keys up to the last of them.
+  void query_block(int64_t head, int64_t begin) {
+    const int64_t rows = std::min(kKeyBlock, size_ - begin);
+    const int64_t keys = begin + kKeyBlock;  // padded
+    const int64_t depth = panel_depth(args_.kv.dtype, head_dim_);
+    const T* q = row(args_.q, begin, head);
+    const T* d_out = row(args_.d_out, begin, head);
+    tier_.product(
+        product(q, token_stride(), rows, work_.key_panels, keys, head_dim_, depth, work_.s, keys));
+    tier_.product(product(d_out, token_stride(), rows, work_.value_panels, keys, head_dim_, depth,
+                          work_.dp, keys));
+    T* p = reinterpret_cast<T*>(work_.p);
+    T* ds = reinterpret_cast<T*>(work_.ds);
+    for (int64_t r = 0; r < rows; ++r) {
+      tier_.attend_backward({.type = type_,
+                             .s = work_.s + r * keys,
+                             .dp = work_.dp + r * keys,
+                             .keys = begin + r + 1,
+                             .padded_keys = keys,
+                             .out = row(args_.out, begin + r, head),
+                             .d_out = d_out + r * token_stride(),
+                             .head_dim = head_dim_,
+                             .scale = args_.scale,
+                             .p = p + r * keys,
+                             .ds = ds + r * keys});
+    }
+    d_queries(head, begin, rows, ds);
+    int32_t row_of_k[kKeyBlock];
+    for (int64_t r = 0; r < kKeyBlock; ++r) row_of_k[r] = r < rows ? static_cast<int32_t>(r) : -1;
+    tier_.gather_panels(
+        gathered(q, token_stride(), row_of_k, kKeyBlock, head_dim_, work_.query_panels));
+    continue_over_queries(ds, row_of_k, begin + rows, keys, work_.query_panels,
+                          target(0, heads_ + kv_head_));
+    tier_.gather_panels(
+        gathered(d_out, token_stride(), row_of_k, kKeyBlock, head_dim_, work_.d_out_panels));
+    continue_over_queries(p, row_of_k, begin + rows, keys, work_.d_out_panels,
+                          target(0, heads_ + kv_heads_ + kv_head_));
+  }
+
+  // One chain over the key blocks. The bf16 rule is a chain of blocks of 32 anyway; the fp32 rule
+  // starts a new segment at every block of keys.
+  void d_queries(int64_t head, int64_t begin, int64_t rows, const T* ds) const {
+    const int64_t keys = begin + kKeyBlock;
+    const int64_t step = type_ == Element::bf16 ? keys : kKeyBlock;
+    float* out = target(begin, head);
+    for (int64_t key = 0; key < keys; key += step) {
+      ProductBlock block = product(
+          ds + key, keys, rows, reinterpret_cast<const T*>(work_.key_columns) + key * kPanelWidth,
+          head_dim_, step, padded_, out, target_stride());
+      if (key > 0) block.start = out;
+      tier_.product(block);
+    }
+  }
+
+  // The chains of all keys seen go on over the queries of one block.
+  void continue_over_queries(const T* matrix, const int32_t* row_of_k, int64_t seen, int64_t keys,
+                             const float* panels, float* out) const {
+    tier_.gather_transposed(gathered(matrix, keys, row_of_k, kKeyBlock, seen, work_.transposed));
+    ProductBlock block = product(work_.transposed, kKeyBlock, seen, panels, head_dim_, kKeyBlock,
+                                 kKeyBlock, out, target_stride());
+    block.start = out;
+    tier_.product(block);
+  }
+
+  const Tier& tier_;
+  const AttentionBackward& args_;
+  Element type_;
+  int64_t heads_, kv_heads_, head_dim_, kv_head_, first_token_, size_, padded_;
+  const int32_t* pages_;
+  Work work_;
+};
+
+}  // namespace
+
+void attention_backward(const Tier& tier, const Context& context, const AttentionBackward& args) {
+  DSMOE_CHECK(args.kv.layout == WeightLayout::panels, "the CPU tiers need KV pages in panels");
+  const int32_t* starts = args.q_starts.as<int32_t>();
+  const int64_t sequences = args.q_starts.dim(0) - 1;
+  const auto cost = [&](int64_t s) {
+    const auto size = static_cast<double>(starts[s + 1] - starts[s]);
+    return size * (size + static_cast<double>(kKeyBlock));
+  };
+  double total = 0;
+  for (int64_t s = 0; s < sequences; ++s)
+    total += cost(s) * static_cast<double>(args.kv.num_kv_heads);
+  if (total == 0) return;
+  const auto task = [&](int thread_idx, int num_threads) {
+    Share share(total, thread_idx, num_threads);
+    for (int64_t s = 0; s < sequences; ++s) {
+      if (starts[s] == starts[s + 1]) continue;
+      const Range heads = share.take(args.kv.num_kv_heads, cost(s));
+      for (int64_t kv_head = heads.begin; kv_head < heads.end; ++kv_head) {
+        if (element_of(args.q.dtype) == Element::bf16) {
+          KvHeadBackward<tensor::Bf16>(tier, args, s, kv_head).run();
+        } else {
+          KvHeadBackward<float>(tier, args, s, kv_head).run();
+        }
+      }
+    }
+  };
+  context.pool->run(task);
+}
+
+}  // namespace dsmoe::kernels::cpu

@@ -1,0 +1,152 @@
+// Projections and experts: lists of products, divided over the threads by what they cost.
+#include "kernels/cpu/products.h"
+#include "kernels/cpu/ops.h"
+
+namespace dsmoe::kernels::cpu {
+namespace {
+
+// Rows of one unit of work. Enough that streaming the panel again for the next rows costs nothing.
+constexpr int64_t kSplitRows = 384;
+// Reading a panel from memory takes about as long as multiplying it by this many rows.
+constexpr double kStreamRows = 8;
+// Bytes that take as long as the work around a panel; also the cost of a panel without k.
+constexpr int64_t kPanelOverhead = 512;
+// Total cost that one thread finishes before another would have woken up.
+constexpr double kWorthWaking = 300e3;
+
+int64_t row_parts(const ProductBlock& whole) {
+  return (whole.row_end - whole.row_begin + kSplitRows - 1) / kSplitRows;
+}
+
+// visit(block, cost of one panel) for each part of the rows.
+template <class Visit>
+void for_each_part(const ProductBlock& whole, Visit&& visit) {
+  const int64_t parts = row_parts(whole);
+  const int64_t rows = whole.row_end - whole.row_begin;
+  for (int64_t part = 0; part < parts; ++part) {
+    ProductBlock block = whole;
+    block.row_begin = whole.row_begin + rows * part / parts;
+    block.row_end = whole.row_begin + rows * (part + 1) / parts;
+    const double cost = static_cast<double>(whole.panel_bytes + kPanelOverhead) *
+                        (static_cast<double>(block.row_end - block.row_begin) + kStreamRows);
+    visit(block, whole.epilogue == Epilogue::swiglu ? 2 * cost : cost);
+  }
+}
+
+ProductBlock expert_block(const ExpertFamily& family, const WeightStack& weight, int64_t expert) {
+  const int32_t* offsets = family.offsets.as<int32_t>();
+  ProductBlock block = block_of(weight, expert);
+  block.row_begin = offsets[expert];
+  block.row_end = offsets[expert + 1];
+  block.x_type = block.weight_type;
+  block.x_stride = weight.k;
+  return block;
+}
+
+// visit(block) for every expert that has rows.
+template <class MakeBlock>
+auto each_expert(std::span<const ExpertFamily> families, MakeBlock make_block) {
+  return [families, make_block](auto&& visit) {
+    for (const ExpertFamily& family : families) {
+      for (int64_t expert = 0; expert < family.gate.count; ++expert) {
+        const ProductBlock block = make_block(family, expert);
+        if (block.row_begin < block.row_end && block.n > 0) visit(block);
+      }
+    }
+  };
+}
+
+// Runs every product of `each_block(visit)` in one parallel region.
+template <class EachBlock>
+void run_products(const Tier& tier, const Context& context, EachBlock&& each_block) {
+  double total = 0;
+  each_block([&](const ProductBlock& whole) {
+    for_each_part(whole, [&](const ProductBlock& block, double cost) {
+      total += static_cast<double>(block.panel_end) * cost;
+    });
+  });
+  if (total == 0) return;
+  const auto task = [&](int thread_idx, int num_threads) {
+    Share share(total, thread_idx, num_threads);
+    each_block([&](const ProductBlock& whole) {
+      for_each_part(whole, [&](ProductBlock block, double cost) {
+        const Range panels = share.take(whole.panel_end, cost);
+        if (panels.begin >= panels.end) return;
+        block.panel_begin = panels.begin;
+        block.panel_end = panels.end;
+        block.scratch = thread_scratch(kProductScratch);
+        tier.product(block);
+      });
+    });
+  };
+  if (total < kWorthWaking) {
+    task(0, 1);
+  } else {
+    context.pool->run(task);
+  }
+}
+
+}  // namespace
+
+ProductBlock block_of(const WeightStack& weight, int64_t matrix_idx) {
+  DSMOE_CHECK(weight.layout == WeightLayout::panels, "the CPU tiers need weights in panels");
+  ProductBlock block;
+  block.weight_type = element_of(weight.dtype);
+  block.weight[0] = weight.matrix(matrix_idx);
+  block.k = weight.k;
+  block.n = weight.n;
+  block.panel_bytes = kPanelWidth * panel_depth(weight.dtype, weight.k) *
+                      static_cast<int64_t>(tensor::size_of(weight.dtype));
+  block.panel_end = round_up(weight.n, kPanelWidth) / kPanelWidth;
+  return block;
+}
+
+void run_product(const Tier& tier, const Context& context, const ProductBlock& block) {
+  run_products(tier, context, [&](auto&& visit) {
+    if (block.row_begin < block.row_end && block.n > 0) visit(block);
+  });
+}
+
+void matmul_forward(const Tier& tier, const Context& context, const MatmulForward& args) {
+  ProductBlock block = block_of(args.weight, 0);
+  block.x = args.x.data;
+  block.x_type = element_of(args.x.dtype);
+  block.x_stride = args.weight.k;
+  block.row_end = args.x.dim(0);
+  block.epilogue = args.store == Store::accumulate ? Epilogue::accumulate : Epilogue::assign;
+  block.bias = args.bias ? args.bias.as<float>() : nullptr;
+  block.out = args.out.data;
+  block.out_stride = args.weight.n;
+  run_product(tier, context, block);
+}
+
+void experts_up_forward(const Tier& tier, const Context& context, const ExpertsUpForward& args) {
+  const auto make_block = [&](const ExpertFamily& family, int64_t expert) {
+    ProductBlock block = expert_block(family, family.gate, expert);
+    block.weight[1] = family.up.matrix(expert);
+    block.x = args.x.data;
+    block.row_index = family.token_of_row ? family.token_of_row.as<int32_t>() : nullptr;
+    block.epilogue = Epilogue::swiglu;
+    block.out = family.activation.data;
+    block.kept[0] = family.gate_product.data;
+    block.kept[1] = family.up_product.data;
+    block.out_stride = family.gate.n;
+    return block;
+  };
+  run_products(tier, context, each_expert(args.families, make_block));
+}
+
+void experts_down_forward(const Tier& tier, const Context& context,
+                          const ExpertsDownForward& args) {
+  const auto make_block = [&](const ExpertFamily& family, int64_t expert) {
+    ProductBlock block = expert_block(family, family.down, expert);
+    block.x = family.activation.data;
+    block.epilogue = Epilogue::round;
+    block.out = family.out.data;
+    block.out_stride = family.down.n;
+    return block;
+  };
+  run_products(tier, context, each_expert(args.families, make_block));
+}
+
+}  // namespace dsmoe::kernels::cpu

@@ -1,0 +1,232 @@
+// Ops on one token at a time: embedding, norm, rotation, combine, log-probabilities.
+#include <bit>
+
+#include "base/functions.h"
+#include "kernels/cpu/ops.h"
+#include "kernels/cpu/split.h"
+
+namespace dsmoe::kernels::cpu {
+namespace {
+
+// Tokens below which waking the other threads costs more than it saves, for rows of this many
+// elements.
+int64_t row_grain(int64_t row_elements) {
+  constexpr int64_t kElements = 16 * 1024;
+  return std::max<int64_t>(1, kElements / std::max<int64_t>(1, row_elements));
+}
+
+// Writes k and v of one position into the panels of its page, and q into its row.
+template <class T>
+class RopeRow {
+ public:
+  RopeRow(const Tier& tier, const RopeForward& args)
+      : tier_(tier),
+        args_(args),
+        heads_(args.q.dim(1)),
+        head_dim_(args.q.dim(2)),
+        rotated_(thread_scratch(2 * head_dim_)) {}
+
+  void write(int64_t t) {
+    const KvPages& kv = args_.kv;
+    const int64_t half = head_dim_ / 2;
+    const float* row = args_.qkv.as<float>() + t * (heads_ + 2 * kv.num_kv_heads) * head_dim_;
+    const int64_t position = args_.position.as<int32_t>()[t];
+    cos_ = args_.cos.as<float>() + position * half;
+    sin_ = args_.sin.as<float>() + position * half;
+    const int64_t slot = args_.kv_slot.as<int32_t>()[t];
+    const int64_t page = slot / kKeyBlock;
+    const int64_t place = slot % kKeyBlock;
+    for (int64_t h = 0; h < heads_; ++h) {
+      const T* q = rotate(row + h * head_dim_);
+      std::copy_n(q, head_dim_, static_cast<T*>(args_.q.data) + (t * heads_ + h) * head_dim_);
+    }
+    for (int64_t h = 0; h < kv.num_kv_heads; ++h) {
+      T* keys = static_cast<T*>(kv.keys) + kv.key_offset(page, h);
+      const T* key = rotate(row + (heads_ + h) * head_dim_);
+      for (int64_t d = 0; d < head_dim_; ++d) keys[kv.key_index(place, d)] = key[d];
+      T* values = static_cast<T*>(kv.values) + kv.value_offset(page, h);
+      const T* value = rounded(row + (heads_ + kv.num_kv_heads + h) * head_dim_);
+      for (int64_t d = 0; d < head_dim_; ++d) values[kv.value_index(place, d)] = value[d];
+    }
+  }
+
+ private:
+  const T* rotate(const float* head) {
+    tier_.rotate({.head = head, .cos = cos_, .sin = sin_, .half = head_dim_ / 2, .out = rotated_});
+    return rounded(rotated_);
+  }
+  const T* rounded(const float* head) {
+    if constexpr (std::is_same_v<T, float>) {
+      return head;
+    } else {
+      auto* out = reinterpret_cast<T*>(rotated_ + head_dim_);
+      tier_.round(head, out, head_dim_);
+      return out;
+    }
+  }
+
+  const Tier& tier_;
+  const RopeForward& args_;
+  int64_t heads_;
+  int64_t head_dim_;
+  float* rotated_;  // [head_dim], and as much again for the rounded head
+  const float* cos_ = nullptr;
+  const float* sin_ = nullptr;
+};
+
+// The terms of one token by ascending expert, and after which of them partial sums join: two
+// neighbours a < b belong to halves that meet at the level bit_width(a ^ b) of the tree.
+class CombineTerms {
+ public:
+  CombineTerms(const CombineForward& args, int64_t t) {
+    const int64_t top_k = args.routed ? args.index.dim(1) : 0;
+    DSMOE_CHECK(top_k <= kMaxTerms,
+                "combine_forward: {} experts per token, at most {} are supported", top_k,
+                kMaxTerms);
+    if (top_k == 0) return;
+    const int32_t* expert = args.index.as<int32_t>() + t * top_k;
+    const int32_t* row = args.row_of_slot.as<int32_t>() + t * top_k;
+    const int64_t row_bytes =
+        args.residual.dim(1) * static_cast<int64_t>(tensor::size_of(args.routed.dtype));
+    int slots[kMaxTerms];
+    for (int slot = 0; slot < top_k; ++slot) {
+      if (row[slot] >= 0) slots[count_++] = slot;
+    }
+    std::sort(slots, slots + count_, [&](int a, int b) { return expert[a] < expert[b]; });
+    for (int i = 0; i < count_; ++i) {
+      routed_[i] = static_cast<const char*>(args.routed.data) + row[slots[i]] * row_bytes;
+      if (args.gate) gate_[i] = args.gate.as<float>()[t * top_k + slots[i]];
+    }
+    plan_joins(expert, slots);
+    has_gates_ = static_cast<bool>(args.gate);
+  }
+
+  CombineRow row() const {
+    return {
+        .routed = routed_, .gate = has_gates_ ? gate_ : nullptr, .joins = joins_, .terms = count_};
+  }
+
+ private:
+  static constexpr int kMaxTerms = 1024;
+
+  void plan_joins(const int32_t* expert, const int* slots) {
+    constexpr int kRoot = 64;
+    int pending[kMaxPartialSums];  // level at which a partial sum meets the next one
+    int depth = 0;
+    for (int i = 0; i < count_; ++i) {
+      const auto a = static_cast<uint32_t>(expert[slots[i]]);
+      const int level =
+          i + 1 < count_
+              ? static_cast<int>(std::bit_width(a ^ static_cast<uint32_t>(expert[slots[i + 1]])))
+              : kRoot;
+      joins_[i] = 0;
+      while (depth > 0 && pending[depth - 1] < level) {
+        --depth;
+        ++joins_[i];
+      }
+      pending[depth++] = level;
+    }
+  }
+
+  int count_ = 0;
+  bool has_gates_ = false;
+  const void* routed_[kMaxTerms];
+  float gate_[kMaxTerms];
+  uint8_t joins_[kMaxTerms];
+};
+
+int32_t arg_max(const float* s, int64_t size, float max) {
+  // The first element that equals the maximum is the first that no earlier one reaches.
+  const float* first = std::find(s, s + size, max);
+  return first == s + size ? 0 : static_cast<int32_t>(first - s);
+}
+
+}  // namespace
+
+void embedding_forward(const Tier& tier, const Context& context, const EmbeddingForward& args) {
+  const int64_t hidden = args.table.dim(1);
+  const auto size = static_cast<int64_t>(tensor::size_of(args.table.dtype));
+  const Element type = element_of(args.table.dtype);
+  parallel_for(*context.pool, args.ids.dim(0), row_grain(hidden), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      const char* row =
+          static_cast<const char*>(args.table.data) + args.ids.as<int32_t>()[t] * hidden * size;
+      float* out = args.out.as<float>() + t * hidden;
+      if (type == Element::bf16) {
+        tier.widen(row, out, hidden);
+      } else {
+        std::memcpy(out, row, static_cast<std::size_t>(hidden * size));
+      }
+    }
+  });
+}
+
+void rms_norm_forward(const Tier& tier, const Context& context, const RmsNormForward& args) {
+  const int64_t hidden = args.x.dim(1);
+  const RmsNormRows all{.x = args.x.as<float>(),
+                        .weight = args.weight.as<float>(),
+                        .out = args.out.data,
+                        .type = element_of(args.out.dtype),
+                        .size = hidden,
+                        .eps = static_cast<float>(args.eps)};
+  parallel_for(*context.pool, args.x.dim(0), row_grain(hidden), [&](int64_t begin, int64_t end) {
+    RmsNormRows rows = all;
+    rows.row_begin = begin;
+    rows.row_end = end;
+    tier.rms_norm(rows);
+  });
+}
+
+void rope_forward(const Tier& tier, const Context& context, const RopeForward& args) {
+  DSMOE_CHECK(args.kv.layout == WeightLayout::panels, "the CPU tiers need KV pages in panels");
+  const auto rows = [&]<class T>(int64_t begin, int64_t end) {
+    RopeRow<T> row(tier, args);
+    for (int64_t t = begin; t < end; ++t) row.write(t);
+  };
+  parallel_for(*context.pool, args.q.dim(0), row_grain(args.qkv.dim(1)),
+               [&](int64_t begin, int64_t end) {
+                 if (element_of(args.q.dtype) == Element::bf16) {
+                   rows.template operator()<tensor::Bf16>(begin, end);
+                 } else {
+                   rows.template operator()<float>(begin, end);
+                 }
+               });
+}
+
+void combine_forward(const Tier& tier, const Context& context, const CombineForward& args) {
+  const int64_t hidden = args.residual.dim(1);
+  const DType dtype = args.routed ? args.routed.dtype : args.shared.dtype;
+  const Element type = element_of(dtype);
+  const auto row_bytes = hidden * static_cast<int64_t>(tensor::size_of(dtype));
+  parallel_for(
+      *context.pool, args.residual.dim(0), row_grain(4 * hidden), [&](int64_t begin, int64_t end) {
+        for (int64_t t = begin; t < end; ++t) {
+          const CombineTerms terms(args, t);
+          CombineRow row = terms.row();
+          row.shared =
+              args.shared ? static_cast<const char*>(args.shared.data) + t * row_bytes : nullptr;
+          row.residual = args.residual.as<float>() + t * hidden;
+          row.add_to_residual = args.store == Store::accumulate;
+          row.type = type;
+          row.size = hidden;
+          tier.combine(row);
+        }
+      });
+}
+
+void log_prob_forward(const Tier& tier, const Context& context, const LogProbForward& args) {
+  const int64_t vocabulary = args.logits.dim(1);
+  parallel_for(*context.pool, args.logits.dim(0), row_grain(4 * vocabulary),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t r = begin; r < end; ++r) {
+                   const float* s = args.logits.as<float>() + r * vocabulary;
+                   const MaxAndSum row = tier.max_and_sum(s, vocabulary);
+                   const int32_t target = args.target.as<int32_t>()[r];
+                   args.log_prob.as<float>()[r] =
+                       target < 0 ? 0.0f : (s[target] - row.max) - log_f32(row.sum);
+                   if (args.argmax) args.argmax.as<int32_t>()[r] = arg_max(s, vocabulary, row.max);
+                 }
+               });
+}
+
+}  // namespace dsmoe::kernels::cpu

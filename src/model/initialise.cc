@@ -1,0 +1,64 @@
+// Counter-based normals, one stream per tensor name.
+#include "model/initialise.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "kernels/elements.h"
+
+namespace dsmoe::model {
+namespace {
+
+// FNV-1a: fixed for ever, as every random model depends on it.
+uint64_t hash_name(std::string_view name) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : name) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  }
+  return hash;
+}
+
+}  // namespace
+
+void initial_values(const ModelConfig& config, const tensor::TensorSpec& spec, uint64_t seed,
+                    uint64_t first, std::span<float> out) {
+  if (spec.shape.rank() < 2) {
+    const bool is_norm = spec.name.ends_with("norm.weight");
+    std::fill(out.begin(), out.end(), is_norm ? 1.0f : 0.0f);
+    return;
+  }
+  const Rng rng{.seed = seed ^ hash_name(spec.name), .purpose = RngPurpose::parameter_init};
+  rng.fill_normal(first, out);
+  const auto deviation = static_cast<float>(config.initializer_range);
+  for (float& value : out) value *= deviation;
+}
+
+InitialWeights::InitialWeights(const ModelConfig& config, uint64_t seed)
+    : config_(config), seed_(seed), specs_(expected_tensors(config)) {
+  if (config.torch_dtype == tensor::DType::F16) {
+    fail(ErrorKind::input, "torch_dtype float16: random weights are made in bfloat16 or float32");
+  }
+}
+
+tensor::TensorView InitialWeights::tensor(const std::string& name) {
+  const auto spec = std::find_if(specs_.begin(), specs_.end(),
+                                 [&](const tensor::TensorSpec& s) { return s.name == name; });
+  if (spec == specs_.end()) fail(ErrorKind::internal, "the model has no tensor {}", name);
+  const auto count = static_cast<std::size_t>(spec->shape.num_elements());
+  values_.resize(count * tensor::size_of(spec->dtype));
+  std::vector<float> piece;
+  for (std::size_t begin = 0; begin < count; begin += piece.size()) {
+    piece.resize(std::min<std::size_t>(count - begin, 1 << 16));
+    initial_values(config_, *spec, seed_, begin, piece);
+    for (std::size_t i = 0; i < piece.size(); ++i) {
+      kernels::write_element(values_.data(), spec->dtype, static_cast<int64_t>(begin + i),
+                             piece[i]);
+    }
+  }
+  return {.data = values_.data(), .dtype = spec->dtype, .shape = spec->shape};
+}
+
+void InitialWeights::release(const std::string&) { std::vector<std::byte>().swap(values_); }
+
+}  // namespace dsmoe::model

@@ -1,0 +1,37 @@
+// Random starting weights: what training begins with, and models for demonstrations.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/config.h"
+#include "tensor/tensor_source.h"
+#include "tensor/tensor_spec.h"
+
+namespace dsmoe::model {
+
+// Elements [first, first + out.size()) of a tensor before training: N(0, initializer_range) in
+// every matrix, 1 in norms, 0 in biases. Each is a function of (seed, tensor name, place) alone, so
+// neither other tensors nor the pieces a tensor is made in change it.
+void initial_values(const ModelConfig& config, const tensor::TensorSpec& spec, uint64_t seed,
+                    uint64_t first, std::span<float> out);
+
+// All tensors of a model, made when they are asked for, in the type config.torch_dtype stores
+// (F16: refused with Error(input), as weights are kept in BF16 or F32).
+class InitialWeights : public tensor::TensorSource {
+ public:
+  InitialWeights(const ModelConfig& config, uint64_t seed);
+
+  const std::vector<tensor::TensorSpec>& specs() const { return specs_; }
+  tensor::TensorView tensor(const std::string& name) override;  // valid until the next call
+  void release(const std::string& name) override;
+
+ private:
+  ModelConfig config_;
+  uint64_t seed_;
+  std::vector<tensor::TensorSpec> specs_;
+  std::vector<std::byte> values_;
+};
+
+}  // namespace dsmoe::model

@@ -1,0 +1,412 @@
+// One micro-batch: embed, blocks, head and loss in chunks; then everything in reverse.
+#include "model/training_pass.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/checks.h"
+#include "kernels/embedding.h"
+#include "kernels/log_prob.h"
+#include "kernels/matmul.h"
+#include "kernels/memory.h"
+#include "kernels/rms_norm.h"
+
+namespace dsmoe::model {
+namespace {
+
+// A weight gradient's blocks restart at each row's beginning, so a row may only be cut at multiples
+// of the longest block: 256 (the fp32 rule), which the 32 of the bf16 rule divides.
+constexpr int64_t kChunkAlignment = 256;
+
+// Tokens whose logits are held at once.
+struct HeadChunk {
+  int64_t begin = 0;
+  int64_t end = 0;
+  std::vector<int32_t> row_offsets;  // of the rows in the chunk, relative to begin
+};
+
+std::vector<HeadChunk> head_chunks(std::span<const int32_t> row_lengths, int64_t max_tokens) {
+  std::vector<HeadChunk> chunks;
+  int64_t begin = 0;
+  for (const int32_t length : row_lengths) {
+    for (int64_t done = 0; done < length; done += max_tokens) {
+      const int64_t piece = std::min<int64_t>(max_tokens, length - done);
+      if (chunks.empty() || chunks.back().end - chunks.back().begin + piece > max_tokens) {
+        chunks.push_back({.begin = begin, .end = begin, .row_offsets = {0}});
+      }
+      begin += piece;
+      chunks.back().end = begin;
+      chunks.back().row_offsets.push_back(static_cast<int32_t>(begin - chunks.back().begin));
+    }
+  }
+  return chunks;
+}
+
+std::vector<int32_t> starts_of(std::span<const int32_t> lengths) {
+  std::vector<int32_t> starts{0};
+  for (const int32_t length : lengths) starts.push_back(starts.back() + length);
+  return starts;
+}
+
+}  // namespace
+
+struct TrainingPass::Impl {
+  Impl(const Context& ctx, const Model& m, const Gradients& g, const LossRule& r, const Limits& l,
+       Recompute recompute);
+
+  void check(const MicroBatch& batch) const;
+  BatchViews upload(const MicroBatch& batch);
+  void release_documents();
+  void forward(const BatchViews& batch, PassLosses& losses);
+  void count_load(const moe::LayerState& state, PassLosses& losses) const;
+  void head(const MicroBatch& batch, const StepScale* scale, PassLosses& losses);
+  void backward(const BatchViews& batch, const StepScale& scale, PassLosses& losses);
+  BlockForward block(int64_t layer, const BatchViews& batch, const BlockTape& tape,
+                     const TensorView& u) const;
+  BlockTape tape_of(int64_t layer) const;
+
+  Context context;
+  const Model& model;
+  Gradients gradients;
+  LossRule rule;
+  Limits limits;
+  Recompute recompute;
+  tensor::Arena arena;
+  KvCache cache;
+  std::vector<KvSequence> documents;
+  int64_t tokens = 0;     // of the current micro-batch
+  int64_t sequences = 0;  // its rows
+  TensorView u;           // [max_tokens, hidden]
+  TensorView d_u;         // [max_tokens, hidden]
+  TensorView final_normed;
+  std::vector<TensorView> block_inputs;  // per layer, with Recompute::blocks
+  std::vector<BlockTape>
+      tapes;  // per layer; one (its ffn state set per kind) with Recompute::blocks
+  moe::LayerState shared_moe_state, shared_dense_state;  // with Recompute::blocks
+  BackwardTape scratch;
+  BatchViews device_batch;
+  int64_t chunk_tokens = 0;
+  TensorView logits, d_logits, log_prob, chunk_target, chunk_rows;
+  TensorView balance_losses, z_loss;
+};
+
+TrainingPass::Impl::Impl(const Context& ctx, const Model& m, const Gradients& g, const LossRule& r,
+                         const Limits& l, Recompute recompute_mode)
+    : context(ctx),
+      model(m),
+      gradients(g),
+      rule(r),
+      limits(l),
+      recompute(recompute_mode),
+      arena("training", ctx.table->allocator),
+      cache(ctx, m.config, m.operand, l.max_documents + l.max_tokens / kernels::kKeyBlock) {
+  const ModelConfig& config = model.config;
+  const DType scalar = kernels::scalar_type(model.operand);
+  const TapeSize size{.max_tokens = limits.max_tokens,
+                      .max_sequences = limits.max_rows,
+                      .top_k = config.num_experts_per_tok,
+                      .operand = model.operand,
+                      .passes = moe::Passes::forward_and_backward};
+  const kernels::Shape stream{limits.max_tokens, config.hidden_size};
+  u = arena.tensor("residual stream", scalar, stream);
+  d_u = arena.tensor("residual stream", scalar, stream);
+  final_normed = arena.tensor("normed", model.operand, stream);
+  if (recompute == Recompute::blocks) {
+    tapes.push_back(allocate_attention_tape(config, size, arena));
+    if (config.num_moe_layers() > 0)
+      shared_moe_state = moe::allocate_state(layer_size(config, true, size), arena);
+    if (config.num_moe_layers() < config.num_hidden_layers) {
+      shared_dense_state = moe::allocate_state(layer_size(config, false, size), arena);
+    }
+  }
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (recompute == Recompute::blocks) {
+      block_inputs.push_back(arena.tensor("block inputs", scalar, stream));
+      continue;
+    }
+    tapes.push_back(allocate_attention_tape(config, size, arena));
+    tapes.back().ffn =
+        moe::allocate_state(layer_size(config, config.is_moe_layer(layer), size), arena);
+  }
+  scratch = allocate_backward_tape(config, size, arena);
+
+  const int64_t max_pages = KvCache::pages_for(model.context);
+  const auto integers = [&](const kernels::Shape& shape) {
+    return arena.tensor("batch", DType::I32, shape);
+  };
+  device_batch = {.tokens = integers({limits.max_tokens}),
+                  .position = integers({limits.max_tokens}),
+                  .kv_slot = integers({limits.max_tokens}),
+                  .is_counted = integers({limits.max_tokens}),
+                  .sequence_starts = integers({limits.max_rows + 1}),
+                  .document_starts = integers({limits.max_documents + 1}),
+                  .page_table = integers({limits.max_documents, max_pages}),
+                  .token_range = integers({2})};
+
+  // Logits of about 64 MiB at a time.
+  const int64_t wanted = (int64_t{64} << 20) / (config.vocab_size * 4);
+  chunk_tokens = std::max<int64_t>(1, wanted / kChunkAlignment) * kChunkAlignment;
+  const int64_t chunk_capacity = std::min(chunk_tokens, limits.max_tokens);
+  logits = arena.tensor("head", scalar, {chunk_capacity, config.vocab_size});
+  d_logits = arena.tensor("head", model.operand, {chunk_capacity, config.vocab_size});
+  log_prob = arena.tensor("head", scalar, {chunk_capacity});
+  chunk_target = arena.tensor("head", DType::I32, {chunk_capacity});
+  chunk_rows = arena.tensor("head", DType::I32, {limits.max_rows + 1});
+  balance_losses = arena.tensor("losses", DType::F64, {2});
+  z_loss = arena.tensor("losses", DType::F64, {1});
+}
+
+void TrainingPass::Impl::check(const MicroBatch& batch) const {
+  const auto count = static_cast<int64_t>(batch.tokens.size());
+  const auto sum = [](std::span<const int32_t> lengths) {
+    return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  };
+  DSMOE_CHECK(0 < count && count <= limits.max_tokens, "{} tokens, the pass was made for {}", count,
+              limits.max_tokens);
+  DSMOE_CHECK(batch.targets.size() == batch.tokens.size(), "{} targets for {} tokens",
+              batch.targets.size(), count);
+  DSMOE_CHECK(static_cast<int64_t>(batch.row_lengths.size()) <= limits.max_rows,
+              "{} rows, the pass was made for {}", batch.row_lengths.size(), limits.max_rows);
+  DSMOE_CHECK(static_cast<int64_t>(batch.document_lengths.size()) <= limits.max_documents,
+              "{} documents, the pass was made for {}", batch.document_lengths.size(),
+              limits.max_documents);
+  DSMOE_CHECK(sum(batch.row_lengths) == count && sum(batch.document_lengths) == count,
+              "rows hold {} tokens, documents {}, the batch {}", sum(batch.row_lengths),
+              sum(batch.document_lengths), count);
+  const std::vector<int32_t> rows = starts_of(batch.row_lengths);
+  const std::vector<int32_t> docs = starts_of(batch.document_lengths);
+  DSMOE_CHECK(std::includes(docs.begin(), docs.end(), rows.begin(), rows.end()),
+              "a document crosses a row's end");
+  for (std::size_t t = 0; t < batch.tokens.size(); ++t) {
+    DSMOE_CHECK(0 <= batch.tokens[t] && batch.tokens[t] < model.config.vocab_size &&
+                    -1 <= batch.targets[t] && batch.targets[t] < model.config.vocab_size,
+                "token {} or target {} is outside the vocabulary of {}", batch.tokens[t],
+                batch.targets[t], model.config.vocab_size);
+  }
+}
+
+BatchViews TrainingPass::Impl::upload(const MicroBatch& batch) {
+  tokens = static_cast<int64_t>(batch.tokens.size());
+  sequences = static_cast<int64_t>(batch.row_lengths.size());
+  const auto num_documents = static_cast<int64_t>(batch.document_lengths.size());
+  const int64_t max_pages = device_batch.page_table.dim(1);
+  std::vector<int32_t> position, kv_slot, is_counted;
+  std::vector<int32_t> page_table(num_documents * max_pages, 0);
+  documents.resize(num_documents);
+  for (int64_t d = 0; d < num_documents; ++d) {
+    KvSequence& document = documents[d];
+    cache.reserve(document, batch.document_lengths[d]);
+    document.length = batch.document_lengths[d];
+    std::copy(document.pages.begin(), document.pages.end(), page_table.begin() + d * max_pages);
+    for (int32_t place = 0; place < batch.document_lengths[d]; ++place) {
+      position.push_back(place);
+      kv_slot.push_back(
+          static_cast<int32_t>(document.pages[place / kernels::kKeyBlock] * kernels::kKeyBlock +
+                               place % kernels::kKeyBlock));
+    }
+  }
+  for (const int32_t target : batch.targets) is_counted.push_back(target >= 0 ? 1 : 0);
+  const auto put = [&](TensorView view, std::span<const int32_t> values,
+                       const kernels::Shape& shape) {
+    view.shape = shape;
+    kernels::upload(context, values.data(), view);
+    return view;
+  };
+  const int32_t range[2] = {0, static_cast<int32_t>(tokens)};
+  return {.tokens = put(device_batch.tokens, batch.tokens, {tokens}),
+          .position = put(device_batch.position, position, {tokens}),
+          .kv_slot = put(device_batch.kv_slot, kv_slot, {tokens}),
+          .is_counted = put(device_batch.is_counted, is_counted, {tokens}),
+          .sequence_starts =
+              put(device_batch.sequence_starts, starts_of(batch.row_lengths), {sequences + 1}),
+          .document_starts = put(device_batch.document_starts, starts_of(batch.document_lengths),
+                                 {num_documents + 1}),
+          .page_table = put(device_batch.page_table, page_table, {num_documents, max_pages}),
+          .token_range = put(device_batch.token_range, range, {2})};
+}
+
+void TrainingPass::Impl::release_documents() {
+  for (KvSequence& document : documents) cache.truncate(document, 0);
+}
+
+BlockTape TrainingPass::Impl::tape_of(int64_t layer) const {
+  BlockTape tape = recompute == Recompute::blocks ? tapes[0] : tapes[layer];
+  if (recompute == Recompute::blocks) {
+    tape.ffn = model.config.is_moe_layer(layer) ? shared_moe_state : shared_dense_state;
+  }
+  return used_part(tape, tokens, sequences, model.config.num_experts_per_tok);
+}
+
+BlockForward TrainingPass::Impl::block(int64_t layer, const BatchViews& batch,
+                                       const BlockTape& tape, const TensorView& stream) const {
+  return {.config = model.config,
+          .layer = layer,
+          .top_k = model.config.num_experts_per_tok,
+          .weights = model.parameters.forward.blocks[layer],
+          .rope = model.rope,
+          .kv = cache.layer(layer),
+          .batch = batch,
+          .tape = tape,
+          .u = stream};
+}
+
+void TrainingPass::Impl::count_load(const moe::LayerState& state, PassLosses& losses) const {
+  std::vector<int32_t> offsets(state.plan.expert_offsets.num_elements());
+  kernels::download(context, state.plan.expert_offsets, offsets.data());
+  std::vector<int64_t> load;
+  for (std::size_t e = 0; e + 1 < offsets.size(); ++e) load.push_back(offsets[e + 1] - offsets[e]);
+  losses.load.push_back(std::move(load));
+}
+
+void TrainingPass::Impl::forward(const BatchViews& batch, PassLosses& losses) {
+  const TensorView stream = u.rows(0, tokens);
+  const Parameters& parameters = model.parameters.forward;
+  kernels::embedding_forward(context,
+                             {.ids = batch.tokens, .table = parameters.embedding, .out = stream});
+  for (int64_t layer = 0; layer < model.config.num_hidden_layers; ++layer) {
+    if (recompute == Recompute::blocks) {
+      kernels::round_values(context, {.x = stream, .out = block_inputs[layer].rows(0, tokens)});
+    }
+    const BlockTape tape = tape_of(layer);
+    block_forward(context, block(layer, batch, tape, stream));
+    if (tape.ffn.index) count_load(tape.ffn, losses);
+  }
+  kernels::rms_norm_forward(context, {.x = stream,
+                                      .weight = parameters.final_norm,
+                                      .eps = model.config.rms_norm_eps,
+                                      .out = final_normed.rows(0, tokens)});
+}
+
+// Loss, and with a scale its gradient: d_x takes the gradient of the final normed stream, the
+// head's weight its own.
+void TrainingPass::Impl::head(const MicroBatch& batch, const StepScale* scale, PassLosses& losses) {
+  const Parameters& parameters = model.parameters.forward;
+  std::vector<double> values;
+  for (const HeadChunk& chunk : head_chunks(batch.row_lengths, chunk_tokens)) {
+    const int64_t count = chunk.end - chunk.begin;
+    const TensorView hidden = final_normed.rows(chunk.begin, chunk.end);
+    const TensorView chunk_logits = logits.rows(0, count);
+    const TensorView target = chunk_target.rows(0, count);
+    const TensorView chunk_log_prob = log_prob.rows(0, count);
+    kernels::upload(context, batch.targets.data() + chunk.begin, target);
+    kernels::matmul_forward(context, {.x = hidden, .weight = parameters.head, .out = chunk_logits});
+    if (scale == nullptr) {
+      kernels::log_prob_forward(
+          context, {.logits = chunk_logits, .target = target, .log_prob = chunk_log_prob});
+    } else {
+      const TensorView d_chunk = d_logits.rows(0, count);
+      kernels::cross_entropy_backward(context,
+                                      {.logits = chunk_logits,
+                                       .target = target,
+                                       .scale = 1.0 / static_cast<double>(scale->counted_targets),
+                                       .log_prob = chunk_log_prob,
+                                       .d_logits = d_chunk});
+      kernels::matmul_forward(context, {.x = d_chunk,
+                                        .weight = model.parameters.backward.head,
+                                        .out = scratch.d_x.rows(chunk.begin, chunk.end)});
+      if (gradients.head) {
+        TensorView rows = chunk_rows;
+        rows.shape = {1, static_cast<int64_t>(chunk.row_offsets.size())};
+        kernels::upload(context, chunk.row_offsets.data(), rows);
+        kernels::weight_gradient(
+            context,
+            {.dy = d_chunk, .x = hidden, .sequence_offsets = rows, .d_weight = gradients.head});
+      }
+    }
+    // Summed in double, tokens ascending: the reported loss does not depend on the chunks.
+    std::vector<std::byte> bytes(chunk_log_prob.num_bytes());
+    kernels::download(context, chunk_log_prob, bytes.data());
+    for (int64_t t = 0; t < count; ++t) {
+      losses.nats -= chunk_log_prob.dtype == DType::F64
+                         ? reinterpret_cast<const double*>(bytes.data())[t]
+                         : reinterpret_cast<const float*>(bytes.data())[t];
+    }
+  }
+}
+
+void TrainingPass::Impl::backward(const BatchViews& batch, const StepScale& scale,
+                                  PassLosses& losses) {
+  const TensorView stream = u.rows(0, tokens);
+  const TensorView d_stream = d_u.rows(0, tokens);
+  const BackwardTape backward_tape = used_part(scratch, tokens, model.config.num_experts_per_tok);
+  kernels::zero(context, d_stream.data, d_stream.num_bytes());
+  kernels::zero(context, balance_losses.data, balance_losses.num_bytes());
+  kernels::zero(context, z_loss.data, z_loss.num_bytes());
+  kernels::rms_norm_backward(context, {.x = stream,
+                                       .weight = model.parameters.forward.final_norm,
+                                       .eps = model.config.rms_norm_eps,
+                                       .d_out = backward_tape.d_x,
+                                       .sequence_starts = batch.sequence_starts,
+                                       .d_x = d_stream,
+                                       .d_weight = gradients.final_norm});
+  const moe::BalanceRule balance{
+      .alpha = rule.balance_alpha,
+      .device_alpha = rule.device_alpha,
+      .z_alpha = rule.z_alpha,
+      .num_devices = rule.num_devices,
+      .sequences_per_group = rule.rows_per_balance_group,
+      .group_weight = 1.0 / static_cast<double>(scale.num_balance_groups),
+      .token_weight = 1.0 / static_cast<double>(scale.counted_targets)};
+  for (int64_t layer = model.config.num_hidden_layers - 1; layer >= 0; --layer) {
+    const BlockTape tape = tape_of(layer);
+    if (recompute == Recompute::blocks) {
+      // The stream is free now: it carries the block's input through the block once more.
+      kernels::round_values(context, {.x = block_inputs[layer].rows(0, tokens), .out = stream});
+      block_forward(context, block(layer, batch, tape, stream));
+    }
+    block_backward(context, {.config = model.config,
+                             .layer = layer,
+                             .top_k = model.config.num_experts_per_tok,
+                             .weights = model.parameters.forward.blocks[layer],
+                             .transposed = model.parameters.backward.blocks[layer],
+                             .rope = model.rope,
+                             .kv = cache.layer(layer),
+                             .batch = batch,
+                             .tape = tape,
+                             .scratch = backward_tape,
+                             .gradients = gradients.blocks[layer],
+                             .balance = balance,
+                             .losses = {.balance = balance_losses, .z = z_loss},
+                             .d_u = d_stream});
+  }
+  if (gradients.embedding) {
+    kernels::embedding_backward(
+        context, {.ids = batch.tokens, .d_out = d_stream, .d_table = gradients.embedding});
+  }
+  double sums[2];
+  kernels::download(context, balance_losses, sums);
+  kernels::download(context, z_loss, &losses.z);
+  losses.balance = sums[0];
+  losses.device_balance = sums[1];
+}
+
+TrainingPass::TrainingPass(const Context& context, const Model& model, const Gradients& gradients,
+                           const LossRule& rule, const Limits& limits, Recompute recompute)
+    : impl_(std::make_unique<Impl>(context, model, gradients, rule, limits, recompute)) {}
+
+TrainingPass::~TrainingPass() = default;
+
+PassLosses TrainingPass::run(const MicroBatch& batch, const StepScale& scale) {
+  impl_->check(batch);
+  PassLosses losses;
+  const BatchViews views = impl_->upload(batch);
+  impl_->forward(views, losses);
+  impl_->head(batch, &scale, losses);
+  impl_->backward(views, scale, losses);
+  impl_->release_documents();
+  return losses;
+}
+
+PassLosses TrainingPass::evaluate(const MicroBatch& batch) {
+  impl_->check(batch);
+  PassLosses losses;
+  impl_->forward(impl_->upload(batch), losses);
+  impl_->head(batch, nullptr, losses);
+  impl_->release_documents();
+  return losses;
+}
+
+const tensor::Arena& TrainingPass::arena() const { return impl_->arena; }
+const tensor::Arena& TrainingPass::kv_arena() const { return impl_->cache.arena(); }
+
+}  // namespace dsmoe::model

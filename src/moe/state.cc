@@ -1,0 +1,115 @@
+// Allocation at full size, and the cut to what one call needs.
+#include "moe/state.h"
+
+#include "moe/plan.h"
+
+namespace dsmoe::moe {
+namespace {
+
+DType scalar_of(DType operand) { return operand == DType::F64 ? DType::F64 : DType::F32; }
+
+void cut(TensorView& view, int64_t rows) {
+  if (view) view = view.rows(0, rows);
+}
+
+}  // namespace
+
+LayerState allocate_state(const LayerSize& size, tensor::Arena& arena) {
+  const DType scalar = scalar_of(size.operand);
+  const int64_t tokens = size.max_tokens;
+  const int64_t slots = tokens * size.top_k;
+  const bool training = size.passes == Passes::forward_and_backward;
+  LayerState state;
+  const auto experts = [&](int64_t rows, int64_t columns) {
+    return arena.tensor("experts", size.operand, {rows, columns});
+  };
+  if (size.num_experts > 0) {
+    if (training) state.logits = arena.tensor("router", scalar, {tokens, size.num_experts});
+    state.affinity = arena.tensor("router", scalar, {tokens, size.num_experts});
+    state.index = arena.tensor("router", DType::I32, {tokens, size.top_k});
+    state.gate = arena.tensor("router", scalar, {tokens, size.top_k});
+    state.bad_token = arena.tensor("router", DType::I32, {1});
+    state.plan = allocate_plan({.num_experts = size.num_experts,
+                                .max_sequences = size.max_sequences,
+                                .max_tokens = tokens,
+                                .top_k = size.top_k},
+                               arena);
+    state.routed_activation = experts(slots, size.routed_width);
+    state.routed_out = experts(slots, size.hidden);
+    if (training) {
+      state.routed_gate_product = experts(slots, size.routed_width);
+      state.routed_up_product = experts(slots, size.routed_width);
+    }
+  }
+  if (size.shared_width > 0) {
+    state.shared_activation = experts(tokens, size.shared_width);
+    state.shared_out = experts(tokens, size.hidden);
+    if (training) {
+      state.shared_gate_product = experts(tokens, size.shared_width);
+      state.shared_up_product = experts(tokens, size.shared_width);
+    }
+  }
+  return state;
+}
+
+BackwardState allocate_backward_state(const LayerSize& size, tensor::Arena& arena) {
+  const DType scalar = scalar_of(size.operand);
+  const int64_t slots = size.max_tokens * size.top_k;
+  BackwardState state;
+  const auto experts = [&](int64_t rows, int64_t columns) {
+    return arena.tensor("experts, backward", size.operand, {rows, columns});
+  };
+  if (size.num_experts > 0) {
+    state.gate_of_row = arena.tensor("router, backward", scalar, {slots});
+    state.d_gate_of_row = arena.tensor("router, backward", scalar, {slots});
+    state.routed_scaled_activation = experts(slots, size.routed_width);
+    state.routed_d_gate_product = experts(slots, size.routed_width);
+    state.routed_d_up_product = experts(slots, size.routed_width);
+    state.routed_d_x = experts(slots, size.hidden);
+    state.d_affinity =
+        arena.tensor("router, backward", scalar, {size.max_tokens, size.num_experts});
+    state.d_logits = arena.tensor("router, backward", scalar, {size.max_tokens, size.num_experts});
+  }
+  if (size.shared_width > 0) {
+    state.shared_d_gate_product = experts(size.max_tokens, size.shared_width);
+    state.shared_d_up_product = experts(size.max_tokens, size.shared_width);
+    state.shared_d_x = experts(size.max_tokens, size.hidden);
+  }
+  return state;
+}
+
+LayerState used_part(const LayerState& state, int64_t tokens, int64_t sequences, int64_t top_k) {
+  LayerState used = state;
+  cut(used.shared_activation, tokens);
+  cut(used.shared_out, tokens);
+  cut(used.shared_gate_product, tokens);
+  cut(used.shared_up_product, tokens);
+  if (!state.index) return used;
+  used.index.shape = used.gate.shape = used.plan.row_of_slot.shape = {tokens, top_k};
+  used.plan.sequence_offsets.shape = {state.affinity.dim(1), sequences + 1};
+  cut(used.logits, tokens);
+  cut(used.affinity, tokens);
+  cut(used.plan.token_of_row, tokens * top_k);
+  cut(used.routed_activation, tokens * top_k);
+  cut(used.routed_out, tokens * top_k);
+  cut(used.routed_gate_product, tokens * top_k);
+  cut(used.routed_up_product, tokens * top_k);
+  return used;
+}
+
+BackwardState used_part(const BackwardState& state, int64_t tokens, int64_t top_k) {
+  BackwardState used = state;
+  const int64_t slots = tokens * top_k;
+  for (TensorView* view :
+       {&used.gate_of_row, &used.d_gate_of_row, &used.routed_scaled_activation,
+        &used.routed_d_gate_product, &used.routed_d_up_product, &used.routed_d_x}) {
+    cut(*view, slots);
+  }
+  for (TensorView* view : {&used.shared_d_gate_product, &used.shared_d_up_product, &used.shared_d_x,
+                           &used.d_affinity, &used.d_logits}) {
+    cut(*view, tokens);
+  }
+  return used;
+}
+
+}  // namespace dsmoe::moe

@@ -1,0 +1,63 @@
+// The memory of a layer's passes: what the forward pass leaves behind, and what the backward pass
+// works in.
+#pragma once
+
+#include "kernels/plan.h"
+#include "moe/weights.h"
+#include "tensor/arena.h"
+
+namespace dsmoe::moe {
+
+enum class Passes : uint8_t { forward, forward_and_backward };
+
+// For the backward pass, and for whoever wants to look.
+struct LayerState {
+  TensorView logits;     // [tokens, experts]; only when a z loss wants it
+  TensorView affinity;   // s [tokens, experts]
+  TensorView index;      // [tokens, top_k], by descending selection score, -1 absent
+  TensorView gate;       // g [tokens, top_k]
+  TensorView bad_token;  // [1]
+  kernels::DispatchPlan plan;
+  TensorView routed_activation;    // [tokens * top_k, width]
+  TensorView routed_out;           // [tokens * top_k, hidden]
+  TensorView shared_activation;    // [tokens, shared width]
+  TensorView shared_out;           // [tokens, hidden]
+  TensorView routed_gate_product;  // [tokens * top_k, width]; in training only, like the next three
+  TensorView routed_up_product;    // [tokens * top_k, width]
+  TensorView shared_gate_product;  // [tokens, shared width]
+  TensorView shared_up_product;    // [tokens, shared width]
+};
+
+struct BackwardState {
+  TensorView gate_of_row;               // [tokens * top_k]
+  TensorView d_gate_of_row;             // [tokens * top_k]
+  TensorView routed_scaled_activation;  // [tokens * top_k, width]
+  TensorView routed_d_gate_product;     // [tokens * top_k, width]
+  TensorView routed_d_up_product;       // [tokens * top_k, width]
+  TensorView routed_d_x;                // [tokens * top_k, hidden]
+  TensorView shared_d_gate_product;     // [tokens, shared width]
+  TensorView shared_d_up_product;       // [tokens, shared width]
+  TensorView shared_d_x;                // [tokens, hidden]
+  TensorView d_affinity;                // [tokens, experts]
+  TensorView d_logits;                  // [tokens, experts]
+};
+
+struct LayerSize {
+  int64_t max_tokens = 0;
+  int64_t max_sequences = 0;
+  int64_t hidden = 0;
+  int64_t num_experts = 0;  // routed; 0: dense
+  int64_t top_k = 0;
+  int64_t routed_width = 0;
+  int64_t shared_width = 0;  // 0: none
+  DType operand = DType::F32;
+  Passes passes = Passes::forward;
+};
+LayerState allocate_state(const LayerSize& size, tensor::Arena& arena);
+BackwardState allocate_backward_state(const LayerSize& size, tensor::Arena& arena);
+
+// The part that a call on `tokens` tokens of `sequences` sequences uses.
+LayerState used_part(const LayerState& state, int64_t tokens, int64_t sequences, int64_t top_k);
+BackwardState used_part(const BackwardState& state, int64_t tokens, int64_t top_k);
+
+}  // namespace dsmoe::moe

@@ -1,0 +1,282 @@
+// Staging, hashing, publishing, verifying and pruning of checkpoints.
+#include "store/checkpoint.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/sha256.h"
+#include "store/atomic_file.h"
+#include "store/json_cursor.h"
+#include "store/mapped_file.h"
+
+namespace dsmoe::store {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "step-";
+constexpr std::size_t kMaxManifestBytes = std::size_t{1} << 20;
+constexpr std::size_t kHashPiece = std::size_t{1} << 20;
+
+std::string file_hash(const MappedFile& file) {
+  Sha256 hash;
+  std::vector<std::byte> buffer;
+  for (std::size_t begin = 0; begin < file.bytes().size(); begin += buffer.size()) {
+    buffer.resize(std::min(kHashPiece, file.bytes().size() - begin));
+    file.read(begin, buffer);
+    hash.update(buffer);
+  }
+  return hash.finish();
+}
+
+bool is_plain_name(std::string_view name) {
+  return !name.empty() && name.front() != '.' && name.find('/') == std::string_view::npos;
+}
+
+Json manifest_of(const fs::path& folder, int64_t step) {
+  Json files = Json::object();
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const MappedFile file(entry.path());
+    files[entry.path().filename().string()] = {{"bytes", file.bytes().size()},
+                                               {"sha256", file_hash(file)}};
+  }
+  return {{"format", 1}, {"step", step}, {"files", files}};
+}
+
+std::optional<int64_t> step_of(const Json& manifest) {
+  const Json step = manifest.value("step", Json());
+  return step.is_number_integer() ? std::optional(step.get<int64_t>()) : std::nullopt;
+}
+
+std::string manifest_text(const Json& manifest) { return manifest.dump(2) + "\n"; }
+
+// Steps of the checkpoint folders, newest first.
+std::vector<int64_t> listed_steps(const fs::path& run) {
+  std::vector<int64_t> steps;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(run, error)) {
+    const std::optional<int64_t> step = checkpoint_step(entry.path().filename().string());
+    if (step) steps.push_back(*step);
+  }
+  if (error && error != std::errc::no_such_file_or_directory) {
+    fail(ErrorKind::io, "cannot list {}: {}", run.string(), error.message());
+  }
+  std::sort(steps.rbegin(), steps.rend());
+  return steps;
+}
+
+// Out of sight by one rename, then deleted: a crash in between leaves no half checkpoint.
+void remove_checkpoint(const fs::path& folder) {
+  const fs::path hidden = make_temporary_folder(folder);
+  if (std::rename(folder.c_str(), hidden.c_str()) != 0) {
+    fail_errno(fmt::format("cannot rename {} to {}", folder.string(), hidden.string()));
+  }
+  std::error_code error;
+  fs::remove_all(hidden, error);
+  if (error) fail(ErrorKind::io, "cannot remove {}: {}", hidden.string(), error.message());
+}
+
+}  // namespace
+
+std::string checkpoint_name(int64_t step) { return fmt::format("{}{:08}", kPrefix, step); }
+
+std::optional<int64_t> checkpoint_step(std::string_view name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  const std::string_view digits = name.substr(kPrefix.size());
+  const bool plain =
+      std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
+  if (!plain || digits.empty() || digits.size() > 18) return std::nullopt;
+  int64_t step = 0;
+  for (const char c : digits) step = step * 10 + (c - '0');
+  return checkpoint_name(step) == name ? std::optional(step) : std::nullopt;
+}
+
+RunLock::RunLock(const fs::path& run) {
+  std::error_code error;
+  fs::create_directories(run, error);
+  if (error) fail(ErrorKind::io, "cannot create {}: {}", run.string(), error.message());
+  const std::string path = (run / ".lock").string();
+  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) fail_errno("cannot open " + path);
+  if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+    const int code = errno;
+    char owner[32] = {};
+    const ssize_t count = ::pread(descriptor_, owner, sizeof owner - 1, 0);
+    ::close(descriptor_);
+    errno = code;
+    if (code != EWOULDBLOCK) fail_errno("cannot lock " + path);
+    const std::string number(owner, count > 0 ? std::min<ssize_t>(count, 20) : 0);
+    fail(ErrorKind::resource,
+         "{}: process {} is training there; wait for it, stop it, or choose another --out",
+         run.string(), number.empty() ? "another" : in_quotes(number));
+  }
+  const std::string number = std::to_string(::getpid());
+  // For the message above only: a failure to write it is no failure to lock.
+  if (::ftruncate(descriptor_, 0) != 0 ||
+      ::pwrite(descriptor_, number.data(), number.size(), 0) < 0) {
+    errno = 0;
+  }
+}
+
+RunLock::~RunLock() { ::close(descriptor_); }
+
+CheckpointWriter::CheckpointWriter(const fs::path& run, int64_t step, CheckpointContent content)
+    : run_(run), target_(run / checkpoint_name(step)), step_(step) {
+  if (fs::exists(target_)) {
+    bool verifies = true;
+    try {
+      verify_checkpoint(target_);
+    } catch (const Error&) {
+      verifies = false;
+    }
+    if (verifies) fail(ErrorKind::input, "{}: already exists", target_.string());
+    remove_checkpoint(target_);
+  }
+  for (const auto* specs : {&content.model, &content.state}) {
+    for (const tensor::TensorSpec& spec : *specs) needed_bytes_ += num_bytes_of(spec);
+  }
+  needed_bytes_ += uint64_t{1} << 20;  // headers and small files
+  std::error_code error;
+  const fs::space_info space = fs::space(run, error);
+  if (!error && space.available < needed_bytes_) disk_full();
+  guarded([&] {
+    folder_ = std::make_unique<FolderWriter>(target_, std::move(content.model));
+    state_ = std::make_unique<SafetensorsWriter>(folder_->staging() / kTrainStateName,
+                                                 std::move(content.state), content.state_metadata);
+  });
+}
+
+CheckpointWriter::~CheckpointWriter() = default;
+
+void CheckpointWriter::disk_full() {
+  // What was written is given back first, so that the figure is what the user must free.
+  state_.reset();
+  folder_.reset();
+  std::error_code error;
+  const fs::space_info space = fs::space(run_, error);
+  const uint64_t available = error ? 0 : space.available;
+  fail(ErrorKind::resource,
+       "{}: the disk is full: the checkpoint needs {} bytes, {} are free, {} are missing; earlier "
+       "checkpoints are untouched; free space (or lower --keep) and go on with --resume",
+       target_.string(), needed_bytes_, available,
+       needed_bytes_ > available ? needed_bytes_ - available : 0);
+}
+
+template <class F>
+void CheckpointWriter::guarded(F&& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    const bool is_full =
+        error.kind() == ErrorKind::io &&
+        std::string_view(error.what()).find(std::strerror(ENOSPC)) != std::string_view::npos;
+    if (!is_full) throw;
+    disk_full();
+  }
+}
+
+void CheckpointWriter::write_model(std::string_view name, const tensor::TensorView& view) {
+  guarded([&] { folder_->write(name, view); });
+}
+void CheckpointWriter::write_state(std::string_view name, const tensor::TensorView& view) {
+  guarded([&] { state_->write(name, view); });
+}
+void CheckpointWriter::add_file(const std::string& name, std::string_view bytes) {
+  guarded([&] { folder_->add_file(name, bytes); });
+}
+
+void CheckpointWriter::commit() {
+  guarded([&] {
+    state_->finish();
+    folder_->seal();
+    const Json manifest = manifest_of(folder_->staging(), step_);
+    folder_->add_file(std::string(kManifestName), manifest_text(manifest));
+    folder_->commit();
+  });
+}
+
+void verify_checkpoint(const fs::path& folder) {
+  const std::string what = (folder / kManifestName).string();
+  const std::string text = read_small_file(what, kMaxManifestBytes);
+  const Json manifest = parse_json(text, what);
+  const auto files = manifest.is_object() ? manifest.find("files") : manifest.end();
+  if (files == manifest.end() || !files->is_object() || manifest.value("format", Json()) != 1) {
+    fail(ErrorKind::input, "{}: not a manifest of format 1", what);
+  }
+  // Exactly what the writer writes, so that no changed byte of the manifest itself goes unseen.
+  if (manifest.size() != 3 || manifest_text(manifest) != text ||
+      checkpoint_step(folder.filename().string()) != step_of(manifest)) {
+    fail(ErrorKind::input, "{}: damaged, or moved from another folder", what);
+  }
+  if (!files->contains(std::string(kTrainStateName)) || !files->contains("config.json")) {
+    fail(ErrorKind::input, "{}: lists no {} or no config.json", what, kTrainStateName);
+  }
+  for (const auto& [name, entry] : files->items()) {
+    if (!is_plain_name(name) || !entry.is_object() || !entry.contains("bytes") ||
+        !entry["bytes"].is_number_unsigned() || !entry.contains("sha256") ||
+        !entry["sha256"].is_string()) {
+      fail(ErrorKind::input, "{}: the entry {} is malformed", what, in_quotes(name));
+    }
+    const std::string path = (folder / name).string();
+    const MappedFile file(path);
+    const auto expected = entry["bytes"].get<uint64_t>();
+    if (file.bytes().size() != expected) {
+      fail(ErrorKind::input, "{}: {} bytes, the manifest says {}", path, file.bytes().size(),
+           expected);
+    }
+    if (file_hash(file) != entry["sha256"].get<std::string>()) {
+      fail(ErrorKind::input, "{}: its content does not match the manifest's sha256", path);
+    }
+  }
+}
+
+NewestCheckpoint newest_checkpoint(const fs::path& run) {
+  NewestCheckpoint newest;
+  for (const int64_t step : listed_steps(run)) {
+    const std::string name = checkpoint_name(step);
+    try {
+      verify_checkpoint(run / name);
+      newest.folder = run / name;
+      newest.step = step;
+      return newest;
+    } catch (const Error& error) {
+      newest.passed_over.push_back({.name = name, .reason = error.what()});
+    }
+  }
+  return newest;
+}
+
+void remove_old_checkpoints(const fs::path& run, const Retention& retention, int64_t newest) {
+  int64_t kept = 0;
+  for (const int64_t step : listed_steps(run)) {
+    if (step > newest) continue;
+    const bool is_milestone = retention.every > 0 && step % retention.every == 0;
+    if (kept < retention.last) {
+      ++kept;
+    } else if (!is_milestone) {
+      remove_checkpoint(run / checkpoint_name(step));
+    }
+  }
+}
+
+void remove_leftovers(const fs::path& run) {
+  std::error_code error;
+  std::vector<fs::path> leftovers;
+  for (const fs::directory_entry& entry : fs::directory_iterator(run, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("." + std::string(kPrefix)) && name.find(".tmp-") != std::string::npos) {
+      leftovers.push_back(entry.path());
+    }
+  }
+  for (const fs::path& path : leftovers) fs::remove_all(path, error);
+}
+
+}  // namespace dsmoe::store

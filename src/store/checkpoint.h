@@ -1,0 +1,101 @@
+// Training checkpoints RUN/step-00000100: a model folder, the training state and a hashed manifest,
+// whole or absent.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "store/folder_writer.h"
+#include "store/safetensors.h"
+#include "tensor/tensor_spec.h"
+
+namespace dsmoe::store {
+
+inline constexpr std::string_view kManifestName = "MANIFEST.json";
+inline constexpr std::string_view kTrainStateName = "train_state.safetensors";
+
+std::string checkpoint_name(int64_t step);  // "step-00000100"
+// The step of such a name; nothing for any other.
+std::optional<int64_t> checkpoint_step(std::string_view name);
+
+// One writer per RUN: held from construction to destruction, also released by a crash. Throws
+// Error(resource) that names the other process.
+class RunLock {
+ public:
+  explicit RunLock(const std::filesystem::path& run);  // creates the folder
+  ~RunLock();
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
+
+struct CheckpointContent {
+  std::vector<tensor::TensorSpec> model;
+  std::vector<tensor::TensorSpec> state;
+  std::map<std::string, std::string> state_metadata;
+};
+
+// Written under a temporary name; commit() hashes every file into the manifest and renames. Until
+// then, and after any failure, RUN is as it was. Disk full is Error(resource) with the bytes needed
+// and missing. Equal content gives equal bytes in every file.
+class CheckpointWriter {
+ public:
+  // A folder of that name that does not verify is replaced; one that does is never touched:
+  // Error(input).
+  CheckpointWriter(const std::filesystem::path& run, int64_t step, CheckpointContent content);
+  ~CheckpointWriter();
+
+  void write_model(std::string_view name, const tensor::TensorView& view);
+  void write_state(std::string_view name, const tensor::TensorView& view);
+  void add_file(const std::string& name, std::string_view bytes);
+  void commit();
+
+ private:
+  template <class F>
+  void guarded(F&& f);
+  [[noreturn]] void disk_full();
+
+  std::filesystem::path run_, target_;
+  int64_t step_;
+  uint64_t needed_bytes_ = 0;
+  std::unique_ptr<FolderWriter> folder_;
+  std::unique_ptr<SafetensorsWriter> state_;
+};
+
+// Every file of the manifest is there with its length and hash; else Error(input) with the first
+// fault.
+void verify_checkpoint(const std::filesystem::path& folder);
+
+struct PassedOver {
+  std::string name;
+  std::string reason;
+};
+struct NewestCheckpoint {
+  std::optional<std::filesystem::path> folder;  // absent: RUN has none that verifies
+  int64_t step = 0;
+  std::vector<PassedOver> passed_over;  // newer than it
+};
+NewestCheckpoint newest_checkpoint(const std::filesystem::path& run);
+
+// Keeps the last `last` and those whose step is a multiple of `every` (0: none besides).
+struct Retention {
+  int64_t last = 3;
+  int64_t every = 0;
+};
+// Counts from `newest`, the step just written: folders above it did not verify when the run was
+// resumed and must not push good ones out.
+void remove_old_checkpoints(const std::filesystem::path& run, const Retention& retention,
+                            int64_t newest);
+
+// What crashed writers left behind. Only under the RunLock.
+void remove_leftovers(const std::filesystem::path& run);
+
+}  // namespace dsmoe::store

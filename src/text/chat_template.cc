@@ -1,0 +1,160 @@
+// Finds the template of a folder, and gives the template the variables transformers would give it.
+#include "text/chat_template.h"
+
+#include <fstream>
+#include <system_error>
+
+#include "base/error.h"
+#include "text/jinja_eval.h"
+
+namespace dsmoe::text {
+namespace {
+
+// tokenizer_config.json of large vocabularies lists every added token; the largest known are below
+// 2 MB.
+constexpr std::uintmax_t kMaxConfigBytes = std::uintmax_t{64} << 20;
+
+// nullopt when there is no such file.
+std::optional<std::string> read_file(const std::filesystem::path& path, std::uintmax_t max_bytes) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return std::nullopt;
+  const std::uintmax_t size = std::filesystem::file_size(path, error);
+  if (error) fail(ErrorKind::io, "{}: {}", path.string(), error.message());
+  if (size > max_bytes) {
+    fail(ErrorKind::input, "{}: {} bytes; at most {} are read", path.string(), size, max_bytes);
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::string text(static_cast<std::size_t>(size), '\0');
+  if (!file.read(text.data(), static_cast<std::streamsize>(size))) {
+    fail_errno(fmt::format("{}: cannot be read", path.string()));
+  }
+  return text;
+}
+
+std::optional<Json> read_tokenizer_config(const std::filesystem::path& folder) {
+  const auto path = folder / "tokenizer_config.json";
+  const auto text = read_file(path, kMaxConfigBytes);
+  if (!text) return std::nullopt;
+  Json config = parse_json(*text, path.string());
+  if (!config.is_object()) {
+    fail(ErrorKind::input, "{}: expected a JSON object, found {}", path.string(),
+         config.type_name());
+  }
+  return config;
+}
+
+// The one named "default" of a list of {name, template}.
+const std::string& default_template(const Json& list, const std::string& what) {
+  std::string names;
+  for (const Json& entry : list) {
+    const bool well_formed = entry.is_object() && entry.contains("name") &&
+                             entry["name"].is_string() && entry.contains("template") &&
+                             entry["template"].is_string();
+    if (!well_formed) {
+      fail(ErrorKind::input, "{}: expected a list of {{\"name\": string, \"template\": string}}",
+           what);
+    }
+    const auto& name = entry["name"].get_ref<const std::string&>();
+    if (name == "default") return entry["template"].get_ref<const std::string&>();
+    names += fmt::format("{}\"{}\"", names.empty() ? "" : ", ", name);
+  }
+  fail(ErrorKind::input, "{}: no template is named \"default\"; found: {}", what,
+       names.empty() ? "none" : names);
+}
+
+std::optional<std::string> token_text(const Json& config, const char* key,
+                                      const std::string& what) {
+  if (!config.contains(key) || config[key].is_null()) return std::nullopt;
+  const Json& token = config[key];
+  if (token.is_string()) return token.get<std::string>();
+  if (token.is_object() && token.contains("content") && token["content"].is_string()) {
+    return token["content"].get<std::string>();
+  }
+  fail(ErrorKind::input, "{}: \"{}\" must be a string or an object with a string \"content\"", what,
+       key);
+}
+
+void check_messages(const OrderedJson& messages, const std::string& what) {
+  if (!messages.is_array()) {
+    fail(ErrorKind::input, "{}: messages must be a list, not {}", what, messages.type_name());
+  }
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    if (!messages[i].is_object()) {
+      fail(ErrorKind::input, "{}: messages[{}] must be an object, not {}", what, i,
+           messages[i].type_name());
+    }
+  }
+}
+
+}  // namespace
+
+ChatTemplate ChatTemplate::parse(std::string_view source, std::string_view what) {
+  ChatTemplate result;
+  result.source_ = source;
+  result.parsed_ = std::make_shared<const jinja::Template>(jinja::parse(source, what));
+  return result;
+}
+
+std::string ChatTemplate::render(const ChatInput& input) const {
+  check_messages(input.messages, parsed_->what);
+  if (!input.extra.is_object()) {
+    fail(ErrorKind::input, "{}: extra variables must be an object, not {}", parsed_->what,
+         input.extra.type_name());
+  }
+  OrderedJson variables = OrderedJson::object();
+  variables["messages"] = input.messages;
+  variables["add_generation_prompt"] = input.add_generation_prompt;
+  // transformers always passes these two, as None when there are none: `is defined` holds for both.
+  variables["tools"] = nullptr;
+  variables["documents"] = nullptr;
+  if (input.bos_token) variables["bos_token"] = *input.bos_token;
+  if (input.eos_token) variables["eos_token"] = *input.eos_token;
+  for (const auto& [name, value] : input.extra.items()) variables[name] = value;
+  return jinja::render(*parsed_, variables);
+}
+
+std::optional<ChatTemplate> load_chat_template(const std::filesystem::path& folder) {
+  const auto jinja_path = folder / "chat_template.jinja";
+  if (const auto source = read_file(jinja_path, jinja::kMaxTemplateBytes)) {
+    return ChatTemplate::parse(*source, jinja_path.string());
+  }
+  const auto config = read_tokenizer_config(folder);
+  if (!config || !config->contains("chat_template")) return std::nullopt;
+  const Json& entry = (*config)["chat_template"];
+  const std::string what = (folder / "tokenizer_config.json").string() + ": chat_template";
+  if (entry.is_null()) return std::nullopt;
+  if (entry.is_string()) return ChatTemplate::parse(entry.get_ref<const std::string&>(), what);
+  if (entry.is_array()) return ChatTemplate::parse(default_template(entry, what), what);
+  fail(ErrorKind::input, "{}: must be a string or a list, not {}", what, entry.type_name());
+}
+
+SpecialTokenTexts load_special_tokens(const std::filesystem::path& folder) {
+  const auto config = read_tokenizer_config(folder);
+  if (!config) return {};
+  const std::string what = (folder / "tokenizer_config.json").string();
+  return {.bos = token_text(*config, "bos_token", what),
+          .eos = token_text(*config, "eos_token", what),
+          .pad = token_text(*config, "pad_token", what),
+          .unk = token_text(*config, "unk_token", what)};
+}
+
+std::string_view deepseek_chat_template() {
+  return R"({{- bos_token -}}
+{%- for message in messages -%}
+  {%- if message['role'] == 'user' -%}
+    {{- 'User: ' + message['content'] + '\n\n' -}}
+  {%- elif message['role'] == 'assistant' -%}
+    {{- 'Assistant: ' + message['content'] + eos_token -}}
+  {%- elif message['role'] == 'system' -%}
+    {{- message['content'] + '\n\n' -}}
+  {%- else -%}
+    {{- raise_exception('the roles are system, user and assistant, not ' ~ message['role']) -}}
+  {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+  {{- 'Assistant:' -}}
+{%- endif -%}
+)";
+}
+
+}  // namespace dsmoe::text

@@ -1,0 +1,103 @@
+// Single components of tokenizer.json against PyPI `tokenizers`
+// (oracle/make_tokenizer_components.py).
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "text/byte_alphabet.h"
+#include "text/decoder.h"
+#include "text/tokenizer_components.h"
+#include "text/utf8.h"
+
+namespace dsmoe::text {
+namespace {
+
+Json read_cases(const char* family) {
+  std::ifstream file(std::string(DSMOE_SOURCE_DIR) + "/src/text/testdata/components.json",
+                     std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return parse_json(text.str(), "components.json")[family];
+}
+
+void note_recent(const std::string& text, RegexScratch& scratch) {
+  scratch.has_recent = false;
+  ASSERT_EQ(valid_utf8_end(text, 0, scratch.has_recent), text.size());
+}
+
+class Collect final : public PieceSink {
+ public:
+  void piece(std::string_view text) override { pieces.emplace_back(text); }
+  std::vector<std::string> pieces;
+};
+
+TEST(ComponentGoldens, PreTokenizers) {
+  int num_components = 0;
+  for (const Json& component : read_cases("pre_tokenizers")) {
+    ++num_components;
+    TokenizerParts parts;
+    ASSERT_NO_THROW(read_pre_tokenizer(component["json"], "json", parts)) << component["json"];
+    const PreTokenizer pre_tokenizer(std::move(parts.pre_tokenizer));
+    PreTokenizer::Scratch scratch;
+    for (const Json& one : component["cases"]) {
+      const auto text = one[0].get<std::string>();
+      note_recent(text, scratch.regex);
+      Collect collect;
+      pre_tokenizer.run(text, PieceStart::of_text, scratch, collect);
+      if (parts.model.byte_level) {
+        for (std::string& piece : collect.pieces) piece = to_byte_symbols(piece);
+      }
+      EXPECT_EQ(Json(collect.pieces), one[1]) << component["json"] << " on " << one[0];
+    }
+  }
+  EXPECT_GE(num_components, 100);
+}
+
+TEST(ComponentGoldens, Normalizers) {
+  int num_components = 0;
+  for (const Json& component : read_cases("normalizers")) {
+    ++num_components;
+    std::vector<NormalizerStep> steps;
+    read_normalizer(component["json"], "json", steps);
+    const Normalizer normalizer(std::move(steps));
+    Normalizer::Scratch scratch;
+    RegexScratch regex;
+    for (const Json& one : component["cases"]) {
+      const auto text = one[0].get<std::string>();
+      note_recent(text, regex);
+      EXPECT_EQ(Json(std::string(normalizer.apply(text, PieceStart::of_text, scratch, regex))),
+                one[1])
+          << component["json"] << " on " << one[0];
+    }
+  }
+  EXPECT_GE(num_components, 8);
+}
+
+TEST(ComponentGoldens, Decoders) {
+  int num_components = 0;
+  for (const Json& component : read_cases("decoders")) {
+    ++num_components;
+    DecoderSteps steps;
+    read_decoder(component["json"], "json", steps);
+    RegexScratch regex;
+    for (const Json& one : component["cases"]) {
+      StreamStrip strip(steps.whole_text);
+      std::string text;
+      TokenPlace place = TokenPlace::first;
+      for (const Json& token : one[0]) {
+        strip.push(decode_token(steps, token.get<std::string>(), place, regex), text);
+        place = TokenPlace::later;
+      }
+      strip.finish(text);
+      EXPECT_EQ(Json(replace_ill_formed(text)), one[1]) << component["json"] << " on " << one[0];
+    }
+  }
+  EXPECT_GE(num_components, 12);
+}
+
+}  // namespace
+}  // namespace dsmoe::text

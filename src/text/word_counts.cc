@@ -1,0 +1,136 @@
+// Blocks are cut where GPT-2's pattern always ends a word, so cutting changes nothing.
+#include "text/word_counts.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <atomic>
+#include <fstream>
+
+#include "base/error.h"
+#include "text/tokenizer_parts.h"
+#include "text/utf8.h"
+
+namespace dsmoe::text {
+namespace {
+
+constexpr std::size_t kBlock = std::size_t{1} << 20;
+constexpr std::size_t kReadAtOnce = std::size_t{64} << 20;
+
+// Behind a visible ASCII character and before a space or line feed: no word spans such a place, and
+// none of the pattern's look-ahead reaches across it.
+bool ends_word(std::string_view text, std::size_t at) {
+  const char before = text[at - 1];
+  return before > ' ' && before < 0x7F && (text[at] == ' ' || text[at] == '\n');
+}
+
+std::vector<std::string_view> cut_blocks(std::string_view text) {
+  std::vector<std::string_view> blocks;
+  std::size_t begin = 0;
+  while (begin < text.size()) {
+    std::size_t end = std::min(begin + kBlock, text.size());
+    while (end < text.size() && !ends_word(text, end)) ++end;
+    blocks.push_back(text.substr(begin, end - begin));
+    begin = end;
+  }
+  return blocks;
+}
+
+// How much of a read piece can be counted now; the rest waits for what follows it.
+std::size_t last_cut(std::string_view text) {
+  for (std::size_t at = text.size() - 1; at > text.size() / 2; --at) {
+    if (ends_word(text, at)) return at;
+  }
+  return text.size() - incomplete_tail(text);
+}
+
+template <class Map>
+class CountSink final : public PieceSink {
+ public:
+  explicit CountSink(Map& counts) : counts_(counts) {}
+  void piece(std::string_view text) override {
+    key_.assign(text);
+    ++counts_[key_];
+  }
+
+ private:
+  Map& counts_;
+  std::string key_;
+};
+
+std::vector<PreTokenizerStep> gpt2_steps() {
+  std::vector<PreTokenizerStep> steps;
+  steps.emplace_back(SplitStep{.pattern = Pattern::from_regex(kGpt2Pattern, "GPT-2 pattern")});
+  return steps;
+}
+
+}  // namespace
+
+WordCounts::WordCounts(const std::vector<std::string>& delimiters) : pre_tokenizer_(gpt2_steps()) {
+  std::int32_t id = 0;
+  for (const std::string& delimiter : delimiters) {
+    delimiters_.add({.id = id++, .content = delimiter}, delimiter);
+  }
+}
+
+void WordCounts::count_block(std::string_view block, PreTokenizer::Scratch& scratch,
+                             Counts& counts) const {
+  CountSink<Counts> sink(counts);
+  std::vector<Section> sections;
+  for (std::size_t at = 0; at < block.size();) {
+    scratch.regex.has_recent = false;
+    const std::size_t end = valid_utf8_end(block, at, scratch.regex.has_recent);
+    const std::string_view valid = block.substr(at, end - at);
+    delimiters_.split(valid, ParseSpecial::yes, scratch.regex, sections);
+    for (const Section& section : sections) {
+      if (section.id != Section::kPlainText) continue;
+      pre_tokenizer_.run(valid.substr(section.span.begin, section.span.end - section.span.begin),
+                         PieceStart::of_text, scratch, sink);
+    }
+    if (end == block.size()) break;
+    at = end + ill_formed_length(block, end);
+  }
+}
+
+void WordCounts::add_text(std::string_view text, ThreadPool& pool) {
+  num_bytes_ += text.size();
+  const std::vector<std::string_view> blocks = cut_blocks(text);
+  std::vector<Counts> per_thread(static_cast<std::size_t>(pool.num_threads()));
+  std::atomic<std::size_t> next_block = 0;
+  pool.run([&](int thread_idx, int) {
+    PreTokenizer::Scratch scratch;
+    Counts& counts = per_thread[static_cast<std::size_t>(thread_idx)];
+    for (std::size_t i = next_block++; i < blocks.size(); i = next_block++) {
+      count_block(blocks[i], scratch, counts);
+    }
+  });
+  for (const Counts& counts : per_thread) {
+    for (const auto& [word, count] : counts) counts_[word] += count;
+  }
+}
+
+void WordCounts::add_file(const std::string& path, ThreadPool& pool) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) fail_errno(fmt::format("cannot open {}", path));
+  std::string buffer;
+  while (true) {
+    const std::size_t kept = buffer.size();
+    buffer.resize(kept + kReadAtOnce);
+    file.read(buffer.data() + kept, static_cast<std::streamsize>(kReadAtOnce));
+    buffer.resize(kept + static_cast<std::size_t>(file.gcount()));
+    if (file.bad()) fail_errno(fmt::format("cannot read {}", path));
+    if (file.eof()) break;
+    const std::size_t cut = last_cut(buffer);
+    add_text(std::string_view(buffer).substr(0, cut), pool);
+    buffer.erase(0, cut);
+  }
+  add_text(buffer, pool);
+}
+
+std::vector<std::pair<std::string, std::int64_t>> WordCounts::sorted() const {
+  std::vector<std::pair<std::string, std::int64_t>> words(counts_.begin(), counts_.end());
+  std::sort(words.begin(), words.end());
+  return words;
+}
+
+}  // namespace dsmoe::text

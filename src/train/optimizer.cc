@@ -1,0 +1,230 @@
+// The optimiser's step: norm, clip, AdamW, re-placing.
+#include "train/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/thread_pool.h"
+#include "kernels/memory.h"
+#include "kernels/optimizer.h"
+#include "kernels/pack.h"
+#include "kernels/table.h"
+
+namespace dsmoe::train {
+namespace {
+
+constexpr std::string_view kSelectionBias = ".e_score_correction_bias";
+
+bool decays(const std::string& name) {
+  return !name.ends_with("norm.weight") && !name.ends_with(".bias");
+}
+
+// base^exponent by multiplication alone: the same bits everywhere.
+double power(double base, int64_t exponent) {
+  double result = 1;
+  for (; exponent > 0; exponent /= 2) {
+    if (exponent % 2 == 1) result *= base;
+    base *= base;
+  }
+  return result;
+}
+
+TensorView flat(TensorView view) {
+  view.shape = {view.num_elements()};
+  return view;
+}
+
+// Element by element, so that any split gives the same bits.
+void convert(ThreadPool& pool, const TensorView& from, const TensorView& to) {
+  constexpr int64_t kGrain = 1 << 14;
+  const TensorView source = flat(from);
+  const TensorView target = flat(to);
+  parallel_for(pool, source.dim(0), kGrain, [&](int64_t begin, int64_t end) {
+    kernels::convert_elements(source.rows(begin, end), target.rows(begin, end));
+  });
+}
+
+}  // namespace
+
+DType stored_type(const std::string& name, DType operand) {
+  if (operand == DType::F64) return DType::F64;
+  return name.ends_with(kSelectionBias) ? DType::F32 : operand;
+}
+
+Optimizer::Optimizer(const Context& context, const model::Model& model,
+                     const model::GradientBuffers& gradients,
+                     FunctionRef<bool(const std::string&)> trains, TensorSource& initial,
+                     const OptimizerRule& rule)
+    : context_(context), model_(model), rule_(rule), arena_("optimiser", context.table->allocator) {
+  std::map<std::string, model::NamedGradient> trained;
+  for (const model::NamedGradient& named : gradients.named) trained[named.name] = named;
+  for (const model::Placement& placement : model.parameters.placements) {
+    if (placement.name.ends_with(kSelectionBias) && trains(placement.name)) {
+      trained[placement.name] = {};
+    }
+  }
+  for (const auto& [name, gradient] : trained) add_tensor(name, gradient, initial);
+  square_sums_ = arena_.tensor("norm", DType::F64, {1});
+}
+
+void Optimizer::add_tensor(const std::string& name, const model::NamedGradient& gradient,
+                           TensorSource& initial) {
+  Place place{.gradient = gradient};
+  int64_t moe_layer_idx = -1;
+  for (const model::Placement& placement : model_.parameters.placements) {
+    // Routers come in the order of the layers, their bias after them.
+    if (placement.name.ends_with(".mlp.gate.weight")) ++moe_layer_idx;
+    if (placement.name != name) continue;
+    place.placements.push_back(&placement);
+    place.moe_layer_idx = moe_layer_idx;
+  }
+  DSMOE_CHECK(!place.placements.empty(), "{} has no place in the model", name);
+
+  const TensorView source = initial.tensor(name);
+  const DType scalar = model_.operand == DType::F64 ? DType::F64 : DType::F32;
+  TrainedTensor tensor{.name = name, .master = arena_.tensor("masters", scalar, source.shape)};
+  if (gradient.gradient) {
+    tensor.first_moment = arena_.tensor("moments", scalar, source.shape);
+    tensor.second_moment = arena_.tensor("moments", scalar, source.shape);
+  }
+  std::vector<std::byte> values(tensor.master.num_bytes());
+  TensorView host = tensor.master;
+  host.data = values.data();
+  host.device = tensor::Device::cpu;
+  convert(*context_.pool, source, host);
+  kernels::upload(context_, values.data(), tensor.master);
+  initial.release(name);
+  tensors_.push_back(tensor);
+  places_.push_back(place);
+}
+
+void Optimizer::join_tied_gradients() {
+  for (const Place& place : places_) {
+    const TensorView& second = place.gradient.second_part;
+    if (!second) continue;
+    const TensorView& first = place.gradient.gradient;
+    DSMOE_CHECK(first.device == tensor::Device::cpu, "tied embeddings train on the CPU only");
+    const auto add = [&]<class S>(S* sum, const S* part) {
+      parallel_for(*context_.pool, first.num_elements(), 1 << 14, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) sum[i] += part[i];
+      });
+    };
+    if (first.dtype == DType::F64) {
+      add(first.as<double>(), second.as<double>());
+    } else {
+      add(first.as<float>(), second.as<float>());
+    }
+  }
+}
+
+double Optimizer::gradient_norm() {
+  double total = 0;
+  for (const Place& place : places_) {
+    if (!place.gradient.gradient) continue;
+    kernels::sum_of_squares(context_, {.x = place.gradient.gradient, .out = square_sums_});
+    double sum = 0;
+    kernels::download(context_, square_sums_, &sum);
+    total += sum;
+  }
+  return std::sqrt(total);
+}
+
+void Optimizer::zero_gradients() {
+  for (const Place& place : places_) {
+    for (const TensorView& part : {place.gradient.gradient, place.gradient.second_part}) {
+      if (part) kernels::zero(context_, part.data, part.num_bytes());
+    }
+  }
+}
+
+double Optimizer::step(double lr) {
+  const FlushDenormals flush;
+  join_tied_gradients();
+  const double norm = gradient_norm();
+  if (!std::isfinite(norm)) {
+    fail(ErrorKind::input,
+         "step {}: the gradient's norm is {}: training has diverged; resume from the last "
+         "checkpoint with a lower --lr",
+         steps_done_ + 1, norm);
+  }
+  const double scale = rule_.clip > 0 && norm > rule_.clip ? rule_.clip / norm : 1.0;
+  ++steps_done_;
+  kernels::AdamwStep update{.gradient_scale = static_cast<float>(scale),
+                            .lr = static_cast<float>(lr),
+                            .beta1 = static_cast<float>(rule_.beta1),
+                            .beta2 = static_cast<float>(rule_.beta2),
+                            .eps = static_cast<float>(rule_.eps)};
+  // From the rounded betas, which the moments are made with.
+  update.correction1 = static_cast<float>(1 - power(update.beta1, steps_done_));
+  update.correction2 = static_cast<float>(1 - power(update.beta2, steps_done_));
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (!places_[i].gradient.gradient) continue;
+    update.weight = tensors_[i].master;
+    update.gradient = places_[i].gradient.gradient;
+    update.first_moment = tensors_[i].first_moment;
+    update.second_moment = tensors_[i].second_moment;
+    update.weight_decay = decays(tensors_[i].name) ? static_cast<float>(rule_.weight_decay) : 0.0f;
+    kernels::adamw_step(context_, update);
+    place(i);
+  }
+  zero_gradients();
+  return norm;
+}
+
+TensorView Optimizer::stored(std::size_t idx) {
+  TensorView master = tensors_[idx].master;
+  if (master.device != tensor::Device::cpu) {
+    downloaded_.resize(std::max(downloaded_.size(), master.num_bytes()));
+    kernels::download(context_, master, downloaded_.data());
+    master.data = downloaded_.data();
+    master.device = tensor::Device::cpu;
+  }
+  TensorView stored{.dtype = stored_type(tensors_[idx].name, model_.operand),
+                    .shape = master.shape};
+  if (stored.dtype == master.dtype) return master;
+  rounded_.resize(std::max(rounded_.size(), stored.num_bytes()));
+  stored.data = rounded_.data();
+  convert(*context_.pool, master, stored);
+  return stored;
+}
+
+void Optimizer::place(std::size_t idx) {
+  const TensorView values = stored(idx);
+  for (const model::Placement* placement : places_[idx].placements) {
+    model::place_tensor(context_, *placement, values);
+  }
+}
+
+void Optimizer::update_selection_bias(std::span<const std::vector<int64_t>> load) {
+  const FlushDenormals flush;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (places_[i].gradient.gradient) continue;
+    DSMOE_CHECK(tensors_[i].master.device == tensor::Device::cpu,
+                "the selection bias is updated on the CPU only");
+    const std::vector<int64_t>& counts = load[static_cast<std::size_t>(places_[i].moe_layer_idx)];
+    int64_t total = 0;
+    for (const int64_t count : counts) total += count;
+    const auto num_experts = static_cast<int64_t>(counts.size());
+    const auto move = [&]<class S>(S* bias) {
+      for (int64_t e = 0; e < num_experts; ++e) {
+        const int64_t excess = counts[static_cast<std::size_t>(e)] * num_experts - total;
+        if (excess != 0) bias[e] += static_cast<S>(excess < 0 ? rule_.bias_rate : -rule_.bias_rate);
+      }
+    };
+    const TensorView& master = tensors_[i].master;
+    if (master.dtype == DType::F64) {
+      move(master.as<double>());
+    } else {
+      move(master.as<float>());
+    }
+    place(i);
+  }
+}
+
+void Optimizer::resume_after(int64_t steps_done) {
+  steps_done_ = steps_done;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) place(i);
+}
+
+}  // namespace dsmoe::train

@@ -1,0 +1,97 @@
+// AdamW over named tensors: fp32 masters and moments, clipping by the global norm, and the way back
+// into the model's packed weights.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/gradients.h"
+#include "model/language_model.h"
+
+namespace dsmoe::train {
+
+using kernels::Context;
+using tensor::DType;
+using tensor::TensorSource;
+using tensor::TensorView;
+
+struct OptimizerRule {
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;  // on matrices; never on norms and biases
+  double clip = 1.0;          // largest global norm; 0: no clipping
+  double bias_rate = 0.001;   // step of e_score_correction_bias
+};
+
+// One trained tensor and what the optimiser keeps of it. A selection bias has no moments: it moves
+// by the sign of its load.
+struct TrainedTensor {
+  std::string name;
+  TensorView master;         // F32 (F64), row-major
+  TensorView first_moment;   // same shape, or absent
+  TensorView second_moment;  // same shape, or absent
+};
+
+// The type a run's checkpoints hold, and with it the values the forward pass may see: `operand` for
+// all but the selection bias. (F64 exists in tests only.)
+DType stored_type(const std::string& name, DType operand);
+
+class Optimizer {
+ public:
+  // Trains what `gradients` names, and the selection biases that `trains` accepts. Masters are the
+  // tensors of `initial`, which the model was made from. All references must outlive it.
+  Optimizer(const Context& context, const model::Model& model,
+            const model::GradientBuffers& gradients,
+            FunctionRef<bool(const std::string& name)> trains, TensorSource& initial,
+            const OptimizerRule& rule);
+
+  // One update; the gradients are used up and left zero. Returns their global norm before clipping:
+  // sums of squares per tensor, added in double in the order of names. Throws Error(input) when it
+  // is not finite, with weights and moments as they were.
+  double step(double lr);
+
+  // bias += rate * sign(mean load - load): integer counts of the whole step, [MoE layer][expert].
+  void update_selection_bias(std::span<const std::vector<int64_t>> load);
+
+  // Masters and moments, sorted by name.
+  std::span<const TrainedTensor> tensors() const { return tensors_; }
+  int64_t steps_done() const { return steps_done_; }
+
+  // The idx-th of tensors() as a checkpoint holds it, in host memory; valid until the next call.
+  TensorView stored(std::size_t idx);
+
+  // After masters and moments were written from outside (a checkpoint): puts all masters into the
+  // model.
+  void resume_after(int64_t steps_done);
+
+  const Context& context() const { return context_; }
+  const tensor::Arena& arena() const { return arena_; }
+
+ private:
+  struct Place {
+    std::vector<const model::Placement*> placements;  // two for a tied embedding
+    model::NamedGradient gradient;                    // absent for a selection bias
+    int64_t moe_layer_idx = -1;                       // of a selection bias
+  };
+  void add_tensor(const std::string& name, const model::NamedGradient& gradient,
+                  TensorSource& initial);
+  double gradient_norm();
+  void join_tied_gradients();
+  void zero_gradients();
+  void place(std::size_t idx);
+
+  Context context_;
+  const model::Model& model_;
+  OptimizerRule rule_;
+  tensor::Arena arena_;
+  std::vector<TrainedTensor> tensors_;
+  std::vector<Place> places_;  // beside tensors_
+  TensorView square_sums_;     // [1] F64
+  // One tensor on its way out of the arena: rounded, and before that downloaded from a device.
+  std::vector<std::byte> rounded_, downloaded_;
+  int64_t steps_done_ = 0;
+};
+
+}  // namespace dsmoe::train

@@ -1,0 +1,75 @@
+// A training run: resume or start, steps, validation, checkpoints, metrics, stop.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/batches.h"
+#include "data/split.h"
+#include "store/checkpoint.h"
+#include "train/metrics.h"
+#include "train/schedule.h"
+#include "train/step.h"
+
+namespace dsmoe::train {
+
+struct RunOptions {
+  std::filesystem::path out;
+  model::ModelConfig config;  // torch_dtype: the compute type, F32 or BF16
+  int64_t batch = 0;          // rows per step
+  int64_t seq = 0;            // tokens per row
+  int64_t micro_batch = 1;    // rows at a time; does not change the result
+  Schedule schedule;          // its total_steps is the length of the run
+  OptimizerRule optimizer;
+  double z_alpha = 0;
+  double device_alpha = 0;
+  int64_t num_devices = 1;
+  int64_t balance_group = 0;  // rows, with seq_aux false; 0: the micro-batch
+  uint64_t seed = 1;
+  std::vector<std::string> patterns;  // tensors to train; empty: all
+  model::Recompute recompute = model::Recompute::nothing;
+  int64_t save_every = 0;   // 0: only at the end and when stopped
+  int64_t valid_every = 0;  // 0: only at the end
+  int64_t valid_rows = 64;  // at most so many rows of the validation part
+  store::Retention retention;
+  bool resume = false;
+  std::string data_identity;                 // of corpus, tokenizer and split
+  std::string init_identity;                 // where the first weights came from
+  std::map<std::string, std::string> files;  // put into every checkpoint: tokenizer.json, ...
+};
+
+// What a run tells while it goes on. Any may be empty.
+struct RunHooks {
+  std::function<bool()> should_stop;  // asked after every step
+  std::function<void(const StepMetrics&, const StepResult&)> on_step;
+  std::function<void(int64_t steps_done)> on_start;
+  std::function<void(const std::filesystem::path&)> on_saved;
+};
+
+struct RunOutcome {
+  int64_t steps_done = 0;
+  bool finished = false;  // false: stopped by should_stop
+  std::filesystem::path checkpoint;
+  std::optional<double> validation_loss;
+};
+
+// `lock` is that of `out`, held by the caller from before it wrote anything there. `initial` gives
+// the first weights unless a checkpoint is resumed; `split` the data. Throws Error(usage) for
+// options that cannot be, Error(input) when `out` holds checkpoints and resume is not set.
+struct RunInput {
+  const store::RunLock& lock;
+  TensorSource& initial;
+  const data::DocumentSplit& split;
+};
+RunOutcome run_training(const Context& context, const RunOptions& options, const RunInput& input,
+                        const RunHooks& hooks);
+
+// Rows of a batch without their padding.
+void pack_rows(const data::Batch& batch, StepRows& rows);
+
+}  // namespace dsmoe::train

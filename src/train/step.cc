@@ -1,0 +1,112 @@
+// Cuts a step's rows into micro-batches; what each adds does not depend on the cut.
+#include "train/step.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "kernels/table.h"
+
+namespace dsmoe::train {
+
+int64_t StepRows::num_counted() const {
+  return std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; });
+}
+
+void StepRows::clear() {
+  tokens.clear();
+  targets.clear();
+  row_lengths.clear();
+  documents_per_row.clear();
+  document_lengths.clear();
+}
+
+Trainer::Trainer(const Context& context, const model::Model& model,
+                 FunctionRef<bool(const std::string&)> trains, TensorSource& initial,
+                 const TrainerOptions& options)
+    : options_(options),
+      gradient_arena_("gradients", context.table->allocator),
+      gradients_(
+          model::allocate_gradients(context, model.config, model.operand, trains, gradient_arena_)),
+      optimizer_(context, model, gradients_, trains, initial, options.optimizer),
+      pass_(context, model, gradients_.views, options.losses,
+            {.max_tokens = options.rows_per_micro_batch * options.max_row_tokens,
+             .max_rows = options.rows_per_micro_batch,
+             .max_documents = options.rows_per_micro_batch * options.max_row_tokens},
+            options.recompute) {
+  DSMOE_CHECK(options.rows_per_micro_batch % options.losses.rows_per_balance_group == 0,
+              "a micro-batch of {} rows does not hold whole balance groups of {}",
+              options.rows_per_micro_batch, options.losses.rows_per_balance_group);
+}
+
+template <class F>
+void Trainer::for_each_micro_batch(const StepRows& rows, F&& f) {
+  const std::span<const int32_t> tokens(rows.tokens), targets(rows.targets);
+  const std::span<const int32_t> lengths(rows.row_lengths), documents(rows.document_lengths);
+  std::size_t first_token = 0, first_document = 0;
+  const auto total = static_cast<std::size_t>(rows.num_rows());
+  const auto per_batch = static_cast<std::size_t>(options_.rows_per_micro_batch);
+  for (std::size_t row = 0; row < total; row += per_batch) {
+    const std::size_t count = std::min(per_batch, total - row);
+    const auto part = lengths.subspan(row, count);
+    const auto document_counts = std::span(rows.documents_per_row).subspan(row, count);
+    const std::size_t num_tokens = std::accumulate(part.begin(), part.end(), std::size_t{0});
+    const std::size_t num_documents =
+        std::accumulate(document_counts.begin(), document_counts.end(), std::size_t{0});
+    f(model::MicroBatch{.tokens = tokens.subspan(first_token, num_tokens),
+                        .targets = targets.subspan(first_token, num_tokens),
+                        .row_lengths = part,
+                        .document_lengths = documents.subspan(first_document, num_documents)});
+    first_token += num_tokens;
+    first_document += num_documents;
+  }
+}
+
+StepResult Trainer::accumulate(const StepRows& rows) {
+  const int64_t group = options_.losses.rows_per_balance_group;
+  DSMOE_CHECK(rows.num_rows() > 0 && rows.num_rows() % group == 0,
+              "{} rows are no whole number of balance groups of {}", rows.num_rows(), group);
+  StepResult result{.tokens = static_cast<int64_t>(rows.tokens.size()),
+                    .counted = rows.num_counted()};
+  DSMOE_CHECK(result.counted > 0, "no target of the step counts");
+  const model::StepScale scale{.counted_targets = result.counted,
+                               .num_balance_groups = rows.num_rows() / group};
+  double nats = 0;
+  for_each_micro_batch(rows, [&](const model::MicroBatch& batch) {
+    const model::PassLosses losses = pass_.run(batch, scale);
+    nats += losses.nats;
+    result.balance += losses.balance;
+    result.device_balance += losses.device_balance;
+    result.z += losses.z;
+    if (result.load.empty()) {
+      result.load = losses.load;
+      return;
+    }
+    for (std::size_t layer = 0; layer < losses.load.size(); ++layer) {
+      for (std::size_t e = 0; e < losses.load[layer].size(); ++e) {
+        result.load[layer][e] += losses.load[layer][e];
+      }
+    }
+  });
+  result.language = nats / static_cast<double>(result.counted);
+  return result;
+}
+
+StepResult Trainer::step(const StepRows& rows, double lr) {
+  StepResult result = accumulate(rows);
+  result.gradient_norm = optimizer_.step(lr);
+  optimizer_.update_selection_bias(result.load);
+  return result;
+}
+
+Trainer::Evaluation Trainer::evaluate(const StepRows& rows) {
+  Evaluation evaluation{.counted = rows.num_counted()};
+  for_each_micro_batch(
+      rows, [&](const model::MicroBatch& batch) { evaluation.nats += pass_.evaluate(batch).nats; });
+  return evaluation;
+}
+
+std::vector<const tensor::Arena*> Trainer::arenas() const {
+  return {&gradient_arena_, &optimizer_.arena(), &pass_.arena(), &pass_.kv_arena()};
+}
+
+}  // namespace dsmoe::train

@@ -1,0 +1,26 @@
+// Runs the dsmoe program as a user would and keeps what it said.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace dsmoe::testing {
+
+struct Ran {
+  int code = -1;  // exit code; 128 + signal when killed
+  std::string out, err;
+};
+
+struct RunOptions {
+  std::vector<std::string> environment = {};  // added to this process's: "NAME=value"
+  std::string out_file = {};                  // stdout goes there instead: "/dev/full"
+  std::string input = {};                     // stdin; empty: /dev/null
+};
+
+// The program of this build. Kills it after 60 s.
+Ran run_dsmoe(const std::vector<std::string>& arguments, const RunOptions& options = {});
+
+std::string read_file(const std::string& path);
+void write_file(const std::string& path, const std::string& bytes);
+
+}  // namespace dsmoe::testing

@@ -1,0 +1,258 @@
+// demo, generate, chat and eval --text end to end, on a random model with a trained tokenizer.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "base/json.h"
+#include "cli/program.h"
+#include "store/scratch_folder.h"
+
+namespace dsmoe::testing {
+namespace {
+
+constexpr const char* kText =
+    "The cat sat on the mat. The dog sat on the log. One day the cat and the dog met, and they "
+    "sat on the mat together. \"Where is the log?\" said the cat. \"In the fog,\" said the dog.\n";
+
+// A random model of 512 tokens whose tokenizer was trained on kText, made once for all tests.
+class TextModel : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    scratch_ = std::make_unique<store::ScratchFolder>();
+    ASSERT_EQ(run_dsmoe({"demo", "--random", "-o", model(), "--seed", "3", "--quiet"}).code, 0);
+    write_file(path("corpus.txt"), kText);
+    const Ran ran = run_dsmoe({"tokenizer", "train", path("corpus.txt"), "--vocab-size", "512",
+                               "-o", model(), "--threads", "1"});
+    ASSERT_EQ(ran.code, 0) << ran.err;
+    write_file(
+        path("template.jinja"),
+        "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:");
+  }
+  static void TearDownTestSuite() { scratch_.reset(); }
+
+  static std::string path(const std::string& name) { return (*scratch_ / name).string(); }
+  static std::string model() { return path("model"); }
+
+  static Ran generate(std::vector<std::string> more) {
+    std::vector<std::string> arguments{"generate", model(), "-p", "The cat", "--max-tokens", "30"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_dsmoe(arguments);
+  }
+  static Ran chat(const std::string& input, std::vector<std::string> more = {}) {
+    std::vector<std::string> arguments{
+        "chat",   model(), "--max-tokens",    "12",
+        "--seed", "1",     "--chat-template", path("template.jinja")};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_dsmoe(arguments, {.input = input});
+  }
+
+  static std::unique_ptr<store::ScratchFolder> scratch_;
+};
+std::unique_ptr<store::ScratchFolder> TextModel::scratch_;
+
+TEST_F(TextModel, DemoIsDeterministicAndNeverOverwrites) {
+  const store::ScratchFolder scratch;
+  const std::string again = (scratch / "again").string();
+  ASSERT_EQ(run_dsmoe({"demo", "--random", "-o", again, "--seed", "3", "--quiet"}).code, 0);
+  EXPECT_EQ(read_file(again + "/model.safetensors"), read_file(model() + "/model.safetensors"));
+  EXPECT_NE(read_file(again + "/model.safetensors"), "");
+  const Ran refused = run_dsmoe({"demo", "--random", "-o", again});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_NE(refused.err.find("again"), std::string::npos) << refused.err;
+  const std::string other = (scratch / "other").string();
+  ASSERT_EQ(run_dsmoe({"demo", "--random", "-o", other, "--seed", "4"}).code, 0);
+  EXPECT_NE(read_file(other + "/model.safetensors"), read_file(again + "/model.safetensors"));
+}
+
+TEST_F(TextModel, GenerateRepeatsForAnyThreads) {
+  const Ran first = generate({"--seed", "5", "--threads", "1"});
+  ASSERT_EQ(first.code, 0) << first.err;
+  EXPECT_GT(first.out.size(), 10u);
+  EXPECT_NE(first.err.find("tokens/s"), std::string::npos) << first.err;
+  EXPECT_EQ(generate({"--seed", "5", "--threads", "3"}).out, first.out);
+  EXPECT_NE(generate({"--seed", "6"}).out, first.out);
+  EXPECT_EQ(generate({"--seed", "5", "--quiet"}).err, "");
+}
+
+TEST_F(TextModel, GenerateJsonHasTextTokensAndSeed) {
+  const Ran ran = generate({"--json", "--show-experts"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  const Json json = Json::parse(ran.out);
+  EXPECT_EQ(json["answer_tokens"], json["tokens"].size());
+  ASSERT_EQ(json["experts"].size(), json["tokens"].size());
+  EXPECT_EQ(json["experts"].back()["layers"].size(), 3u);
+  EXPECT_EQ(json["experts"][0]["layers"][0]["index"].size(), 4u);
+  // The seed it chose gives the same answer again.
+  const Json again = Json::parse(generate({"--json", "--seed", json["seed"].dump()}).out);
+  EXPECT_EQ(again["text"], json["text"]);
+}
+
+TEST_F(TextModel, StopStringsAreNeverShown) {
+  const Json whole = Json::parse(generate({"--json", "--seed", "5", "--ignore-eos"}).out);
+  const std::string text = whole["text"];
+  ASSERT_GT(text.size(), 20u);
+  // Any three characters of plain text from the middle.
+  std::size_t at = text.size() / 2;
+  while (at + 3 < text.size() &&
+         (text[at] & 0x80 || text[at + 1] & 0x80 || text[at + 2] & 0x80 || text[at + 3] & 0x80)) {
+    ++at;
+  }
+  const std::string stop = text.substr(at, 3);
+  const Json cut =
+      Json::parse(generate({"--json", "--seed", "5", "--ignore-eos", "--stop", stop}).out);
+  EXPECT_EQ(cut["text"], text.substr(0, text.find(stop)));
+  EXPECT_EQ(cut["stop"], stop);
+  EXPECT_EQ(cut["finish_reason"], "stop");
+  EXPECT_EQ(whole["finish_reason"], "length");
+}
+
+TEST_F(TextModel, OptionsChangeTheAnswer) {
+  const std::vector<std::string> greedy{"--temperature", "0", "--ignore-eos"};
+  const std::string plain = generate(greedy).out;
+  EXPECT_EQ(generate(greedy).out, plain);
+  for (const std::vector<std::string>& option :
+       std::vector<std::vector<std::string>>{{"--repetition-penalty", "5"},
+                                             {"--frequency-penalty", "50"},
+                                             {"--num-experts-per-tok", "1"},
+                                             {"--logit-bias", "300:100"}}) {
+    std::vector<std::string> arguments = greedy;
+    arguments.insert(arguments.end(), option.begin(), option.end());
+    EXPECT_NE(generate(arguments).out, plain) << option[0];
+  }
+  for (const std::vector<std::string>& option : std::vector<std::vector<std::string>>{
+           {"--top-k", "1"}, {"--top-p", "0"}, {"--min-p", "1"}}) {
+    std::vector<std::string> arguments{"--seed", "9", "--ignore-eos"};
+    arguments.insert(arguments.end(), option.begin(), option.end());
+    EXPECT_EQ(generate(arguments).out, plain) << option[0];
+  }
+}
+
+TEST_F(TextModel, ShowExpertsIsATableWithoutColourInAFile) {
+  const Ran ran =
+      generate({"--seed", "5", "--show-experts", "3", "--max-tokens", "5", "--ignore-eos"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_NE(ran.out.find("token"), std::string::npos);
+  EXPECT_NE(ran.out.find("layer 3"), std::string::npos) << ran.out;
+  EXPECT_EQ(ran.out.find('\x1b'), std::string::npos);
+}
+
+TEST_F(TextModel, GenerateRefusesBadInput) {
+  const auto refused = [&](std::vector<std::string> more, int code, const std::string& fault) {
+    const Ran ran = generate(std::move(more));
+    EXPECT_EQ(ran.code, code) << ran.err;
+    EXPECT_NE(ran.err.find(fault), std::string::npos) << ran.err;
+    EXPECT_EQ(ran.out, "");
+  };
+  refused({"--temperature", "-1"}, 1, "temperature");
+  refused({"--top-p", "2"}, 1, "top_p");
+  refused({"--top-k", "x"}, 2, "top-k");
+  refused({"--logit-bias", "1=2"}, 2, "ID:BIAS");
+  refused({"--logit-bias", "512:1"}, 1, "0 to 511");
+  refused({"--stop", ""}, 1, "stop string");
+  refused({"--num-experts-per-tok", "17"}, 1, "1 to 16");
+  refused({"--max-tokens", "0"}, 2, "max-tokens");
+  refused({"--tokens", "1"}, 2, "input");
+  const std::string long_prompt = path("long.txt");
+  std::string text;
+  for (int i = 0; i < 3000; ++i) text += "zq ";
+  write_file(long_prompt, text);
+  const Ran ran = run_dsmoe({"generate", model(), "--prompt-file", long_prompt});
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_NE(ran.err.find("context of 1024"), std::string::npos) << ran.err;
+}
+
+TEST_F(TextModel, GenerateWithoutATokenizerSpeaksInNumbers) {
+  const std::string bare = path("bare");
+  ASSERT_EQ(run_dsmoe({"demo", "--random", "-o", bare, "--quiet"}).code, 0);
+  const Ran ran =
+      run_dsmoe({"generate", bare, "--tokens", "1,2", "--max-tokens", "3", "--ignore-eos"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(std::count(ran.out.begin(), ran.out.end(), ' '), 2);
+  const Ran refused = run_dsmoe({"generate", bare, "-p", "hello"});
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_NE(refused.err.find("tokenizer.json"), std::string::npos) << refused.err;
+  write_file(bare + "/tokenizer.json", "{");
+  EXPECT_EQ(run_dsmoe({"generate", bare, "--tokens", "1,2"}).code, 1);
+}
+
+TEST_F(TextModel, ChatAnswersEachLineAndReusesThePrefix) {
+  const Ran ran = chat("The cat sat\nThe dog sat\n");
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_NE(ran.err.find("kept"), std::string::npos) << ran.err;  // of the second prompt
+  EXPECT_EQ(chat("The cat sat\nThe dog sat\n", {"--threads", "3"}).out, ran.out);
+  // The second answer depends on the first turn; /reset forgets it.
+  const std::string alone = chat("The dog sat\n").out;
+  EXPECT_FALSE(ran.out.ends_with(alone));
+  EXPECT_TRUE(chat("The cat sat\n/reset\nThe dog sat\n").out.ends_with(alone));
+}
+
+TEST_F(TextModel, ChatSavesOnceAndNeverOverOthers) {
+  const std::string file = path("saved.json");
+  const Ran ran = chat("Hello\n/save " + file + "\nAgain\n/save " + file + "\n/exit\nnot reached\n",
+                       {"--system", "Be brief"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  const Json saved = Json::parse(read_file(file));
+  ASSERT_EQ(saved.size(), 5u);
+  EXPECT_EQ(saved[0]["role"], "system");
+  EXPECT_EQ(saved[3]["content"], "Again");
+  EXPECT_EQ(saved[4]["role"], "assistant");
+  const Ran refused = chat("Hello\n/save " + file + "\n");
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_NE(refused.err.find("exists"), std::string::npos) << refused.err;
+}
+
+TEST_F(TextModel, ChatHelpAndFaults) {
+  EXPECT_NE(chat("/help\n").out.find("/reset"), std::string::npos);
+  EXPECT_EQ(chat("/nonsense\n").code, 1);
+  EXPECT_EQ(chat("").code, 0);
+  const Ran no_template = run_dsmoe({"chat", model()}, {.input = "hi\n"});
+  EXPECT_EQ(no_template.code, 1);
+  EXPECT_NE(no_template.err.find("--chat-template"), std::string::npos) << no_template.err;
+}
+
+TEST_F(TextModel, EvalTextCountsEveryByte) {
+  const Ran ran = run_dsmoe({"eval", model(), "--text", path("corpus.txt"), "--json", "--quiet"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  const Json json = Json::parse(ran.out);
+  EXPECT_EQ(json["bytes"], std::string(kText).size());
+  EXPECT_EQ(json["scored"].get<int64_t>() + 1, json["tokens"].get<int64_t>());  // behind bos
+  EXPECT_NEAR(json["bits_per_byte"].get<double>(),
+              json["nats"].get<double>() / 0.6931471805599453 /
+                  static_cast<double>(std::string(kText).size()),
+              1e-9);
+  // The same tokens, given as ids.
+  const Ran ids = run_dsmoe({"tokenizer", "encode", model(), path("corpus.txt"), "--no-special"});
+  write_file(path("ids.txt"), "0 " + ids.out);
+  const Json by_ids = Json::parse(
+      run_dsmoe({"eval", model(), "--tokens", path("ids.txt"), "--json", "--quiet"}).out);
+  EXPECT_EQ(by_ids["nats"], json["nats"]);
+  EXPECT_FALSE(by_ids.contains("bits_per_byte"));
+  write_file(path("empty.txt"), "");
+  EXPECT_EQ(run_dsmoe({"eval", model(), "--text", path("empty.txt")}).code, 1);
+}
+
+TEST_F(TextModel, EvalPairsOfTextSplitAsTheHarnessDoes) {
+  const auto score = [&](const Json& pair) {
+    write_file(path("pairs.jsonl"), pair.dump() + "\n");
+    const Ran ran =
+        run_dsmoe({"eval", model(), "--pairs", path("pairs.jsonl"), "--json", "--quiet"});
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    return Json::parse(ran.out);
+  };
+  const auto encode = [&](const std::string& text) {
+    return Json::parse(
+        run_dsmoe({"tokenizer", "encode", model(), "-t", text, "--no-special", "--json"})
+            .out)["ids"];
+  };
+  // White space at the end of the context belongs to the continuation.
+  const Json spaced = score({{"context", "The cat "}, {"continuation", "sat"}});
+  EXPECT_EQ(spaced, score({{"context", "The cat"}, {"continuation", " sat"}}));
+  EXPECT_EQ(spaced,
+            score({{"context_ids", encode("The cat")}, {"continuation_ids", encode(" sat")}}));
+  EXPECT_EQ(score({{"context", ""}, {"continuation", "The"}}),
+            score({{"context_ids", {0}}, {"continuation_ids", encode("The")}}));
+}
+
+}  // namespace
+}  // namespace dsmoe::testing

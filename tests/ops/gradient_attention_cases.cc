@@ -1,0 +1,96 @@
+// Cases of attention on the way back: whole sequences, grouped heads, several spans.
+#include "kernels/elements.h"
+#include "ops/gradient_cases.h"
+
+namespace dsmoe::ops {
+namespace {
+
+using kernels::kKeyBlock;
+
+struct AttentionBackwardShape {
+  int64_t heads, kv_heads, head_dim;
+  std::vector<int32_t> sizes;  // of the sequences
+};
+
+class AttentionBackwardCase : public GradientCase {
+ public:
+  AttentionBackwardCase(const Variant& variant, const AttentionBackwardShape& shape)
+      : GradientCase(variant) {
+    std::vector<int32_t> starts{0};
+    int64_t most_pages = 0, num_pages = 0;
+    for (int32_t size : shape.sizes) {
+      starts.push_back(starts.back() + size);
+      most_pages = std::max(most_pages, pages_of(size));
+      num_pages += pages_of(size);
+    }
+    kernels::KvPages& kv = args_.kv;
+    kv = {.dtype = variant.operand,
+          .num_pages = num_pages,
+          .num_kv_heads = shape.kv_heads,
+          .head_dim = shape.head_dim};
+    kv.keys = arena_.bytes("kv", kv.num_bytes());
+    kv.values = static_cast<char*>(kv.keys) +
+                kv.key_offset(num_pages, 0) * static_cast<int64_t>(tensor::size_of(kv.dtype));
+    std::memset(kv.keys, 0, kv.num_bytes());
+    // Pages of a sequence in reverse order: the table is not the identity.
+    std::vector<int32_t> table;
+    int64_t page = 0;
+    for (std::size_t s = 0; s < shape.sizes.size(); ++s) {
+      const int64_t pages = pages_of(shape.sizes[s]);
+      for (int64_t i = 0; i < most_pages; ++i)
+        table.push_back(i < pages ? static_cast<int32_t>(page + pages - 1 - i) : 0);
+      page += pages;
+      fill_pages(shape.sizes[s], table.data() + static_cast<int64_t>(s) * most_pages,
+                 100 + 2 * static_cast<uint32_t>(s));
+    }
+    const int64_t tokens = starts.back();
+    const Shape rows{tokens, shape.heads, shape.head_dim};
+    args_.q = operand(rows, 1, 2);
+    args_.q_starts = ints(starts);
+    args_.page_table = int_matrix(table, {static_cast<int64_t>(shape.sizes.size()), most_pages});
+    args_.scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
+    args_.out = operand(rows, 2);
+    args_.d_out = operand(rows, 3);
+    args_.d_qkv = changed("d_qkv", scalar(),
+                          {tokens, (shape.heads + 2 * shape.kv_heads) * shape.head_dim}, 4);
+  }
+
+ private:
+  static int64_t pages_of(int64_t size) { return (size + kKeyBlock - 1) / kKeyBlock; }
+  void call(const Context& context) override { kernels::attention_backward(context, args_); }
+
+  void fill_pages(int64_t num_keys, const int32_t* pages, uint32_t stream) {
+    if (num_keys == 0) return;
+    const kernels::KvPages& kv = args_.kv;
+    const TensorView k = operand({num_keys, kv.num_kv_heads, kv.head_dim}, stream);
+    const TensorView v = operand({num_keys, kv.num_kv_heads, kv.head_dim}, stream + 1);
+    for (int64_t i = 0; i < k.num_elements(); ++i) {
+      const int64_t d = i % kv.head_dim;
+      const int64_t h = i / kv.head_dim % kv.num_kv_heads;
+      const int64_t key = i / kv.head_dim / kv.num_kv_heads;
+      const int64_t page = pages[key / kKeyBlock];
+      const int64_t slot = key % kKeyBlock;
+      kernels::write_element(kv.keys, kv.dtype, kv.key_offset(page, h) + kv.key_index(slot, d),
+                             element(k, i));
+      kernels::write_element(kv.values, kv.dtype,
+                             kv.value_offset(page, h) + kv.value_index(slot, d), element(v, i));
+    }
+  }
+
+  kernels::AttentionBackward args_;
+};
+
+}  // namespace
+
+void add_gradient_attention_cases(std::vector<OpEntry>& cases) {
+  const auto add = [&](const char* name, AttentionBackwardShape shape) {
+    cases.push_back(gradient_entry<AttentionBackwardCase>("attention_backward", name, shape));
+  };
+  add("even", {2, 2, 32, {64, 128}});
+  add("odd", {3, 1, 10, {9, 0, 70}});
+  add("grouped", {6, 2, 40, {33, 150}});
+  add("one_key", {2, 1, 18, {1, 65}});
+  add("spans", {1, 1, 6, {600}});
+}
+
+}  // namespace dsmoe::ops

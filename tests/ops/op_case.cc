@@ -1,0 +1,222 @@
+// Inputs of op cases, and the modes of the harness.
+#include "ops/op_case.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "base/rng.h"
+#include "kernels/elements.h"
+
+namespace dsmoe::ops {
+namespace {
+
+ThreadPool& one_thread() {
+  static ThreadPool pool(1);
+  return pool;
+}
+
+Context ref_context() { return {.table = &kernels::ref_table(), .pool = &one_thread()}; }
+
+double rounded_to(double value, DType precision) {
+  switch (precision) {
+    case DType::BF16:
+      return tensor::to_float(tensor::to_bf16(static_cast<float>(value)));
+    case DType::F32:
+      return static_cast<float>(value);
+    default:
+      return value;
+  }
+}
+
+std::vector<std::byte> bytes_of(const TensorView& view) {
+  const auto* data = static_cast<const std::byte*>(view.data);
+  return {data, data + view.num_bytes()};
+}
+
+}  // namespace
+
+std::vector<std::byte> OpCase::row_bytes(int64_t row) const {
+  std::vector<std::byte> all;
+  for (const Output& output : outputs_) {
+    const auto bytes = bytes_of(output.view.rows(row, row + 1));
+    all.insert(all.end(), bytes.begin(), bytes.end());
+  }
+  return all;
+}
+
+TensorView OpCase::random(DType dtype, const Shape& shape, const Fill& fill) {
+  const TensorView view = tensor(dtype, shape);
+  const DType precision = fill.precision == DType::F64 ? variant_.precision : fill.precision;
+  const Rng rng{.seed = 7, .purpose = RngPurpose::test, .stream = fill.stream};
+  const int64_t row = shape[0] > 0 ? shape.num_elements() / shape[0] : 0;
+  const int64_t first = fill.by_row ? first_row() * row : 0;
+  std::vector<float> normal(static_cast<std::size_t>(shape.num_elements()));
+  rng.fill_normal(static_cast<uint64_t>(first), normal);
+  for (int64_t i = 0; i < shape.num_elements(); ++i) {
+    double value =
+        fill.mean + fill.scale * static_cast<double>(normal[static_cast<std::size_t>(i)]);
+    if (variant_.signs == Signs::absolute) value = std::abs(value);
+    kernels::write_element(view.data, dtype, i, rounded_to(value, precision));
+  }
+  return view;
+}
+
+TensorView OpCase::ints(const std::vector<int32_t>& values) {
+  const TensorView view = tensor(DType::I32, {static_cast<int64_t>(values.size())});
+  std::memcpy(view.data, values.data(), values.size() * sizeof(int32_t));
+  return view;
+}
+
+kernels::WeightStack OpCase::weights(DType dtype, int64_t count, int64_t n, int64_t k,
+                                     const Fill& fill) {
+  kernels::WeightStack stack{
+      .dtype = dtype, .layout = kernels::WeightLayout::panels, .count = count, .n = n, .k = k};
+  stack.data = arena_.bytes("weights", stack.num_bytes() + 64);
+  for (int64_t i = 0; i < count; ++i) {
+    const TensorView source = random(dtype, {n, k},
+                                     {.stream = fill.stream + 1000 * static_cast<uint32_t>(i + 1),
+                                      .scale = fill.scale,
+                                      .mean = fill.mean,
+                                      .precision = fill.precision});
+    kernels::pack_weight(ref_context(), {.source = source, .target = stack, .matrix_idx = i});
+  }
+  return stack;
+}
+
+TensorView OpCase::output(const std::string& name, DType dtype, const Shape& shape) {
+  outputs_.push_back({name, tensor(dtype, shape)});
+  return outputs_.back().view;
+}
+
+double OpCase::rounding() const {
+  return variant_.operand == DType::BF16 ? 0x1p-8 : variant_.operand == DType::F32 ? kUnit : 0;
+}
+
+double product_gamma(DType operand, int64_t k) {
+  const auto blocks = [&](int64_t size) { return static_cast<double>((k + size - 1) / size); };
+  return (operand == DType::BF16 ? blocks(32) + 17 : blocks(256) + 256) * kUnit;
+}
+
+double element(const TensorView& view, int64_t idx) {
+  return kernels::read_element(view.data, view.dtype, idx);
+}
+
+int64_t random_below(uint32_t stream, uint64_t idx, int64_t bound) {
+  const Rng rng{.seed = 11, .purpose = RngPurpose::test, .stream = stream};
+  return static_cast<int64_t>(rng.below(idx, static_cast<uint64_t>(bound)));
+}
+
+std::vector<OpEntry> all_cases() {
+  std::vector<OpEntry> cases;
+  add_product_cases(cases);
+  add_row_cases(cases);
+  add_attention_cases(cases);
+  add_gradient_product_cases(cases);
+  add_gradient_row_cases(cases);
+  add_gradient_attention_cases(cases);
+  return cases;
+}
+
+std::string difference_from_ref(const OpEntry& entry, const kernels::KernelTable& table,
+                                DType operand, int threads) {
+  const Variant variant{.operand = operand, .precision = operand};
+  const auto expected = entry.make(variant);
+  expected->run(ref_context());
+  ThreadPool pool(threads);
+  const auto actual = entry.make(variant);
+  std::string differences;
+  for (int repeat = 0; repeat < 2; ++repeat) {  // the second run meets used scratch memory
+    actual->run({.table = &table, .pool = &pool});
+    for (std::size_t i = 0; i < expected->outputs().size(); ++i) {
+      const Output& a = actual->outputs()[i];
+      const Output& b = expected->outputs()[i];
+      if (std::memcmp(a.view.data, b.view.data, b.view.num_bytes()) == 0) continue;
+      differences += fmt::format("{} {} {} {} threads {}: {} differs\n", entry.op, entry.name,
+                                 table.name, tensor::name_of(operand), threads, a.name);
+    }
+  }
+  return differences;
+}
+
+std::string batch_dependence(const OpEntry& entry, const kernels::KernelTable& table,
+                             DType operand) {
+  const Context context{.table = &table, .pool = &one_thread()};
+  const auto batch = entry.make({.operand = operand, .precision = operand});
+  batch->run(context);
+  // Some twelve rows, the first and the last among them.
+  const int64_t last = batch->num_rows() - 1;
+  const int64_t step = std::max<int64_t>(1, last / 11);
+  for (int64_t i = 0; i <= last + step - 1; i += step) {
+    const int64_t row = std::min(i, last);
+    const auto alone = entry.make({.operand = operand, .precision = operand, .only_row = row});
+    alone->run(context);
+    if (batch->row_bytes(row) != alone->row_bytes(0)) {
+      return fmt::format("{} {} {} {}: row {} alone differs from row {} of {}", entry.op,
+                         entry.name, table.name, tensor::name_of(operand), row, row,
+                         batch->num_rows());
+    }
+  }
+  return "";
+}
+
+std::string outside_bound(const OpEntry& entry, DType operand) {
+  const auto rounded = entry.make({.operand = operand, .precision = operand});
+  const auto exact = entry.make({.operand = DType::F64, .precision = operand});
+  const auto magnitude =
+      entry.make({.operand = DType::F64, .precision = operand, .signs = Signs::absolute});
+  for (OpCase* c : {rounded.get(), exact.get(), magnitude.get()}) c->run(ref_context());
+  for (std::size_t i = 0; i < rounded->outputs().size(); ++i) {
+    if (!rounded->has_bound(i)) continue;
+    const TensorView& view = rounded->outputs()[i].view;
+    const std::vector<double> bound = rounded->bound(i, *exact, *magnitude);
+    for (int64_t j = 0; j < view.num_elements(); ++j) {
+      const double error = std::abs(element(view, j) - element(exact->outputs()[i].view, j));
+      if (!(error <= bound[j])) {
+        return fmt::format("{} {} {}: {}[{}] is {}, exact {}, error {} above {}", entry.op,
+                           entry.name, tensor::name_of(operand), rounded->outputs()[i].name, j,
+                           element(view, j), element(exact->outputs()[i].view, j), error, bound[j]);
+      }
+    }
+  }
+  return "";
+}
+
+std::vector<std::string> own_ops(const kernels::KernelTable& table) {
+  const kernels::KernelTable& ref = kernels::ref_table();
+  std::vector<std::string> own;
+  const auto add = [&](const char* name, auto slot) {
+    if (table.*slot != ref.*slot) own.emplace_back(name);
+  };
+  using Table = kernels::KernelTable;
+  add("pack_weight", &Table::pack_weight);
+  add("embedding_forward", &Table::embedding_forward);
+  add("rms_norm_forward", &Table::rms_norm_forward);
+  add("matmul_forward", &Table::matmul_forward);
+  add("rope_forward", &Table::rope_forward);
+  add("attention_forward", &Table::attention_forward);
+  add("router_forward", &Table::router_forward);
+  add("plan_build", &Table::plan_build);
+  add("experts_up_forward", &Table::experts_up_forward);
+  add("experts_down_forward", &Table::experts_down_forward);
+  add("combine_forward", &Table::combine_forward);
+  add("log_prob_forward", &Table::log_prob_forward);
+  add("weight_gradient", &Table::weight_gradient);
+  add("experts_down_backward", &Table::experts_down_backward);
+  add("experts_up_backward", &Table::experts_up_backward);
+  add("bias_gradient", &Table::bias_gradient);
+  add("round_values", &Table::round_values);
+  add("router_backward", &Table::router_backward);
+  add("rms_norm_backward", &Table::rms_norm_backward);
+  add("rope_backward", &Table::rope_backward);
+  add("embedding_backward", &Table::embedding_backward);
+  add("cross_entropy_backward", &Table::cross_entropy_backward);
+  add("sum_of_squares", &Table::sum_of_squares);
+  add("adamw_step", &Table::adamw_step);
+  add("dispatch_gates", &Table::dispatch_gates);
+  add("attention_backward", &Table::attention_backward);
+  add("balance_loss", &Table::balance_loss);
+  add("router_z_loss", &Table::router_z_loss);
+  return own;
+}
+
+}  // namespace dsmoe::ops

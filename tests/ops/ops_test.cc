@@ -1,0 +1,133 @@
+// Every op, every case, every tier that runs here: parity with ref, batch invariance, bounds,
+// support.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "ops/controls.h"
+#include "ops/op_case.h"
+
+namespace dsmoe::ops {
+namespace {
+
+std::vector<const kernels::KernelTable*> tables_that_run() {
+  std::vector<const kernels::KernelTable*> tables;
+  for (const kernels::Candidate& candidate : kernels::cpu_candidates()) {
+    if (candidate.table != nullptr && candidate.declined.empty()) tables.push_back(candidate.table);
+  }
+  return tables;
+}
+
+class Op : public testing::TestWithParam<OpEntry> {};
+
+std::string name_of_case(const testing::TestParamInfo<OpEntry>& info) {
+  return info.param.op + "_" + info.param.name;
+}
+
+TEST_P(Op, Parity) {
+  for (const kernels::KernelTable* table : tables_that_run()) {
+    for (const DType operand : {DType::BF16, DType::F32}) {
+      for (const int threads : {1, 2, 3}) {
+        EXPECT_EQ(difference_from_ref(GetParam(), *table, operand, threads), "");
+      }
+    }
+  }
+}
+
+TEST_P(Op, BatchInvariance) {
+  for (const kernels::KernelTable* table : tables_that_run()) {
+    for (const DType operand : {DType::BF16, DType::F32}) {
+      EXPECT_EQ(batch_dependence(GetParam(), *table, operand), "");
+    }
+  }
+}
+
+TEST_P(Op, Bounds) {
+  for (const DType operand : {DType::BF16, DType::F32})
+    EXPECT_EQ(outside_bound(GetParam(), operand), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Ops, Op, testing::ValuesIn(all_cases()), name_of_case);
+
+// Each control breaks one rule; the body that passes every tier must tell it from ref.
+class Control : public testing::TestWithParam<BrokenRule> {};
+
+TEST_P(Control, IsToldApart) {
+  const BrokenRule& control = GetParam();
+  std::string found;
+  for (const OpEntry& entry : all_cases()) {
+    if (entry.op != control.op) continue;
+    switch (control.found_by) {
+      case FoundBy::parity:
+        found += difference_from_ref(entry, control.table, control.operand, 1);
+        break;
+      case FoundBy::threads:
+        EXPECT_EQ(difference_from_ref(entry, control.table, control.operand, 1), "")
+            << "broken with one thread already";
+        found += difference_from_ref(entry, control.table, control.operand, 3);
+        break;
+      case FoundBy::batch:
+        found += batch_dependence(entry, control.table, control.operand);
+        break;
+    }
+  }
+  EXPECT_NE(found, "") << control.name << " went unnoticed";
+}
+
+INSTANTIATE_TEST_SUITE_P(Ops, Control, testing::ValuesIn(broken_rules()),
+                         [](const auto& control) { return control.param.name; });
+
+// One line per tier in the report: run here, or skipped and why.
+class Tier : public testing::TestWithParam<std::string> {};
+
+TEST_P(Tier, ProductsEqualRef) {
+  for (const kernels::Candidate& candidate : kernels::cpu_candidates()) {
+    if (candidate.name != GetParam()) continue;
+    if (!candidate.declined.empty()) GTEST_SKIP() << candidate.declined;
+    for (const OpEntry& entry : all_cases()) {
+      if (entry.op != "matmul_forward" && entry.op != "experts_up_forward") continue;
+      EXPECT_EQ(difference_from_ref(entry, *candidate.table, DType::BF16, 2), "");
+    }
+    return;
+  }
+  FAIL() << "no candidate of that name";
+}
+
+INSTANTIATE_TEST_SUITE_P(Ops, Tier, testing::Values("amx", "v4", "v3"),
+                         [](const auto& tier) { return tier.param; });
+
+TEST(Support, TiersImplementEveryOpThatTakesTime) {
+  const std::vector<std::string> all{
+      "pack_weight",           "embedding_forward",   "rms_norm_forward",
+      "matmul_forward",        "rope_forward",        "attention_forward",
+      "router_forward",        "experts_up_forward",  "experts_down_forward",
+      "combine_forward",       "log_prob_forward",    "weight_gradient",
+      "experts_down_backward", "experts_up_backward", "bias_gradient",
+      "round_values",          "router_backward",     "rms_norm_backward",
+      "rope_backward",         "embedding_backward",  "cross_entropy_backward",
+      "sum_of_squares",        "adamw_step",          "attention_backward"};
+  for (const kernels::Candidate& candidate : kernels::cpu_candidates()) {
+    if (candidate.table == nullptr || candidate.name == "ref") continue;
+    EXPECT_EQ(own_ops(*candidate.table), all) << candidate.name;
+  }
+  EXPECT_TRUE(own_ops(kernels::ref_table()).empty());
+}
+
+TEST(Select, TakesTheFirstThatRunsOrTheOneNamed) {
+  unsetenv("DSMOE_ISA");
+  EXPECT_EQ(&kernels::select_cpu_table(), tables_that_run().front());
+  setenv("DSMOE_ISA", "ref", 1);
+  EXPECT_EQ(&kernels::select_cpu_table(), &kernels::ref_table());
+  setenv("DSMOE_ISA", "v9", 1);
+  try {
+    kernels::select_cpu_table();
+    ADD_FAILURE() << "an unknown tier was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::usage);
+    EXPECT_NE(std::string(error.what()).find("known tiers: "), std::string::npos) << error.what();
+  }
+  unsetenv("DSMOE_ISA");
+}
+
+}  // namespace
+}  // namespace dsmoe::ops

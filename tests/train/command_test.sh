@@ -1,0 +1,55 @@
+#!/bin/bash
+# dsmoe train as a user runs it: from text to a folder, signals, resuming, a second writer.
+source "$(dirname "$0")/command_setup.sh"
+
+train "$work/whole" 30 --save-every 10 --keep 2 > "$work/out" || fail "train: exit $?"
+grep -q "step-00000030" "$work/out" || fail "the checkpoint is not named: $(cat "$work/out")"
+[ "$(ls -d "$work"/whole/step-* | wc -l)" = 2 ] || fail "--keep 2 kept $(ls "$work/whole")"
+for name in config.json model.safetensors tokenizer.json tokenizer_config.json generation_config.json \
+  chat_template.jinja train_state.safetensors MANIFEST.json; do
+  [ -f "$work/whole/step-00000030/$name" ] || fail "no $name"
+done
+[ "$(wc -l < "$work/whole/metrics.jsonl")" = 30 ] || fail "metrics.jsonl has not 30 lines"
+ls "$work"/whole/events.out.tfevents.* > /dev/null || fail "no event file"
+"$program" info "$work/whole/step-00000030" > /dev/null || fail "info cannot read it"
+"$program" logits "$work/whole/step-00000030" --tokens 0,70,71 -o "$work/logits" > /dev/null || fail "logits cannot run it"
+
+# Signals: the step is finished and saved, the exit code says which; then the run goes on to the same bytes.
+stopped() { # SIGNAL CODE
+  become_train "$work/$1" 30 --save-every 0 --resume > /dev/null &
+  local child=$!
+  for _ in $(seq 600); do
+    [ -s "$work/$1/metrics.jsonl" ] && break
+    sleep 0.01
+  done
+  kill -s "$1" $child 2> /dev/null
+  wait $child
+  local code=$?
+  # On a slow day the run may have ended before the signal came.
+  [ $code = "$2" ] || [ $code = 0 ] || fail "$1: exit $code, expected $2"
+  train "$work/$1" 30 --resume > /dev/null || fail "resume after $1: exit $?"
+  same "$work/whole/step-00000030" "$work/$1/step-00000030"
+}
+stopped INT 130
+stopped TERM 143
+
+# A second writer on one run is refused while the first goes on.
+become_train "$work/busy" 100000 > /dev/null 2>&1 &
+busy=$!
+for _ in $(seq 600); do
+  [ -s "$work/busy/metrics.jsonl" ] && break
+  sleep 0.01
+done
+train "$work/busy" 100000 --resume > /dev/null 2> "$work/err" && fail "two writers"
+grep -q "is training there" "$work/err" || fail "the refusal says: $(cat "$work/err")"
+kill -s KILL $busy
+wait $busy 2> /dev/null
+
+# Wrong usage.
+train "$work/whole" 30 > /dev/null 2> "$work/err" && fail "overwrote a run"
+grep -q -- "--resume" "$work/err" || fail "no hint at --resume: $(cat "$work/err")"
+train "$work/x" 30 --train 'nothing.*' > /dev/null 2>&1
+[ $? = 2 ] || fail "a pattern without a match is wrong usage"
+train "$work/y" 30 --batch 4 --micro-batch 3 > /dev/null 2>&1
+[ $? = 2 ] || fail "a micro-batch that does not divide is wrong usage"
+echo "ok"

@@ -1,0 +1,141 @@
+// Runs as a user meets them: resuming, refusing, damaged checkpoints, logs.
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "store/scratch_folder.h"
+#include "tiny_run.h"
+
+namespace dsmoe::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using store::ScratchFolder;
+
+std::string refusal(const TinyRun& run, const fs::path& out) {
+  try {
+    run_tiny(run, out);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+std::vector<int64_t> logged_steps(const fs::path& run) {
+  std::vector<int64_t> steps;
+  std::ifstream file(run / "metrics.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const Json value = parse_json(line, "metrics.jsonl");
+    steps.push_back(value.at("step").get<int64_t>());
+    EXPECT_GT(value.at("loss").get<double>(), 0);
+    EXPECT_EQ(value.at("layers").at(0).at("load").size(), 6u);
+  }
+  return steps;
+}
+
+TEST(Run, LearnsAndLogs) {
+  ScratchFolder out;
+  TinyRun run{.steps = 12, .save_every = 4};
+  const train::RunOutcome outcome = run_tiny(run, out / "run");
+  EXPECT_TRUE(outcome.finished);
+  ASSERT_TRUE(outcome.validation_loss);
+  EXPECT_LT(*outcome.validation_loss, 5.5);
+  EXPECT_EQ(logged_steps(out / "run"),
+            (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}));
+  EXPECT_TRUE(fs::exists(out / "run/step-00000004"));
+  EXPECT_TRUE(fs::exists(out / "run/step-00000012/tokenizer.json"));
+}
+
+TEST(Run, ResumeOnAnEmptyFolderStartsAfresh) {
+  ScratchFolder out;
+  TinyRun run{.steps = 2, .resume = true};
+  EXPECT_EQ(run_tiny(run, out / "run").steps_done, 2);
+}
+
+TEST(Run, CheckpointsAreNeverOverwritten) {
+  ScratchFolder out;
+  TinyRun run{.steps = 2};
+  run_tiny(run, out / "run");
+  EXPECT_NE(refusal(run, out / "run").find("--resume"), std::string::npos);
+  run.resume = true;
+  EXPECT_EQ(run_tiny(run, out / "run").steps_done, 2) << "nothing to do is no error";
+}
+
+TEST(Run, AnotherRunsCheckpointIsRefusedWithEveryDifference) {
+  ScratchFolder out;
+  TinyRun run{.steps = 2};
+  run_tiny(run, out / "run");
+  run.resume = true;
+  run.seed = 9;
+  run.config.aux_loss_alpha = 0.5;
+  const std::string message = refusal(run, out / "run");
+  EXPECT_NE(message.find("seed: the checkpoint has 1, this run has 9"), std::string::npos)
+      << message;
+  EXPECT_NE(message.find("config: "), std::string::npos) << message;
+}
+
+TEST(Run, DamagedCheckpointsArePassedOver) {
+  ScratchFolder out;
+  TinyRun run{.steps = 8};
+  const auto expected = files_of(run_tiny(run, out / "whole").checkpoint);
+  run.save_every = 2;
+  run.stop_after = 6;
+  run_tiny(run, out / "cut");
+  // The newest loses a byte, the one before has one changed.
+  fs::resize_file(out / "cut/step-00000006/train_state.safetensors",
+                  fs::file_size(out / "cut/step-00000006/train_state.safetensors") - 1);
+  {
+    std::fstream file(out / "cut/step-00000004/model.safetensors",
+                      std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(2000);
+    file.put('\x55');
+  }
+  run.stop_after = 0;
+  run.resume = true;
+  const LogLevel level = log_level();
+  set_log_level(LogLevel::info);
+  ::testing::internal::CaptureStderr();
+  const train::RunOutcome outcome = run_tiny(run, out / "cut");
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  set_log_level(level);
+  EXPECT_NE(said.find("step-00000006 is passed over"), std::string::npos) << said;
+  EXPECT_NE(said.find("step-00000004 is passed over"), std::string::npos) << said;
+  EXPECT_NE(said.find("resumed from " + (out / "cut/step-00000002").string()), std::string::npos)
+      << said;
+  EXPECT_EQ(files_of(outcome.checkpoint), expected);
+  EXPECT_EQ(logged_steps(out / "cut"), (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8}));
+}
+
+TEST(Run, NothingThatVerifiesIsAnError) {
+  ScratchFolder out;
+  fs::create_directories(out / "run/step-00000003");
+  TinyRun run{.steps = 2, .resume = true};
+  EXPECT_NE(refusal(run, out / "run").find("none of its 1 checkpoints verifies"),
+            std::string::npos);
+}
+
+TEST(Run, OneWriterPerRun) {
+  ScratchFolder out;
+  const store::RunLock lock(out / "run");
+  EXPECT_NE(refusal({.steps = 2}, out / "run").find("is training there"), std::string::npos);
+}
+
+TEST(Run, ImpossibleOptionsAreRefused) {
+  ScratchFolder out;
+  EXPECT_NE(refusal({.micro_batch = 3}, out / "run").find("does not divide"), std::string::npos);
+  EXPECT_NE(refusal({.patterns = {"nothing*"}}, out / "run").find("no tensor"), std::string::npos);
+}
+
+TEST(Run, ADivergedRunStopsAndKeepsItsCheckpoint) {
+  ScratchFolder out;
+  TinyRun run{.steps = 30, .save_every = 1};
+  run.lr = 1e30;
+  EXPECT_NE(refusal(run, out / "run"), "");
+  EXPECT_TRUE(store::newest_checkpoint(out / "run").folder);
+}
+
+}  // namespace
+}  // namespace dsmoe::testing

@@ -1,0 +1,139 @@
+// Tiny runs in memory.
+#include "tiny_run.h"
+
+#include <fstream>
+
+#include "base/rng.h"
+
+namespace dsmoe::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kBatch = 8;
+constexpr int64_t kSeq = 22;
+
+}  // namespace
+
+model::ModelConfig tiny_config(tensor::DType type) {
+  model::ModelConfig config;
+  config.vocab_size = 37;
+  config.hidden_size = 12;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 4;
+  config.num_key_value_heads = 2;
+  config.head_dim = 4;
+  config.intermediate_size = 10;
+  config.max_position_embeddings = 64;
+  config.torch_dtype = type;
+  config.n_routed_experts = 6;
+  config.n_shared_experts = 1;
+  config.num_experts_per_tok = 2;
+  config.moe_intermediate_size = 5;
+  config.first_k_dense_replace = 1;
+  config.aux_loss_alpha = 0.01;
+  config.bos_token_id = 0;
+  config.eos_token_ids = {1};
+  config.check("tiny");
+  return config;
+}
+
+model::ModelConfig tiny_v3_config(tensor::DType type) {
+  model::ModelConfig config = tiny_config(type);
+  config.first_k_dense_replace = 0;
+  config.scoring_func = model::ScoringFunc::sigmoid;
+  config.topk_method = model::TopkMethod::noaux_tc;
+  config.norm_topk_prob = true;
+  config.n_group = 3;
+  config.topk_group = 2;
+  config.routed_scaling_factor = 1.5;
+  config.tie_word_embeddings = true;
+  config.attention_bias = true;
+  config.check("tiny v3");
+  return config;
+}
+
+data::MemoryCorpus tiny_corpus(int64_t vocab_size) {
+  data::MemoryCorpus corpus(vocab_size, {"a", "b"});
+  const Rng rng{.seed = 5, .purpose = RngPurpose::test, .stream = 1};
+  uint64_t at = 0;
+  for (int32_t d = 0; d < 60; ++d) {
+    data::TokenDocument document{.source = d % 2};
+    const auto length = static_cast<int32_t>(3 + rng.below(at++, 29));
+    document.tokens.push_back(0);
+    for (int32_t i = 2; i < length; ++i) {
+      // Half of the tokens follow from the one before, so that there is something to learn.
+      const int32_t previous = document.tokens.back();
+      const bool free = rng.below(at++, 2) == 0;
+      document.tokens.push_back(
+          free ? static_cast<int32_t>(2 + rng.below(at++, static_cast<uint64_t>(vocab_size) - 2))
+               : 2 + (previous * 7 + 3) % static_cast<int32_t>(vocab_size - 2));
+    }
+    document.tokens.push_back(1);
+    if (d % 7 == 0) {
+      document.counted.assign(document.tokens.size(), 1);
+      for (std::size_t i = 0; i < document.counted.size() / 2; ++i) document.counted[i] = 0;
+    }
+    corpus.add(std::move(document));
+  }
+  return corpus;
+}
+
+tensor::TensorView RandomWeights::tensor(const std::string& name) {
+  for (const tensor::TensorSpec& spec : model::expected_tensors(config_)) {
+    if (spec.name != name) continue;
+    uint64_t seed = 7;
+    for (const char c : name) seed = seed * 131 + static_cast<unsigned char>(c);
+    const Rng rng{.seed = seed, .purpose = RngPurpose::test};
+    values_.resize(static_cast<std::size_t>(spec.shape.num_elements()));
+    rng.fill_normal(0, values_);
+    const bool is_norm = name.ends_with("norm.weight");
+    for (float& value : values_) value = is_norm ? 1 + 0.1f * value : 0.2f * value;
+    return {.data = values_.data(), .dtype = tensor::DType::F32, .shape = spec.shape};
+  }
+  fail(ErrorKind::internal, "no tensor {}", name);
+}
+
+train::RunOutcome run_tiny(const TinyRun& run, const fs::path& out) {
+  ThreadPool pool(run.threads);
+  const kernels::Context context{.table = &kernels::select_cpu_table(), .pool = &pool};
+  const data::MemoryCorpus corpus = tiny_corpus(run.config.vocab_size);
+  const data::DocumentSplit split(corpus, {.fraction = 0.1, .seed = 3});
+  RandomWeights initial(run.config);
+  int64_t steps_now = 0;
+  const train::RunOptions options{
+      .out = out,
+      .config = run.config,
+      .batch = kBatch,
+      .seq = kSeq,
+      .micro_batch = run.micro_batch,
+      .schedule = {.max_lr = run.lr, .warmup_steps = 3, .total_steps = run.steps},
+      .z_alpha = 1e-3,
+      .seed = run.seed,
+      .patterns = run.patterns,
+      .recompute = run.recompute,
+      .save_every = run.save_every,
+      .valid_rows = 3,
+      .resume = run.resume,
+      .data_identity = "tiny corpus",
+      .init_identity = "tiny weights",
+      .files = {{"tokenizer.json", "{}"}}};
+  const train::RunHooks hooks{
+      .should_stop = [&] { return steps_now == run.stop_after; },
+      .on_step = [&](const train::StepMetrics& metrics,
+                     const train::StepResult&) { steps_now = metrics.step; }};
+  const store::RunLock lock(out);
+  return train::run_training(context, options, {.lock = lock, .initial = initial, .split = split},
+                             hooks);
+}
+
+std::map<std::string, std::string> files_of(const fs::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    std::ifstream file(entry.path(), std::ios::binary);
+    files[entry.path().filename()] = {std::istreambuf_iterator<char>(file), {}};
+  }
+  return files;
+}
+
+}  // namespace dsmoe::testing

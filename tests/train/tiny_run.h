@@ -1,0 +1,59 @@
+// A tiny corpus, model and run for tests of training.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "data/token_corpus.h"
+#include "kernels/table.h"
+#include "model/config.h"
+#include "tensor/tensor_source.h"
+#include "train/run.h"
+
+namespace dsmoe::testing {
+
+// Every kind of tensor: a dense and a MoE layer, grouped KV heads, shared experts.
+model::ModelConfig tiny_config(tensor::DType type);
+// Sigmoid scores, groups, selection bias, normalised gates, tied embedding, attention bias.
+model::ModelConfig tiny_v3_config(tensor::DType type);
+
+// Documents of odd lengths 3..31, longer than a row some of them, some counted in part only.
+data::MemoryCorpus tiny_corpus(int64_t vocab_size);
+
+// Random weights lively enough for routing to differ between tokens.
+class RandomWeights : public tensor::TensorSource {
+ public:
+  explicit RandomWeights(const model::ModelConfig& config) : config_(config) {}
+  tensor::TensorView tensor(const std::string& name) override;
+  void release(const std::string&) override {}
+
+ private:
+  model::ModelConfig config_;
+  std::vector<float> values_;
+};
+
+struct TinyRun {
+  model::ModelConfig config = tiny_config(tensor::DType::F32);
+  int threads = 1;
+  int64_t micro_batch = 4;
+  model::Recompute recompute = model::Recompute::nothing;
+  std::vector<std::string> patterns = {};
+  int64_t steps = 20;
+  int64_t stop_after = 0;  // 0: never
+  int64_t save_every = 0;
+  bool resume = false;
+  uint64_t seed = 1;
+  double lr = 3e-3;
+};
+
+// Trains into `out`; what the run returned.
+train::RunOutcome run_tiny(const TinyRun& run, const std::filesystem::path& out);
+
+// name -> bytes of every file of a folder.
+std::map<std::string, std::string> files_of(const std::filesystem::path& folder);
+
+}  // namespace dsmoe::testing
