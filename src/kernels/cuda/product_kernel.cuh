@@ -1,9 +1,11 @@
 // The persistent kernel of the grouped product.
 //
-// Weights are always the m64 side of wgmma and rows of x the n side, so that a tile may hold any number of rows down to eight
-// without wasting the weight side. The sum over k is one ascending chain of k16 steps in every variant (docs/numerics.md), so all
-// variants give the same bits. One producer warpgroup fills a ring of stages (weights by the copy engine; x by it, or gathered
-// row by row), the others multiply. Tiles are handed out by a counter because the last tile of an expert is often short.
+// Weights are always the m64 side of wgmma and rows of x the n side, so that a tile may hold any
+// number of rows down to eight without wasting the weight side. The sum over k is one ascending
+// chain of k16 steps in every variant (docs/numerics.md), so all variants give the same bits. One
+// producer warpgroup fills a ring of stages (weights by the copy engine; x by it, or gathered row
+// by row), the others multiply. Tiles are handed out by a counter because the last tile of an
+// expert is often short.
 #pragma once
 
 #include "kernels/cuda/product_store.cuh"
@@ -11,14 +13,16 @@
 
 namespace dsmoe::kernels::cuda {
 
-// Where the tiles of each expert begin, and its rows, in shared memory. Experts of the second family follow those of the first;
-// each family's row offsets keep their closing entry, so expert g of family f has rows [first_row[g + f], first_row[g + f + 1]).
+// Where the tiles of each expert begin, and its rows, in shared memory. Experts of the second
+// family follow those of the first; each family's row offsets keep their closing entry, so expert g
+// of family f has rows [first_row[g + f], first_row[g + f + 1]).
 struct TileList {
   int32_t* first_tile;  // [experts + 1]
   int32_t* first_row;   // [experts + 2]
 };
 
-// By one warp. Tiles of all experts, one behind the other: per expert, row tiles outside, weight tiles inside.
+// By one warp. Tiles of all experts, one behind the other: per expert, row tiles outside, weight
+// tiles inside.
 template <class V>
 __device__ void list_tiles(const ProductParameters& p, const TileList& list) {
   const int lane = threadIdx.x % 32;
@@ -29,7 +33,8 @@ __device__ void list_tiles(const ProductParameters& p, const TileList& list) {
     const ProductFamily& family = p.family[f];
     int32_t* row = list.first_row + (f ? p.family[0].count + 1 : 0);
 #pragma unroll 4
-    for (int e = lane; e <= family.count; e += 32) row[e] = family.offsets ? family.offsets[e] : e > 0 ? family.rows : 0;
+    for (int e = lane; e <= family.count; e += 32)
+      row[e] = family.offsets ? family.offsets[e] : e > 0 ? family.rows : 0;
   }
   __syncwarp();
   for (int f = 0; f < p.num_families; ++f) {
@@ -81,7 +86,9 @@ __device__ inline Tile read_tile(const Tile* slot) {
   asm volatile("ld.shared.v4.s32 {%0,%1,%2,%3}, [%4];"
                : "=r"(tile.family), "=r"(tile.expert), "=r"(tile.first_row), "=r"(tile.num_rows)
                : "r"(shared_address(slot)));
-  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(tile.first_weight) : "r"(shared_address(slot) + 16));
+  asm volatile("ld.shared.s32 %0, [%1];"
+               : "=r"(tile.first_weight)
+               : "r"(shared_address(slot) + 16));
   return tile;
 }
 
@@ -120,18 +127,23 @@ struct SharedLayout {
     list.first_row = list.first_tile + kMaxExperts + 1;
   }
   __device__ uint32_t weights(int stage) const { return stages + stage * V::kStageBytes; }
-  __device__ uint32_t rows(int stage) const { return weights(stage) + V::kBlocks * V::kWeightBlock; }
+  __device__ uint32_t rows(int stage) const {
+    return weights(stage) + V::kBlocks * V::kWeightBlock;
+  }
 };
 
 template <class V, Epilogue kEpilogue>
-__device__ void load_weights(const ProductFamily& family, const Tile& tile, int step, uint32_t target, uint32_t barrier) {
+__device__ void load_weights(const ProductFamily& family, const Tile& tile, int step,
+                             uint32_t target, uint32_t barrier) {
 #pragma unroll
   for (int b = 0; b < V::kBlocks; ++b) {
     const int k = (step * V::kBlocks + b) * 64;
     if constexpr (kEpilogue == Epilogue::swiglu) {
-      tma_load_5d(target + b * V::kWeightBlock, &family.weight, barrier, k, 0, 0, tile.first_weight / 16, tile.expert);
+      tma_load_5d(target + b * V::kWeightBlock, &family.weight, barrier, k, 0, 0,
+                  tile.first_weight / 16, tile.expert);
     } else {
-      tma_load_3d(target + b * V::kWeightBlock, &family.weight, barrier, k, tile.first_weight, tile.expert);
+      tma_load_3d(target + b * V::kWeightBlock, &family.weight, barrier, k, tile.first_weight,
+                  tile.expert);
     }
   }
 }
@@ -147,26 +159,32 @@ struct ContiguousProducer {
   int idx = static_cast<int>(blockIdx.x);
   int ahead = 0;  // stages of the first tile whose weights are under way
 
-  __device__ void load_rows(const ProductFamily& family, const Tile& tile, int step, int stage, int boxes) {
+  __device__ void load_rows(const ProductFamily& family, const Tile& tile, int step, int stage,
+                            int boxes) {
     for (int box = 0; box < boxes; ++box) {
 #pragma unroll
       for (int b = 0; b < V::kBlocks; ++b) {
-        tma_load_2d(shared.rows(stage) + b * V::kRowBlock + box * V::kRowBox * 128, &family.x, shared.full + 8 * stage,
-                    (step * V::kBlocks + b) * 64, tile.first_row + box * V::kRowBox);
+        tma_load_2d(shared.rows(stage) + b * V::kRowBlock + box * V::kRowBox * 128, &family.x,
+                    shared.full + 8 * stage, (step * V::kBlocks + b) * 64,
+                    tile.first_row + box * V::kRowBox);
       }
     }
   }
-  __device__ static int boxes_of(const Tile& tile) { return (tile.num_rows + V::kRowBox - 1) / V::kRowBox; }
+  __device__ static int boxes_of(const Tile& tile) {
+    return (tile.num_rows + V::kRowBox - 1) / V::kRowBox;
+  }
   __device__ static int steps_of(const ProductFamily& family) {
     return (family.k + 64 * V::kBlocks - 1) / (64 * V::kBlocks);
   }
-  __device__ void load_stage_weights(const ProductFamily& family, const Tile& tile, int step, int stage) {
+  __device__ void load_stage_weights(const ProductFamily& family, const Tile& tile, int step,
+                                     int stage) {
     const uint32_t full = shared.full + 8 * stage;
     barrier_expect(full, V::kBlocks * (V::kWeightBlock + boxes_of(tile) * V::kRowBox * 128));
     load_weights<V, kEpilogue>(family, tile, step, shared.weights(stage), full);
   }
 
-  // While the kernel ahead still runs: weights are not its business. Only when the offsets are final.
+  // While the kernel ahead still runs: weights are not its business. Only when the offsets are
+  // final.
   __device__ void start_early() {
     int start = 0;
     const Tile tile = locate_tile<V>(p, shared.list, idx, start);
@@ -208,8 +226,9 @@ struct ContiguousProducer {
   }
 };
 
-// The whole warpgroup feeds the ring: each row of x comes from the token the plan names, eight threads to a row. The next tile
-// and its tokens are looked up during the first step of the current one, so that the ring never waits for them.
+// The whole warpgroup feeds the ring: each row of x comes from the token the plan names, eight
+// threads to a row. The next tile and its tokens are looked up during the first step of the current
+// one, so that the ring never waits for them.
 template <class V, Epilogue kEpilogue>
 __device__ void produce_gathered(const ProductParameters& p, const SharedLayout<V>& shared) {
   constexpr int kPerThread = (V::kRows + 15) / 16;
@@ -242,7 +261,8 @@ __device__ void produce_gathered(const ProductParameters& p, const SharedLayout<
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
       const int row = next.first_row + min(line + 16 * i, next.num_rows - 1);
-      next_offset[i] = static_cast<uint32_t>(family.token_of_row ? family.token_of_row[row] : row) * (family.k / 8);
+      next_offset[i] = static_cast<uint32_t>(family.token_of_row ? family.token_of_row[row] : row) *
+                       (family.k / 8);
     }
   };
   look_ahead();
@@ -286,16 +306,19 @@ __device__ void produce_gathered(const ProductParameters& p, const SharedLayout<
 
 // Multiplies all steps of one tile, kN columns at a time, kCount times.
 template <class V, int kN, int kCount, bool kGathered>
-__device__ void multiply(const SharedLayout<V>& shared, int steps, int consumer, Ring& ring, float* sums) {
+__device__ void multiply(const SharedLayout<V>& shared, int steps, int consumer, Ring& ring,
+                         float* sums) {
   int before = -1;
   for (int step = 0; step < steps; ++step) {
     barrier_wait(shared.full + 8 * ring.stage, ring.parity);
-    // Gathered rows were written by ordinary copies of other threads, which the barrier has ordered before this fence.
+    // Gathered rows were written by ordinary copies of other threads, which the barrier has ordered
+    // before this fence.
     if constexpr (kGathered) fence_async_proxy();
     wgmma_fence();
 #pragma unroll
     for (int b = 0; b < V::kBlocks; ++b) {
-      const uint64_t a = tile_descriptor(shared.weights(ring.stage) + b * V::kWeightBlock + consumer * V::kParts * 64 * 128);
+      const uint64_t a = tile_descriptor(shared.weights(ring.stage) + b * V::kWeightBlock +
+                                         consumer * V::kParts * 64 * 128);
       const uint64_t x = tile_descriptor(shared.rows(ring.stage) + b * V::kRowBlock);
 #pragma unroll
       for (int k16 = 0; k16 < 4; ++k16) {
@@ -303,8 +326,8 @@ __device__ void multiply(const SharedLayout<V>& shared, int steps, int consumer,
         for (int part = 0; part < V::kParts; ++part) {
 #pragma unroll
           for (int c = 0; c < kCount; ++c) {
-            wgmma_step<kN>(sums + (part * kCount + c) * (kN / 2), a + 2 * k16 + part * (64 * 128 / 16),
-                           x + 2 * k16 + c * (kN * 128 / 16));
+            wgmma_step<kN>(sums + (part * kCount + c) * (kN / 2),
+                           a + 2 * k16 + part * (64 * 128 / 16), x + 2 * k16 + c * (kN * 128 / 16));
           }
         }
       }
@@ -335,8 +358,8 @@ __device__ void consume(const ProductParameters& p, const SharedLayout<V>& share
     if (tile.family < 0) return;
     const ProductFamily& family = p.family[tile.family];
     const int steps = (family.k + 64 * V::kBlocks - 1) / (64 * V::kBlocks);
-    // A short tile multiplies only the chunks that hold rows. Each way has its own sums: shared ones would be moved between
-    // registers, and the compiler would then wait after every step.
+    // A short tile multiplies only the chunks that hold rows. Each way has its own sums: shared
+    // ones would be moved between registers, and the compiler would then wait after every step.
     const auto run = [&]<int kN, int kCount>() {
       float sums[V::kParts * kN * kCount / 2];
 #pragma unroll
@@ -411,7 +434,8 @@ __global__ void __launch_bounds__(V::kThreads, V::kBlocksPerSm)
     if (threadIdx.x == 0) {
       // The last block to come here leaves the counters as it found them.
       __threadfence();
-      if (atomicInc(reinterpret_cast<unsigned*>(p.counters) + 1, gridDim.x - 1) == gridDim.x - 1) p.counters[0] = 0;
+      if (atomicInc(reinterpret_cast<unsigned*>(p.counters) + 1, gridDim.x - 1) == gridDim.x - 1)
+        p.counters[0] = 0;
     }
   } else {
     if constexpr (V::kConsumers > 1) take_registers<kGathered ? 216 : 232>();

@@ -10,7 +10,8 @@ template <class V, int kOutputs>
 struct Staging {
   uint32_t memory;  // two buffers
   int consumer;
-  int& turn;  // lives across tiles: a short tile must not fill the buffer that the one before is still being read from
+  int& turn;  // lives across tiles: a short tile must not fill the buffer that the one before is
+              // still being read from
 
   // Pieces of 16 bytes are permuted so that eight neighbouring rows never meet in a bank.
   __device__ static uint32_t place(int row, int piece) {
@@ -40,10 +41,11 @@ struct Staging {
   }
 };
 
-// bf16 results: transposed through shared memory, because the sums hold one weight row and several x rows per thread.
+// bf16 results: transposed through shared memory, because the sums hold one weight row and several
+// x rows per thread.
 template <class V, int kRows>
-__device__ void store_rounded(const ProductFamily& family, const Tile& tile, int first_weight, int consumer,
-                              uint32_t memory, int& turn, const float* sums) {
+__device__ void store_rounded(const ProductFamily& family, const Tile& tile, int first_weight,
+                              int consumer, uint32_t memory, int& turn, const float* sums) {
   const int warp = threadIdx.x % 128 / 32;
   const int lane = threadIdx.x % 32;
   const int first_output = first_weight;
@@ -58,22 +60,24 @@ __device__ void store_rounded(const ProductFamily& family, const Tile& tile, int
       const uint32_t high = pack_bf16(s[4 * j + 2], s[4 * j + 3]);
       const int piece = 2 * warp + lane / 8 % 2;
       if constexpr (V::kChunk >= 16) {
-        store_matrix_x4_trans(staging.buffer() + staging.place((j + lane / 16) * 8 + lane % 8, piece), low, high,
-                              pack_bf16(s[4 * j + 4], s[4 * j + 5]), pack_bf16(s[4 * j + 6], s[4 * j + 7]));
+        store_matrix_x4_trans(
+            staging.buffer() + staging.place((j + lane / 16) * 8 + lane % 8, piece), low, high,
+            pack_bf16(s[4 * j + 4], s[4 * j + 5]), pack_bf16(s[4 * j + 6], s[4 * j + 7]));
       } else {
         store_matrix_x2_trans(staging.buffer() + staging.place(lane % 8, piece), low, high);
       }
     }
     const int64_t row = tile.first_row + c * V::kChunk;
-    staging.write(static_cast<bf16*>(family.out) + row * family.n + first_output, tile.num_rows - c * V::kChunk,
-                  family.n - first_output, family.n);
+    staging.write(static_cast<bf16*>(family.out) + row * family.n + first_output,
+                  tile.num_rows - c * V::kChunk, family.n - first_output, family.n);
   }
 }
 
-// SwiGLU: weight rows come eight gates, eight ups (or the other way round), so a thread holds both of each output.
+// SwiGLU: weight rows come eight gates, eight ups (or the other way round), so a thread holds both
+// of each output.
 template <class V, int kRows>
-__device__ void store_swiglu(const ProductFamily& family, const Tile& tile, int first_weight, int consumer,
-                             uint32_t memory, int& turn, const float* sums) {
+__device__ void store_swiglu(const ProductFamily& family, const Tile& tile, int first_weight,
+                             int consumer, uint32_t memory, int& turn, const float* sums) {
   constexpr int kGroups = V::kChunk / 8;
   const int warp = threadIdx.x % 128 / 32;
   const int lane = threadIdx.x % 32;
@@ -83,7 +87,8 @@ __device__ void store_swiglu(const ProductFamily& family, const Tile& tile, int 
   for (int c = 0; c < kRows / V::kChunk; ++c) {
     if (c * V::kChunk >= tile.num_rows) break;
     const float* s = sums + c * (V::kChunk / 2);
-    const int64_t place = (tile.first_row + c * V::kChunk) * static_cast<int64_t>(family.n) + first_output;
+    const int64_t place =
+        (tile.first_row + c * V::kChunk) * static_cast<int64_t>(family.n) + first_output;
     uint32_t h[kGroups] = {};
     const auto emit = [&](void* out) {
       if constexpr (kGroups == 2) {
@@ -91,23 +96,27 @@ __device__ void store_swiglu(const ProductFamily& family, const Tile& tile, int 
       } else if constexpr (kGroups >= 4) {
 #pragma unroll
         for (int j = 0; j < kGroups; j += 4) {
-          store_matrix_x4_trans(staging.buffer() + staging.place((j + lane / 8) * 8 + lane % 8, warp), h[j], h[j + 1],
-                                h[j + 2], h[j + 3]);
+          store_matrix_x4_trans(
+              staging.buffer() + staging.place((j + lane / 8) * 8 + lane % 8, warp), h[j], h[j + 1],
+              h[j + 2], h[j + 3]);
         }
       } else {
         store_matrix_x1_trans(staging.buffer() + staging.place(lane % 8, warp), h[0]);
       }
-      staging.write(static_cast<bf16*>(out) + place, tile.num_rows - c * V::kChunk, family.n - first_output, family.n);
+      staging.write(static_cast<bf16*>(out) + place, tile.num_rows - c * V::kChunk,
+                    family.n - first_output, family.n);
     };
     if (!family.up_first) {
 #pragma unroll
       for (int j = 0; j < kGroups; ++j) {
-        h[j] = pack_bf16(silu_device(s[4 * j]) * s[4 * j + 2], silu_device(s[4 * j + 1]) * s[4 * j + 3]);
+        h[j] = pack_bf16(silu_device(s[4 * j]) * s[4 * j + 2],
+                         silu_device(s[4 * j + 1]) * s[4 * j + 3]);
       }
     } else {
 #pragma unroll
       for (int j = 0; j < kGroups; ++j) {
-        h[j] = pack_bf16(silu_device(s[4 * j + 2]) * s[4 * j], silu_device(s[4 * j + 3]) * s[4 * j + 1]);
+        h[j] = pack_bf16(silu_device(s[4 * j + 2]) * s[4 * j],
+                         silu_device(s[4 * j + 3]) * s[4 * j + 1]);
       }
     }
     emit(family.out);
@@ -122,10 +131,11 @@ __device__ void store_swiglu(const ProductFamily& family, const Tile& tile, int 
   }
 }
 
-// fp32 results: eight lanes hold eight neighbouring outputs, a whole 32-byte sector, so they are written directly.
+// fp32 results: eight lanes hold eight neighbouring outputs, a whole 32-byte sector, so they are
+// written directly.
 template <int kRows>
-__device__ void store_dense(const ProductParameters& p, const ProductFamily& family, const Tile& tile, int first_weight,
-                            const float* sums) {
+__device__ void store_dense(const ProductParameters& p, const ProductFamily& family,
+                            const Tile& tile, int first_weight, const float* sums) {
   const int lane = threadIdx.x % 32;
   const int first = first_weight + threadIdx.x % 128 / 32 * 16 + lane / 4;
   float* out = static_cast<float*>(family.out) + static_cast<int64_t>(tile.first_row) * family.n;

@@ -21,12 +21,13 @@ struct Variant {
   static constexpr int kWeightBlock = kWeights * 128;  // bytes of 64 k
   static constexpr int kRowBlock = kRows * 128;
   static constexpr int kStageBytes = kBlocks * (kWeightBlock + kRowBlock);
-  static constexpr int kChunk = kRows < 64 ? kRows : 64;  // rows the epilogue handles at a time, and the tail's unit
-  static constexpr int kStaging = 2 * kChunk * 128;       // per consumer
+  static constexpr int kChunk =
+      kRows < 64 ? kRows : 64;  // rows the epilogue handles at a time, and the tail's unit
+  static constexpr int kStaging = 2 * kChunk * 128;  // per consumer
   static constexpr int kRing = kStages + 3;
   static constexpr int kRowBox = kRows >= 128 ? 64 : 8;  // rows one copy of x brings
-  static constexpr int kSharedBytes = kStages * kStageBytes + kConsumers * kStaging + (2 * kMaxExperts + 4) * 4 + kRing * 40 +
-                                      kStages * 16;
+  static constexpr int kSharedBytes = kStages * kStageBytes + kConsumers * kStaging +
+                                      (2 * kMaxExperts + 4) * 4 + kRing * 40 + kStages * 16;
   static_assert((kSharedBytes + 1024) * kBlocksPerSm <= 228 * 1024);
 };
 
