@@ -1,10 +1,12 @@
-// One DeepSeekMoE layer on a GPU: time of every op and of the whole layer against the two ceilings of the machine.
+// One DeepSeekMoE layer on a GPU: time of every op and of the whole layer against the two ceilings
+// of the machine.
 //
 //   layer_bench [--tokens 1,8,64,512,4096,16384] [--ops] [--no-dense] [--reps 40] [--variant N]
 //
-// The layer (router, plan, up, down, combine) runs as one captured graph per rotating set of inputs; up to 64 tokens four layers'
-// weights take turns, so that nothing sits in L2. Dense cuBLASLt products of the same FLOPs alternate with it in the same
-// process (libcublasLt.so.13 is opened at run time; without it that column is empty).
+// The layer (router, plan, up, down, combine) runs as one captured graph per rotating set of
+// inputs; up to 64 tokens four layers' weights take turns, so that nothing sits in L2. Dense
+// cuBLASLt products of the same FLOPs alternate with it in the same process (libcublasLt.so.13 is
+// opened at run time; without it that column is empty).
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 #include <dlfcn.h>
@@ -28,20 +30,25 @@ using cuda::check;
 
 constexpr int64_t kHidden = 2048, kWidth = 1408, kExperts = 64, kTopK = 6, kShared = 2816;
 
-__global__ void fill_bf16(unsigned short* data, size_t count, float scale, unsigned long long seed) {
-  for (size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x; i < count; i += static_cast<size_t>(gridDim.x) * blockDim.x) {
+__global__ void fill_bf16(unsigned short* data, size_t count, float scale,
+                          unsigned long long seed) {
+  for (size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x; i < count;
+       i += static_cast<size_t>(gridDim.x) * blockDim.x) {
     unsigned long long h = (i + seed * 0x9e3779b97f4a7c15ull) * 0xbf58476d1ce4e5b9ull;
     h ^= h >> 31;
     h *= 0x94d049bb133111ebull;
     h ^= h >> 29;
     // Sum of four uniforms: close to normal, variance 1/3.
-    const float u = (static_cast<float>(h & 0xffff) + static_cast<float>(h >> 16 & 0xffff) + static_cast<float>(h >> 32 & 0xffff) +
-                     static_cast<float>(h >> 48)) / 65536.0f - 2.0f;
+    const float u = (static_cast<float>(h & 0xffff) + static_cast<float>(h >> 16 & 0xffff) +
+                     static_cast<float>(h >> 32 & 0xffff) + static_cast<float>(h >> 48)) /
+                        65536.0f -
+                    2.0f;
     data[i] = static_cast<unsigned short>(__float_as_uint(u * 1.7320508f * scale) >> 16);
   }
 }
 __global__ void widen(const unsigned short* from, float* to, size_t count) {
-  for (size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x; i < count; i += static_cast<size_t>(gridDim.x) * blockDim.x) {
+  for (size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x; i < count;
+       i += static_cast<size_t>(gridDim.x) * blockDim.x) {
     to[i] = __uint_as_float(static_cast<unsigned>(from[i]) << 16);
   }
 }
@@ -52,12 +59,20 @@ struct Device {
 
   TensorView random(const Shape& shape, double scale) {
     const TensorView view = arena.tensor("t", DType::BF16, shape);
-    fill_bf16<<<1024, 256>>>(static_cast<unsigned short*>(view.data), static_cast<size_t>(view.num_elements()), static_cast<float>(scale), seed++);
+    fill_bf16<<<1024, 256>>>(static_cast<unsigned short*>(view.data),
+                             static_cast<size_t>(view.num_elements()), static_cast<float>(scale),
+                             seed++);
     return view;
   }
   WeightStack stack(int64_t count, int64_t n, int64_t k) {
     const TensorView view = random({count * n, k}, 1 / std::sqrt(static_cast<double>(k)));
-    return {.data = view.data, .dtype = DType::BF16, .layout = WeightLayout::row_major, .device = tensor::Device::cuda, .count = count, .n = n, .k = k};
+    return {.data = view.data,
+            .dtype = DType::BF16,
+            .layout = WeightLayout::row_major,
+            .device = tensor::Device::cuda,
+            .count = count,
+            .n = n,
+            .k = k};
   }
   TensorView empty(DType dtype, const Shape& shape) { return arena.tensor("t", dtype, shape); }
 };
@@ -67,8 +82,15 @@ struct LayerWeights {
   explicit LayerWeights(Device& d) {
     const TensorView c = d.random({kExperts, kHidden}, 1 / std::sqrt(static_cast<double>(kHidden)));
     const TensorView wide = d.empty(DType::F32, c.shape);
-    widen<<<256, 256>>>(static_cast<unsigned short*>(c.data), wide.as<float>(), static_cast<size_t>(c.num_elements()));
-    centroids = {.data = wide.data, .dtype = DType::F32, .layout = WeightLayout::row_major, .device = tensor::Device::cuda, .count = 1, .n = kExperts, .k = kHidden};
+    widen<<<256, 256>>>(static_cast<unsigned short*>(c.data), wide.as<float>(),
+                        static_cast<size_t>(c.num_elements()));
+    centroids = {.data = wide.data,
+                 .dtype = DType::F32,
+                 .layout = WeightLayout::row_major,
+                 .device = tensor::Device::cuda,
+                 .count = 1,
+                 .n = kExperts,
+                 .k = kHidden};
     gate = d.stack(kExperts, kWidth, kHidden);
     up = d.stack(kExperts, kWidth, kHidden);
     down = d.stack(kExperts, kHidden, kWidth);
@@ -80,11 +102,13 @@ struct LayerWeights {
 
 // The layer's tensors for one set of inputs.
 struct LayerRun {
-  TensorView x, affinity, index, gate, bad, starts, offsets, sequence_offsets, token_of_row, row_of_slot, residual, one;
+  TensorView x, affinity, index, gate, bad, starts, offsets, sequence_offsets, token_of_row,
+      row_of_slot, residual, one;
   ExpertFamily family[2];
   const LayerWeights* w;
 
-  LayerRun(Device& d, const LayerWeights& weights, int64_t tokens, const LayerRun* share) : w(&weights) {
+  LayerRun(Device& d, const LayerWeights& weights, int64_t tokens, const LayerRun* share)
+      : w(&weights) {
     x = d.random({tokens, kHidden}, 1);
     residual = d.empty(DType::F32, {tokens, kHidden});
     if (share != nullptr) {
@@ -118,27 +142,32 @@ struct LayerRun {
   void router(const Context& c) const {
     RouterForward a;
     a.rule.top_k = kTopK;
-    a.x = x, a.centroids = w->centroids, a.affinity = affinity, a.index = index, a.gate = gate, a.bad_token = bad;
+    a.x = x, a.centroids = w->centroids, a.affinity = affinity, a.index = index, a.gate = gate,
+    a.bad_token = bad;
     router_forward(c, a);
   }
-  void plan(const Context& c) const { plan_build(c, {.index = index, .sequence_starts = starts, .plan = {offsets, sequence_offsets, token_of_row, row_of_slot}}); }
+  void plan(const Context& c) const {
+    plan_build(c, {.index = index,
+                   .sequence_starts = starts,
+                   .plan = {offsets, sequence_offsets, token_of_row, row_of_slot}});
+  }
   void up(const Context& c) const { experts_up_forward(c, {.x = x, .families = family}); }
   void down(const Context& c) const { experts_down_forward(c, {.families = family}); }
   void combine(const Context& c) const {
     CombineForward a;
-    a.index = index, a.gate = gate, a.row_of_slot = row_of_slot, a.routed = family[0].out, a.shared = family[1].out, a.residual = residual;
+    a.index = index, a.gate = gate, a.row_of_slot = row_of_slot, a.routed = family[0].out,
+    a.shared = family[1].out, a.residual = residual;
     combine_forward(c, a);
   }
-  void layer(const Context& c) const {
-    router(c), plan(c), up(c), down(c), combine(c);
-  }
+  void layer(const Context& c) const { router(c), plan(c), up(c), down(c), combine(c); }
 };
 
 struct Graph {
   cudaGraphExec_t exec = nullptr;
   Graph(const Context& context, const std::function<void()>& body) {
     cudaGraph_t graph = nullptr;
-    check(cudaStreamBeginCapture(cuda::stream_of(context), cudaStreamCaptureModeThreadLocal), "capture");
+    check(cudaStreamBeginCapture(cuda::stream_of(context), cudaStreamCaptureModeThreadLocal),
+          "capture");
     body();
     check(cudaStreamEndCapture(cuda::stream_of(context), &graph), "capture");
     check(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
@@ -194,25 +223,32 @@ class Dense {
   };
   Plan plan(int64_t m, int64_t n, int64_t k) {
     Plan p{};
-    symbol<decltype(&cublasLtMatmulDescCreate)>("cublasLtMatmulDescCreate")(&p.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    symbol<decltype(&cublasLtMatmulDescCreate)>("cublasLtMatmulDescCreate")(
+        &p.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     const cublasOperation_t transpose = CUBLAS_OP_T;
-    symbol<decltype(&cublasLtMatmulDescSetAttribute)>("cublasLtMatmulDescSetAttribute")(p.operation, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof(transpose));
+    symbol<decltype(&cublasLtMatmulDescSetAttribute)>("cublasLtMatmulDescSetAttribute")(
+        p.operation, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof(transpose));
     const auto layout = symbol<decltype(&cublasLtMatrixLayoutCreate)>("cublasLtMatrixLayoutCreate");
     layout(&p.w, CUDA_R_16BF, static_cast<uint64_t>(k), static_cast<uint64_t>(n), k);
     layout(&p.x, CUDA_R_16BF, static_cast<uint64_t>(k), static_cast<uint64_t>(m), k);
     layout(&p.y, CUDA_R_16BF, static_cast<uint64_t>(n), static_cast<uint64_t>(m), n);
     cublasLtMatmulPreference_t preference;
-    symbol<decltype(&cublasLtMatmulPreferenceCreate)>("cublasLtMatmulPreferenceCreate")(&preference);
+    symbol<decltype(&cublasLtMatmulPreferenceCreate)>("cublasLtMatmulPreferenceCreate")(
+        &preference);
     const size_t bytes = kWorkspace;
-    symbol<decltype(&cublasLtMatmulPreferenceSetAttribute)>("cublasLtMatmulPreferenceSetAttribute")(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof(bytes));
+    symbol<decltype(&cublasLtMatmulPreferenceSetAttribute)>("cublasLtMatmulPreferenceSetAttribute")(
+        preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof(bytes));
     int found = 0;
-    symbol<decltype(&cublasLtMatmulAlgoGetHeuristic)>("cublasLtMatmulAlgoGetHeuristic")(handle_, p.operation, p.w, p.x, p.y, p.y, preference, 1, &p.choice, &found);
+    symbol<decltype(&cublasLtMatmulAlgoGetHeuristic)>("cublasLtMatmulAlgoGetHeuristic")(
+        handle_, p.operation, p.w, p.x, p.y, p.y, preference, 1, &p.choice, &found);
     return p;
   }
-  void run(const Context& c, const Plan& p, const TensorView& x, const void* w, const TensorView& y) {
+  void run(const Context& c, const Plan& p, const TensorView& x, const void* w,
+           const TensorView& y) {
     const float one = 1, zero = 0;
     static const auto matmul = symbol<decltype(&cublasLtMatmul)>("cublasLtMatmul");
-    matmul(handle_, p.operation, &one, w, p.w, x.data, p.x, &zero, y.data, p.y, y.data, p.y, &p.choice.algo, workspace_, kWorkspace, cuda::stream_of(c));
+    matmul(handle_, p.operation, &one, w, p.w, x.data, p.x, &zero, y.data, p.y, y.data, p.y,
+           &p.choice.algo, workspace_, kWorkspace, cuda::stream_of(c));
   }
 
  private:
@@ -228,23 +264,28 @@ class Dense {
 };
 
 // Dense products of the layer's FLOPs: all routed rows through one expert, and the shared expert.
-double dense_us(const Context& c, Device& d, Dense& dense, const LayerWeights& w, int64_t tokens, int reps) {
+double dense_us(const Context& c, Device& d, Dense& dense, const LayerWeights& w, int64_t tokens,
+                int reps) {
   if (!dense) return 0;
   const int64_t rows = tokens * kTopK;
-  const TensorView xr = d.random({rows, kHidden}, 1), hr = d.random({rows, kWidth}, 1), hs = d.random({tokens, kShared}, 1);
-  const TensorView yr = d.empty(DType::BF16, {rows, 2 * kWidth}), ys = d.empty(DType::BF16, {tokens, 2 * kShared});
+  const TensorView xr = d.random({rows, kHidden}, 1), hr = d.random({rows, kWidth}, 1),
+                   hs = d.random({tokens, kShared}, 1);
+  const TensorView yr = d.empty(DType::BF16, {rows, 2 * kWidth}),
+                   ys = d.empty(DType::BF16, {tokens, 2 * kShared});
   const auto a = dense.plan(rows, 2 * kWidth, kHidden), b = dense.plan(rows, kHidden, kWidth);
   const auto s = dense.plan(tokens, 2 * kShared, kHidden), t = dense.plan(tokens, kHidden, kShared);
   return time_us(c, reps, {[&] {
-    dense.run(c, a, xr, w.gate.data, yr);
-    dense.run(c, b, hr, w.down.data, yr);
-    dense.run(c, s, xr, w.gate.data, ys);
-    dense.run(c, t, hs, w.shared_down.data, ys);
-  }});
+                   dense.run(c, a, xr, w.gate.data, yr);
+                   dense.run(c, b, hr, w.down.data, yr);
+                   dense.run(c, s, xr, w.gate.data, ys);
+                   dense.run(c, t, hs, w.shared_down.data, ys);
+                 }});
 }
 
 __global__ void copy_words(const uint4* from, uint4* to, size_t count) {
-  for (size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x; i < count; i += static_cast<size_t>(gridDim.x) * blockDim.x) to[i] = from[i];
+  for (size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x; i < count;
+       i += static_cast<size_t>(gridDim.x) * blockDim.x)
+    to[i] = from[i];
 }
 
 // Reads everything, writes next to nothing.
@@ -253,8 +294,10 @@ __global__ void read_words(const uint4* from, unsigned* to, size_t count) {
   const size_t stride = static_cast<size_t>(gridDim.x) * blockDim.x;
   size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x;
   for (; i + 3 * stride < count; i += 4 * stride) {
-    const uint4 a = from[i], b = from[i + stride], c = from[i + 2 * stride], d = from[i + 3 * stride];
-    sum += a.x ^ a.y ^ a.z ^ a.w ^ b.x ^ b.y ^ b.z ^ b.w ^ c.x ^ c.y ^ c.z ^ c.w ^ d.x ^ d.y ^ d.z ^ d.w;
+    const uint4 a = from[i], b = from[i + stride], c = from[i + 2 * stride],
+                d = from[i + 3 * stride];
+    sum += a.x ^ a.y ^ a.z ^ a.w ^ b.x ^ b.y ^ b.z ^ b.w ^ c.x ^ c.y ^ c.z ^ c.w ^ d.x ^ d.y ^ d.z ^
+           d.w;
   }
   if (sum == 0x12345678) *to = sum;
 }
@@ -262,16 +305,20 @@ __global__ void read_words(const uint4* from, unsigned* to, size_t count) {
 double read_tb_per_s(const Context& c, Device& d) {
   const TensorView from = d.random({1 << 20, 1024}, 1), to = d.empty(DType::I32, {1});
   const double us = time_us(c, 10, {[&] {
-    read_words<<<132 * 8, 512, 0, cuda::stream_of(c)>>>(static_cast<const uint4*>(from.data), static_cast<unsigned*>(to.data), from.num_bytes() / 16);
-  }});
+                              read_words<<<132 * 8, 512, 0, cuda::stream_of(c)>>>(
+                                  static_cast<const uint4*>(from.data),
+                                  static_cast<unsigned*>(to.data), from.num_bytes() / 16);
+                            }});
   return static_cast<double>(from.num_bytes()) / us * 1e-6;
 }
 
 double copy_tb_per_s(const Context& c, Device& d) {
   const TensorView from = d.random({1 << 20, 1024}, 1), to = d.empty(DType::BF16, {1 << 20, 1024});
   const double us = time_us(c, 10, {[&] {
-    copy_words<<<132 * 16, 512, 0, cuda::stream_of(c)>>>(static_cast<const uint4*>(from.data), static_cast<uint4*>(to.data), from.num_bytes() / 16);
-  }});
+                              copy_words<<<132 * 16, 512, 0, cuda::stream_of(c)>>>(
+                                  static_cast<const uint4*>(from.data),
+                                  static_cast<uint4*>(to.data), from.num_bytes() / 16);
+                            }});
   return 2.0 * static_cast<double>(from.num_bytes()) / us * 1e-6;
 }
 
@@ -285,8 +332,10 @@ void run(const std::vector<int64_t>& tokens_list, bool ops, bool with_dense, int
     copy = copy_tb_per_s(c, d);
     read = read_tb_per_s(c, d);
   }
-  std::printf("copy (read + written) %.2f TB/s, read alone %.2f; cuBLASLt %s\n", copy, read, dense ? "present" : "absent");
-  std::printf("%8s %10s %10s %9s %9s %9s %9s %9s | %8s %8s\n", "tokens", "layer us", "dense us", "router", "plan", "up", "down", "combine", "TFLOP/s", "TB/s");
+  std::printf("copy (read + written) %.2f TB/s, read alone %.2f; cuBLASLt %s\n", copy, read,
+              dense ? "present" : "absent");
+  std::printf("%8s %10s %10s %9s %9s %9s %9s %9s | %8s %8s\n", "tokens", "layer us", "dense us",
+              "router", "plan", "up", "down", "combine", "TFLOP/s", "TB/s");
   for (const int64_t tokens : tokens_list) {
     Device d;
     const int sets = tokens <= 64 ? 4 : tokens <= 4096 ? 2 : 1;
@@ -295,7 +344,9 @@ void run(const std::vector<int64_t>& tokens_list, bool ops, bool with_dense, int
     for (int i = 0; i < (tokens <= 64 ? 4 : 1); ++i) weights.emplace_back(d);
     std::vector<LayerRun> runs;
     runs.reserve(4);
-    for (int i = 0; i < sets; ++i) runs.emplace_back(d, weights[static_cast<size_t>(i) % weights.size()], tokens, i == 0 ? nullptr : &runs[0]);
+    for (int i = 0; i < sets; ++i)
+      runs.emplace_back(d, weights[static_cast<size_t>(i) % weights.size()], tokens,
+                        i == 0 ? nullptr : &runs[0]);
     check(cudaDeviceSynchronize(), "inputs");
     const auto each = [&](void (LayerRun::*op)(const Context&) const) {
       std::vector<std::function<void()>> bodies;
@@ -306,7 +357,8 @@ void run(const std::vector<int64_t>& tokens_list, bool ops, bool with_dense, int
     const double layer_first = each(&LayerRun::layer);
     const double dense_first = dense_us(c, d, dense, weights[0], tokens, reps);
     const double layer = std::min(layer_first, each(&LayerRun::layer));
-    const double dense_time = std::min(dense_first, dense_us(c, d, dense, weights[0], tokens, reps));
+    const double dense_time =
+        std::min(dense_first, dense_us(c, d, dense, weights[0], tokens, reps));
     double part[5] = {};
     if (ops) {
       part[0] = each(&LayerRun::router);
@@ -317,14 +369,21 @@ void run(const std::vector<int64_t>& tokens_list, bool ops, bool with_dense, int
     }
     // Experts touched: read back from the last plan.
     std::vector<int32_t> offsets(kExperts + 1);
-    check(cudaMemcpy(offsets.data(), runs[0].offsets.data, offsets.size() * 4, cudaMemcpyDeviceToHost), "offsets");
+    check(cudaMemcpy(offsets.data(), runs[0].offsets.data, offsets.size() * 4,
+                     cudaMemcpyDeviceToHost),
+          "offsets");
     int64_t touched = 0;
-    for (int64_t e = 0; e < kExperts; ++e) touched += offsets[static_cast<size_t>(e) + 1] > offsets[static_cast<size_t>(e)];
-    const double flops = static_cast<double>(tokens) * (6.0 * kHidden * kWidth * kTopK + 6.0 * kHidden * kShared);
+    for (int64_t e = 0; e < kExperts; ++e)
+      touched += offsets[static_cast<size_t>(e) + 1] > offsets[static_cast<size_t>(e)];
+    const double flops =
+        static_cast<double>(tokens) * (6.0 * kHidden * kWidth * kTopK + 6.0 * kHidden * kShared);
     const double bytes = 2.0 * 3 * kHidden * (static_cast<double>(touched) * kWidth + kShared);
-    std::printf("%8ld %10.1f %10.1f %9.1f %9.1f %9.1f %9.1f %9.1f | %8.1f %8.2f  (dense %.1f TFLOP/s; %ld experts)\n", static_cast<long>(tokens), layer,
-                dense_time, part[0], part[1], part[2], part[3], part[4], flops / layer * 1e-6, bytes / layer * 1e-6,
-                dense_time > 0 ? flops / dense_time * 1e-6 : 0.0, static_cast<long>(touched));
+    std::printf(
+        "%8ld %10.1f %10.1f %9.1f %9.1f %9.1f %9.1f %9.1f | %8.1f %8.2f  (dense %.1f TFLOP/s; %ld "
+        "experts)\n",
+        static_cast<long>(tokens), layer, dense_time, part[0], part[1], part[2], part[3], part[4],
+        flops / layer * 1e-6, bytes / layer * 1e-6,
+        dense_time > 0 ? flops / dense_time * 1e-6 : 0.0, static_cast<long>(touched));
     std::fflush(stdout);
   }
 }
@@ -341,11 +400,14 @@ int main(int argc, char** argv) {
     const std::string flag = argv[i];
     if (flag == "--ops") ops = true;
     if (flag == "--no-dense") with_dense = false;
-    if (flag == "--variant" && i + 1 < argc) dsmoe::kernels::cuda::force_product_variant(std::atoi(argv[++i]));
+    if (flag == "--variant" && i + 1 < argc)
+      dsmoe::kernels::cuda::force_product_variant(std::atoi(argv[++i]));
     if (flag == "--reps" && i + 1 < argc) reps = std::atoi(argv[++i]);
     if (flag == "--tokens" && i + 1 < argc) {
       tokens.clear();
-      for (char* part = std::strtok(argv[++i], ","); part != nullptr; part = std::strtok(nullptr, ",")) tokens.push_back(std::atoll(part));
+      for (char* part = std::strtok(argv[++i], ","); part != nullptr;
+           part = std::strtok(nullptr, ","))
+        tokens.push_back(std::atoll(part));
     }
   }
   try {

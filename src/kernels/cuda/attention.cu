@@ -1,7 +1,7 @@
 // Attention. Three kernels that give one another's bits where their shapes overlap:
 //   many queries: four warps of 16 rows each, all keys in turn;
-//   few queries:  16 rows, the four warps share keys and dimensions, and a cluster of blocks takes the spans in parallel;
-//   plain:        fp32, or head sizes beyond 128.
+//   few queries:  16 rows, the four warps share keys and dimensions, and a cluster of blocks takes
+//   the spans in parallel; plain:        fp32, or head sizes beyond 128.
 #include <cooperative_groups.h>
 
 #include <algorithm>
@@ -22,7 +22,8 @@ constexpr int kSpan = static_cast<int>(kBlocksPerSpan);
 template <int kDim>
 constexpr int kBlockBytes = 64 * kDim * 2;
 
-// --- many queries ----------------------------------------------------------------------------------------------------------
+// --- many queries
+// ----------------------------------------------------------------------------------------------------------
 template <int kDim>
 struct RowState {
   float max[2];
@@ -40,8 +41,8 @@ struct RowState {
   }
 
   // One block of 64 keys, the first of which is `first_key`.
-  __device__ void visit(const uint32_t (&q)[kDim / 16][4], uint32_t keys, uint32_t values, int first_key,
-                        const int (&position)[2], float scale) {
+  __device__ void visit(const uint32_t (&q)[kDim / 16][4], uint32_t keys, uint32_t values,
+                        int first_key, const int (&position)[2], float scale) {
     const int quarter = threadIdx.x % 4;
     float s[4][2][4];
     float best[2] = {-INFINITY, -INFINITY};
@@ -80,7 +81,8 @@ struct RowState {
             v = v == -INFINITY ? 0.0f : exp_device(v - max[h]);
           }
         }
-        part[h] = row_sum4((s[g][0][2 * h] + s[g][0][2 * h + 1]) + (s[g][1][2 * h] + s[g][1][2 * h + 1]));
+        part[h] =
+            row_sum4((s[g][0][2 * h] + s[g][0][2 * h + 1]) + (s[g][1][2 * h] + s[g][1][2 * h + 1]));
         block_sum[h] = g == 0 ? part[h] : block_sum[h] + part[h];
       }
     }
@@ -96,16 +98,19 @@ struct RowState {
       const uint32_t p[4] = {pack_bf16(s[g][0][0], s[g][0][1]), pack_bf16(s[g][0][2], s[g][0][3]),
                              pack_bf16(s[g][1][0], s[g][1][1]), pack_bf16(s[g][1][2], s[g][1][3])};
 #pragma unroll
-      for (int d = 0; d < kDim; d += 16) add_values<kDim>(o[d / 8], o[d / 8 + 1], p, values, 16 * g, d);
+      for (int d = 0; d < kDim; d += 16)
+        add_values<kDim>(o[d / 8], o[d / 8 + 1], p, values, 16 * g, d);
     }
   }
 };
 
 template <int kDim>
-__global__ void __launch_bounds__(kThreads) attention_many(const __grid_constant__ AttentionParameters p) {
+__global__ void __launch_bounds__(kThreads)
+    attention_many(const __grid_constant__ AttentionParameters p) {
   extern __shared__ __align__(128) unsigned char memory[];
   const uint32_t buffers = shared_address(memory);
-  auto* running = reinterpret_cast<float*>(memory + 4 * kBlockBytes<kDim>);  // [kDim / 2][threads]: sums of earlier spans
+  auto* running = reinterpret_cast<float*>(
+      memory + 4 * kBlockBytes<kDim>);  // [kDim / 2][threads]: sums of earlier spans
   __shared__ int last_position;
   wait_for_previous_kernel();
   let_next_kernel_start();
@@ -122,7 +127,8 @@ __global__ void __launch_bounds__(kThreads) attention_many(const __grid_constant
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int r = first + 8 * h;
-    row[h] = r < tile.num_rows ? static_cast<const bf16*>(p.q) + query_offset(p, tile, kv_head, r) : nullptr;
+    row[h] = r < tile.num_rows ? static_cast<const bf16*>(p.q) + query_offset(p, tile, kv_head, r)
+                               : nullptr;
     position[h] = r < tile.num_rows ? query_position(p, tile, r) : -1;
     if (lane % 4 == 0 && r < tile.num_rows) atomicMax(&last_position, position[h]);
   }
@@ -182,13 +188,15 @@ __global__ void __launch_bounds__(kThreads) attention_many(const __grid_constant
     for (int j = 0; j < kDim / 8; ++j) {
       const int d = 8 * j + 2 * (lane % 4);
       if (d < p.head_dim) {
-        *reinterpret_cast<uint32_t*>(out + d) = pack_bf16(state.o[j][2 * h] / sum[h], state.o[j][2 * h + 1] / sum[h]);
+        *reinterpret_cast<uint32_t*>(out + d) =
+            pack_bf16(state.o[j][2 * h] / sum[h], state.o[j][2 * h + 1] / sum[h]);
       }
     }
   }
 }
 
-// --- few queries -----------------------------------------------------------------------------------------------------------
+// --- few queries
+// -----------------------------------------------------------------------------------------------------------
 // What a block of the cluster offers the others after its span.
 template <int kDim>
 struct SpanResult {
@@ -198,7 +206,8 @@ struct SpanResult {
 };
 
 template <int kDim>
-__global__ void __launch_bounds__(kThreads) attention_few(const __grid_constant__ AttentionParameters p) {
+__global__ void __launch_bounds__(kThreads)
+    attention_few(const __grid_constant__ AttentionParameters p) {
   extern __shared__ __align__(128) unsigned char memory[];
   const uint32_t buffers = shared_address(memory);
   auto& result = *reinterpret_cast<SpanResult<kDim>*>(memory + 4 * kBlockBytes<kDim>);
@@ -223,7 +232,8 @@ __global__ void __launch_bounds__(kThreads) attention_few(const __grid_constant_
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int r = lane / 4 + 8 * h;
-    row[h] = r < tile.num_rows ? static_cast<const bf16*>(p.q) + query_offset(p, tile, kv_head, r) : nullptr;
+    row[h] = r < tile.num_rows ? static_cast<const bf16*>(p.q) + query_offset(p, tile, kv_head, r)
+                               : nullptr;
     position[h] = r < tile.num_rows ? query_position(p, tile, r) : -1;
     last_position = max(last_position, position[h]);
   }
@@ -234,7 +244,8 @@ __global__ void __launch_bounds__(kThreads) attention_few(const __grid_constant_
   const int num_spans = (num_blocks + kSpan - 1) / kSpan;
   const uint32_t p_base = shared_address(numerators);
 
-  // This thread's share of the output: elements threadIdx.x + kThreads * (rank + ranks * i) of the 16 x kDim.
+  // This thread's share of the output: elements threadIdx.x + kThreads * (rank + ranks * i) of the
+  // 16 x kDim.
   constexpr int kShare = 16 * kDim / kThreads;
   float total_o[kShare];
   float total_max[kShare];
@@ -292,16 +303,20 @@ __global__ void __launch_bounds__(kThreads) attention_few(const __grid_constant_
               s[t][i] = s[t][i] == -INFINITY ? 0.0f : exp_device(s[t][i] - row_max[h]);
             }
             const uint32_t place = piece_address<64>(p_base, r, 2 * warp + t) + quarter * 4;
-            asm volatile("st.shared.u32 [%0], %1;" ::"r"(place), "r"(pack_bf16(s[t][2 * h], s[t][2 * h + 1])) : "memory");
+            asm volatile("st.shared.u32 [%0], %1;" ::"r"(place),
+                         "r"(pack_bf16(s[t][2 * h], s[t][2 * h + 1]))
+                         : "memory");
           }
-          const float part = row_sum4((s[0][2 * h] + s[0][2 * h + 1]) + (s[1][2 * h] + s[1][2 * h + 1]));
+          const float part =
+              row_sum4((s[0][2 * h] + s[0][2 * h + 1]) + (s[1][2 * h] + s[1][2 * h + 1]));
           if (quarter == 0) group_sum[warp][r] = part;
         }
         __syncthreads();
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
           const int r = lane / 4 + 8 * h;
-          const float block_sum = ((group_sum[0][r] + group_sum[1][r]) + group_sum[2][r]) + group_sum[3][r];
+          const float block_sum =
+              ((group_sum[0][r] + group_sum[1][r]) + group_sum[2][r]) + group_sum[3][r];
           row_sum[h] = fmaf(row_sum[h], c[h], block_sum);
         }
 #pragma unroll
@@ -315,7 +330,8 @@ __global__ void __launch_bounds__(kThreads) attention_few(const __grid_constant_
           load_matrix_x4(a, piece_address<64>(p_base, lane % 16, 2 * g + lane / 16));
 #pragma unroll
           for (int d = 0; d < kDim / 4; d += 16) {
-            add_values<kDim>(o[d / 8], o[d / 8 + 1], a, keys + kBlockBytes<kDim>, 16 * g, warp * (kDim / 4) + d);
+            add_values<kDim>(o[d / 8], o[d / 8 + 1], a, keys + kBlockBytes<kDim>, 16 * g,
+                             warp * (kDim / 4) + d);
           }
         }
         __syncthreads();
@@ -364,17 +380,21 @@ __global__ void __launch_bounds__(kThreads) attention_few(const __grid_constant_
     const int r = element / kDim;
     const int d = element % kDim;
     if (r < tile.num_rows && d < p.head_dim) {
-      static_cast<bf16*>(p.out)[query_offset(p, tile, kv_head, r) + d] = __float2bfloat16_rn(total_o[i] / total_sum[i]);
+      static_cast<bf16*>(p.out)[query_offset(p, tile, kv_head, r) + d] =
+          __float2bfloat16_rn(total_o[i] / total_sum[i]);
     }
   }
 }
 
-// --- plain -----------------------------------------------------------------------------------------------------------------
+// --- plain
+// -----------------------------------------------------------------------------------------------------------------
 constexpr int kPlainShare = 16;  // dimensions per lane: head sizes up to 512
 
-// One warp per token and head. Lane l scores keys l and l + 32 of a block, then owns dimensions l + 32 i.
+// One warp per token and head. Lane l scores keys l and l + 32 of a block, then owns dimensions l +
+// 32 i.
 template <class Operand>
-__global__ void __launch_bounds__(32) attention_plain(const __grid_constant__ AttentionParameters p) {
+__global__ void __launch_bounds__(32)
+    attention_plain(const __grid_constant__ AttentionParameters p) {
   __shared__ float numerator[64];
   wait_for_previous_kernel();
   let_next_kernel_start();
@@ -385,7 +405,8 @@ __global__ void __launch_bounds__(32) attention_plain(const __grid_constant__ At
   int sequence = 0;
   while (p.q_starts[sequence + 1] <= token) ++sequence;
   const int position = p.position[token];
-  const Operand* q = static_cast<const Operand*>(p.q) + (static_cast<int64_t>(token) * p.heads + head) * p.head_dim;
+  const Operand* q = static_cast<const Operand*>(p.q) +
+                     (static_cast<int64_t>(token) * p.heads + head) * p.head_dim;
   float total_max = -INFINITY, total_sum = 0;
   float total_o[kPlainShare] = {};
   float max = -INFINITY, sum = 0;
@@ -429,7 +450,8 @@ __global__ void __launch_bounds__(32) attention_plain(const __grid_constant__ At
       const int d = lane + 32 * i;
       if (d >= p.head_dim) break;
       float acc = o[i] * c;
-      for (int key = 0; key < 64; ++key) acc = fmaf(numerator[key], widen(values[key * p.head_dim + d]), acc);
+      for (int key = 0; key < 64; ++key)
+        acc = fmaf(numerator[key], widen(values[key * p.head_dim + d]), acc);
       o[i] = acc;
     }
     if (block % kSpan == kSpan - 1 || block + 1 == num_blocks) {
@@ -445,7 +467,8 @@ __global__ void __launch_bounds__(32) attention_plain(const __grid_constant__ At
       sum = 0;
     }
   }
-  Operand* out = static_cast<Operand*>(p.out) + (static_cast<int64_t>(token) * p.heads + head) * p.head_dim;
+  Operand* out =
+      static_cast<Operand*>(p.out) + (static_cast<int64_t>(token) * p.heads + head) * p.head_dim;
   for (int i = 0; i < kPlainShare; ++i) {
     if (lane + 32 * i < p.head_dim) round_into(out[lane + 32 * i], total_o[i] / total_sum);
   }
@@ -460,7 +483,8 @@ void launch_tiled(const Context& context, const AttentionParameters& p, int64_t 
     static const bool once = (allow_shared(attention_many<kDim>, bytes), true);
     (void)once;
     const auto tiles = static_cast<unsigned>(rows / 64 + p.sequences);
-    return launch(context, {.grid = dim3(tiles, grid_y), .block = dim3(kThreads), .shared_bytes = bytes},
+    return launch(context,
+                  {.grid = dim3(tiles, grid_y), .block = dim3(kThreads), .shared_bytes = bytes},
                   attention_many<kDim>, p);
   }
   const std::size_t bytes = 4 * kBlockBytes<kDim> + sizeof(SpanResult<kDim>);
@@ -470,7 +494,10 @@ void launch_tiled(const Context& context, const AttentionParameters& p, int64_t 
   while (cluster < 8 && static_cast<int>(cluster) * kSpan < p.max_pages) cluster *= 2;
   const auto tiles = static_cast<unsigned>(rows / 16 + p.sequences);
   launch(context,
-         {.grid = dim3(tiles * cluster, grid_y), .block = dim3(kThreads), .shared_bytes = bytes, .cluster = cluster},
+         {.grid = dim3(tiles * cluster, grid_y),
+          .block = dim3(kThreads),
+          .shared_bytes = bytes,
+          .cluster = cluster},
          attention_few<kDim>, p);
 }
 
@@ -479,7 +506,8 @@ void launch_tiled(const Context& context, const AttentionParameters& p, int64_t 
 void attention_forward(const Context& context, const AttentionForward& args) {
   const int64_t tokens = args.q.dim(0);
   if (tokens == 0) return;
-  DSMOE_CHECK(args.kv.layout == WeightLayout::row_major, "attention on CUDA: KV pages must be row-major");
+  DSMOE_CHECK(args.kv.layout == WeightLayout::row_major,
+              "attention on CUDA: KV pages must be row-major");
   const AttentionParameters p{.q = args.q.data,
                               .keys = args.kv.keys,
                               .values = args.kv.values,
@@ -494,11 +522,16 @@ void attention_forward(const Context& context, const AttentionForward& args) {
                               .kv_heads = static_cast<int32_t>(args.kv.num_kv_heads),
                               .head_dim = static_cast<int32_t>(args.q.dim(2))};
   // The choice depends on head_dim and type alone, except between kernels of equal bits.
-  if (args.q.dtype == DType::BF16 && p.head_dim % 8 == 0 && p.head_dim <= 64) return launch_tiled<64>(context, p, tokens);
-  if (args.q.dtype == DType::BF16 && p.head_dim % 8 == 0 && p.head_dim <= 128) return launch_tiled<128>(context, p, tokens);
-  DSMOE_CHECK(p.head_dim <= 32 * kPlainShare, "attention on CUDA: head size {}; at most {} is supported", p.head_dim,
+  if (args.q.dtype == DType::BF16 && p.head_dim % 8 == 0 && p.head_dim <= 64)
+    return launch_tiled<64>(context, p, tokens);
+  if (args.q.dtype == DType::BF16 && p.head_dim % 8 == 0 && p.head_dim <= 128)
+    return launch_tiled<128>(context, p, tokens);
+  DSMOE_CHECK(p.head_dim <= 32 * kPlainShare,
+              "attention on CUDA: head size {}; at most {} is supported", p.head_dim,
               32 * kPlainShare);
-  const LaunchShape shape{.grid = dim3(static_cast<unsigned>(tokens), static_cast<unsigned>(p.heads)), .block = dim3(32)};
+  const LaunchShape shape{
+      .grid = dim3(static_cast<unsigned>(tokens), static_cast<unsigned>(p.heads)),
+      .block = dim3(32)};
   if (args.q.dtype == DType::BF16) return launch(context, shape, attention_plain<bf16>, p);
   launch(context, shape, attention_plain<float>, p);
 }

@@ -1,4 +1,5 @@
-// What the attention kernels share: the tile of queries, the loading of key blocks, and the fixed order of every sum.
+// What the attention kernels share: the tile of queries, the loading of key blocks, and the fixed
+// order of every sum.
 #pragma once
 
 #include "kernels/cuda/ptx.cuh"
@@ -22,7 +23,8 @@ struct AttentionParameters {
   int32_t head_dim;
 };
 
-// Queries of one sequence and one KV head: row r is token r / group of the sequence, query head r % group of the KV head.
+// Queries of one sequence and one KV head: row r is token r / group of the sequence, query head r %
+// group of the KV head.
 struct QueryTile {
   int sequence;  // -1: none
   int first_row;
@@ -52,34 +54,37 @@ __device__ QueryTile find_tile(const AttentionParameters& p, int idx) {
       const int source = __ffs(found) - 1;
       const int first_row = (idx - __shfl_sync(~0u, mine, source)) * kRows;
       const int all_rows = __shfl_sync(~0u, rows, source);
-      return {s0 + source, first_row, min(kRows, all_rows - first_row), __shfl_sync(~0u, begin, source)};
+      return {s0 + source, first_row, min(kRows, all_rows - first_row),
+              __shfl_sync(~0u, begin, source)};
     }
     base += __shfl_sync(~0u, sum, 31);
   }
   return {-1, 0, 0, 0};
 }
 
-// Rows of kDim bf16 values in shared memory; pieces of 16 bytes are permuted within a row so that eight neighbouring rows
-// never meet in a bank.
+// Rows of kDim bf16 values in shared memory; pieces of 16 bytes are permuted within a row so that
+// eight neighbouring rows never meet in a bank.
 template <int kDim>
 __device__ uint32_t piece_address(uint32_t base, int row, int piece) {
   return base + row * (kDim * 2) + ((piece & ~7) | ((piece ^ row) & 7)) * 16;
 }
 
-// Starts copying a block of 64 keys or values; dimensions past head_dim become zero. head_dim is a multiple of 8.
+// Starts copying a block of 64 keys or values; dimensions past head_dim become zero. head_dim is a
+// multiple of 8.
 template <int kDim>
 __device__ void load_block(uint32_t target, const bf16* page, int head_dim) {
   for (int item = threadIdx.x; item < 64 * (kDim / 8); item += blockDim.x) {
     const int row = item / (kDim / 8);
     const int piece = item % (kDim / 8);
     const bool inside = piece * 8 < head_dim;
-    copy_async_16(piece_address<kDim>(target, row, piece), page + row * head_dim + (inside ? piece * 8 : 0), inside ? 16 : 0);
+    copy_async_16(piece_address<kDim>(target, row, piece),
+                  page + row * head_dim + (inside ? piece * 8 : 0), inside ? 16 : 0);
   }
 }
 
 template <int kDim>
-__device__ void load_kv_block(const AttentionParameters& p, int sequence, int kv_head, int block, uint32_t keys,
-                              uint32_t values) {
+__device__ void load_kv_block(const AttentionParameters& p, int sequence, int kv_head, int block,
+                              uint32_t keys, uint32_t values) {
   const int64_t page = p.page_table[static_cast<int64_t>(sequence) * p.max_pages + block];
   const int64_t offset = (page * p.kv_heads + kv_head) * 64 * p.head_dim;
   load_block<kDim>(keys, static_cast<const bf16*>(p.keys) + offset, p.head_dim);
@@ -87,16 +92,19 @@ __device__ void load_kv_block(const AttentionParameters& p, int sequence, int kv
   copy_async_commit();
 }
 
-// Scores of 16 queries and 16 keys (two n8 tiles): one ascending chain of k16 steps over the head dimension.
+// Scores of 16 queries and 16 keys (two n8 tiles): one ascending chain of k16 steps over the head
+// dimension.
 template <int kDim>
-__device__ void score_keys(float (&s)[2][4], const uint32_t (&q)[kDim / 16][4], uint32_t keys, int first_key) {
+__device__ void score_keys(float (&s)[2][4], const uint32_t (&q)[kDim / 16][4], uint32_t keys,
+                           int first_key) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int i = 0; i < 4; ++i) s[0][i] = s[1][i] = 0;
 #pragma unroll
   for (int step = 0; step < kDim / 16; ++step) {
     uint32_t r[4];
-    load_matrix_x4(r, piece_address<kDim>(keys, first_key + (lane / 16) * 8 + lane % 8, 2 * step + lane / 8 % 2));
+    load_matrix_x4(r, piece_address<kDim>(keys, first_key + (lane / 16) * 8 + lane % 8,
+                                          2 * step + lane / 8 % 2));
     const uint32_t b0[2] = {r[0], r[1]};
     const uint32_t b1[2] = {r[2], r[3]};
     mma_16x8x16(s[0], q[step], b0);
@@ -106,19 +114,20 @@ __device__ void score_keys(float (&s)[2][4], const uint32_t (&q)[kDim / 16][4], 
 
 // o[two n8 tiles of dimensions] += p V for 16 keys.
 template <int kDim>
-__device__ void add_values(float (&o0)[4], float (&o1)[4], const uint32_t (&p)[4], uint32_t values, int first_key,
-                           int first_dim) {
+__device__ void add_values(float (&o0)[4], float (&o1)[4], const uint32_t (&p)[4], uint32_t values,
+                           int first_key, int first_dim) {
   const int lane = threadIdx.x % 32;
   uint32_t r[4];
-  load_matrix_x4_trans(r, piece_address<kDim>(values, first_key + lane % 16, first_dim / 8 + lane / 16));
+  load_matrix_x4_trans(
+      r, piece_address<kDim>(values, first_key + lane % 16, first_dim / 8 + lane / 16));
   const uint32_t b0[2] = {r[0], r[1]};
   const uint32_t b1[2] = {r[2], r[3]};
   mma_16x8x16(o0, p, b0);
   mma_16x8x16(o1, p, b1);
 }
 
-// Maxima and sums over the four lanes that share a row. A block's sum is that of its groups of 16 keys, ascending; within a
-// group (v0 + v1) + (v2 + v3) per lane, then lanes at distance 1, then 2.
+// Maxima and sums over the four lanes that share a row. A block's sum is that of its groups of 16
+// keys, ascending; within a group (v0 + v1) + (v2 + v3) per lane, then lanes at distance 1, then 2.
 __device__ inline float row_max4(float v) {
   v = fmaxf(v, __shfl_xor_sync(~0u, v, 1));
   return fmaxf(v, __shfl_xor_sync(~0u, v, 2));
@@ -129,7 +138,9 @@ __device__ inline float row_sum4(float v) {
 }
 
 // exp(from - to) where both may be -inf: a span without keys for this query keeps zeros.
-__device__ inline float decay(float from, float to) { return to == -INFINITY ? 1.0f : exp_device(from - to); }
+__device__ inline float decay(float from, float to) {
+  return to == -INFINITY ? 1.0f : exp_device(from - to);
+}
 
 // The running state of a row takes in the state of the next span.
 struct Merge {
@@ -137,25 +148,33 @@ struct Merge {
   float keep;
   float take;
   __device__ Merge(float running, float next)
-      : max(fmaxf(running, next)), keep(decay(running, max)), take(next == -INFINITY ? 0.0f : decay(next, max)) {}
-  __device__ float operator()(float running, float next) const { return fmaf(running, keep, next * take); }
+      : max(fmaxf(running, next)),
+        keep(decay(running, max)),
+        take(next == -INFINITY ? 0.0f : decay(next, max)) {}
+  __device__ float operator()(float running, float next) const {
+    return fmaf(running, keep, next * take);
+  }
 };
 
-// Query fragments of 16 rows, straight from memory. row_of(0) and row_of(1): the lane's two rows, or null.
+// Query fragments of 16 rows, straight from memory. row_of(0) and row_of(1): the lane's two rows,
+// or null.
 template <int kDim>
-__device__ void load_queries(uint32_t (&q)[kDim / 16][4], const bf16* const (&row)[2], int head_dim) {
+__device__ void load_queries(uint32_t (&q)[kDim / 16][4], const bf16* const (&row)[2],
+                             int head_dim) {
   const int quarter = threadIdx.x % 4;
 #pragma unroll
   for (int step = 0; step < kDim / 16; ++step) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int d = 16 * step + 2 * quarter + 8 * (i / 2);
-      q[step][i] = row[i % 2] && d < head_dim ? *reinterpret_cast<const uint32_t*>(row[i % 2] + d) : 0;
+      q[step][i] =
+          row[i % 2] && d < head_dim ? *reinterpret_cast<const uint32_t*>(row[i % 2] + d) : 0;
     }
   }
 }
 
-__device__ inline int64_t query_offset(const AttentionParameters& p, const QueryTile& tile, int kv_head, int row) {
+__device__ inline int64_t query_offset(const AttentionParameters& p, const QueryTile& tile,
+                                       int kv_head, int row) {
   const int group = p.heads / p.kv_heads;
   const int64_t token = tile.first_token + (tile.first_row + row) / group;
   return (token * p.heads + kv_head * group + (tile.first_row + row) % group) * p.head_dim;

@@ -36,7 +36,8 @@ class AttentionCudaTest : public CudaTest {
         const int32_t page = order[next++];
         table[s * cache.max_pages + block] = page;
         for (int64_t i = 0; i < page_elements; ++i) {
-          if (block * 64 + i / c.head_dim % 64 >= c.lengths[s]) keys[page * page_elements + i] = values[page * page_elements + i] = 0;
+          if (block * 64 + i / c.head_dim % 64 >= c.lengths[s])
+            keys[page * page_elements + i] = values[page * page_elements + i] = 0;
         }
       }
     }
@@ -56,11 +57,13 @@ class AttentionCudaTest : public CudaTest {
             .num_kv_heads = c.kv_heads,
             .head_dim = c.head_dim};
   }
-  static float scale_of(const Case& c) { return static_cast<float>(1 / std::sqrt(static_cast<double>(c.head_dim))); }
+  static float scale_of(const Case& c) {
+    return static_cast<float>(1 / std::sqrt(static_cast<double>(c.head_dim)));
+  }
 };
 
 TEST_F(AttentionCudaTest, AgreesWithTheReference) {
-  const Case cases[] = {{DType::BF16, 4, 4, 128, {1, 70, 3}},  {DType::BF16, 8, 2, 128, {600, 65}},
+  const Case cases[] = {{DType::BF16, 4, 4, 128, {1, 70, 3}},   {DType::BF16, 8, 2, 128, {600, 65}},
                         {DType::BF16, 2, 1, 64, {64, 63, 130}}, {DType::BF16, 3, 3, 40, {100}},
                         {DType::BF16, 2, 2, 192, {70, 2}},      {DType::BF16, 2, 1, 30, {66}},
                         {DType::F32, 4, 2, 24, {70, 1}},        {DType::F32, 2, 2, 128, {600}}};
@@ -78,16 +81,22 @@ TEST_F(AttentionCudaTest, AgreesWithTheReference) {
     const Twin position = integers(positions, {tokens});
     const Twin out = output(c.dtype, {tokens, c.heads, c.head_dim});
     const auto call = [&](const Context& context, TensorView Twin::*side) {
-      attention_forward(context, {.q = q.*side, .kv = pages_of(c, cache, side), .q_starts = q_starts.*side,
-                                  .position = position.*side, .page_table = cache.page_table.*side, .scale = scale_of(c),
+      attention_forward(context, {.q = q.*side,
+                                  .kv = pages_of(c, cache, side),
+                                  .q_starts = q_starts.*side,
+                                  .position = position.*side,
+                                  .page_table = cache.page_table.*side,
+                                  .scale = scale_of(c),
                                   .out = out.*side});
     };
     call(cuda_, &Twin::device);
     call(ref_, &Twin::host);
-    // Rounded numerators and a rounded output; scores below 8 in size carry 8 log2(e) ulps into exp.
+    // Rounded numerators and a rounded output; scores below 8 in size carry 8 log2(e) ulps into
+    // exp.
     const double bound = (c.dtype == DType::BF16 ? 2 * kRound : 0) + 100 * kUnit;
     expect_norm(out, bound, "attention");
-    expect_elements(out, bound, (c.dtype == DType::BF16 ? 2 * kRound : 100 * kUnit) * 3, "attention");
+    expect_elements(out, bound, (c.dtype == DType::BF16 ? 2 * kRound : 100 * kUnit) * 3,
+                    "attention");
   }
 }
 
@@ -107,7 +116,8 @@ TEST_F(AttentionCudaTest, PrefillChunksAndDecodeAgreeBitForBit) {
       for (std::size_t s = 0; s < ranges.size(); ++s) {
         for (int32_t t = ranges[s].first; t < ranges[s].second; ++t) {
           positions.push_back(t);
-          queries.insert(queries.end(), all.begin() + (first[s] + t) * row, all.begin() + (first[s] + t + 1) * row);
+          queries.insert(queries.end(), all.begin() + (first[s] + t) * row,
+                         all.begin() + (first[s] + t + 1) * row);
         }
         starts.push_back(static_cast<int32_t>(positions.size()));
       }
@@ -118,16 +128,22 @@ TEST_F(AttentionCudaTest, PrefillChunksAndDecodeAgreeBitForBit) {
       const Twin position = integers(positions, {tokens});
       const TensorView out = device_tensor(c.dtype, {tokens, c.heads, c.head_dim});
       poison(out);
-      attention_forward(cuda_, {.q = some, .kv = pages_of(c, cache, &Twin::device), .q_starts = q_starts.device,
-                                .position = position.device, .page_table = cache.page_table.device, .scale = scale_of(c),
+      attention_forward(cuda_, {.q = some,
+                                .kv = pages_of(c, cache, &Twin::device),
+                                .q_starts = q_starts.device,
+                                .position = position.device,
+                                .page_table = cache.page_table.device,
+                                .scale = scale_of(c),
                                 .out = out});
       return bytes_of(out);
     };
     const int64_t row = c.heads * c.head_dim * 2;
     const std::vector<unsigned char> whole = run({{0, 1300}, {0, 77}, {0, 513}});
     EXPECT_EQ(run({{0, 1300}, {0, 77}, {0, 513}}), whole) << "run to run";
-    const auto expect_row = [&](const std::vector<unsigned char>& part, int64_t part_row, int64_t whole_row, const char* what) {
-      EXPECT_EQ(std::memcmp(part.data() + part_row * row, whole.data() + whole_row * row, row), 0) << what << " row " << whole_row;
+    const auto expect_row = [&](const std::vector<unsigned char>& part, int64_t part_row,
+                                int64_t whole_row, const char* what) {
+      EXPECT_EQ(std::memcmp(part.data() + part_row * row, whole.data() + whole_row * row, row), 0)
+          << what << " row " << whole_row;
     };
     for (const int32_t t : {0, 1, 63, 64, 76}) {
       const auto decode = run({{t + 1000, t + 1001}, {t, t + 1}, {t + 436, t + 437}});

@@ -1,4 +1,5 @@
-// Combine: one pass that gathers a token's expert rows, adds them by the tree over expert indices, then shared, then residual.
+// Combine: one pass that gathers a token's expert rows, adds them by the tree over expert indices,
+// then shared, then residual.
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
@@ -23,10 +24,11 @@ struct Parameters {
   int32_t tokens_per_block;
 };
 
-// The slots of a token by ascending expert, and the order of additions. Two neighbours in expert order part at the highest bit
-// in which they differ, so the tree joins the lowest such bit first; joining at border i adds part i + 1 to the part that ends
-// there. One warp builds the trees of a block's tokens, the others wait for it.
-// Beyond eight slots loops stay loops: right, slow, and quick to compile.
+// The slots of a token by ascending expert, and the order of additions. Two neighbours in expert
+// order part at the highest bit in which they differ, so the tree joins the lowest such bit first;
+// joining at border i adds part i + 1 to the part that ends there. One warp builds the trees of a
+// block's tokens, the others wait for it. Beyond eight slots loops stay loops: right, slow, and
+// quick to compile.
 template <int kSlots>
 constexpr int kUnroll = kSlots <= 8 ? kSlots : 1;
 
@@ -38,7 +40,7 @@ struct Tree {
   int join[kSlots];  // step m: (left << 8) | right; -1: no more
 
   __device__ void build(const Parameters& p, int token) {
-#pragma unroll kUnroll<kSlots>
+#pragma unroll kUnroll < kSlots>
     for (int i = 0; i < kSlots; ++i) {
       const bool present = i < p.top_k;
       const int64_t slot = static_cast<int64_t>(token) * p.top_k + (present ? i : 0);
@@ -46,9 +48,9 @@ struct Tree {
       expert[i] = row[i] >= 0 ? p.index[slot] : 0x7fffffff;
       gate[i] = p.gate ? p.gate[slot] : 1.0f;
     }
-#pragma unroll kUnroll<kSlots>
+#pragma unroll kUnroll < kSlots>
     for (int pass = 0; pass < kSlots; ++pass) {  // odd-even transposition: static indices only
-#pragma unroll kUnroll<kSlots>
+#pragma unroll kUnroll < kSlots>
       for (int i = pass % 2; i + 1 < kSlots; i += 2) {
         if (expert[i] > expert[i + 1]) {
           const int e = expert[i], r = row[i];
@@ -60,18 +62,19 @@ struct Tree {
     }
     int level[kSlots];  // of the border after i; 32: done or none
     int start[kSlots];  // first slot of the part that ends at border i
-#pragma unroll kUnroll<kSlots>
+#pragma unroll kUnroll < kSlots>
     for (int i = 0; i < kSlots; ++i) {
       start[i] = i;
       level[i] = 32;
-      if (i + 1 < kSlots && row[i + 1 < kSlots ? i + 1 : i] >= 0) level[i] = 31 - __clz(expert[i] ^ expert[i + 1 < kSlots ? i + 1 : i]);
+      if (i + 1 < kSlots && row[i + 1 < kSlots ? i + 1 : i] >= 0)
+        level[i] = 31 - __clz(expert[i] ^ expert[i + 1 < kSlots ? i + 1 : i]);
     }
-#pragma unroll kUnroll<kSlots>
+#pragma unroll kUnroll < kSlots>
     for (int m = 0; m + 1 < kSlots; ++m) {
       int lowest = 32;
       int border = 0;
       int left = 0;
-#pragma unroll kUnroll<kSlots>
+#pragma unroll kUnroll < kSlots>
       for (int i = 0; i + 1 < kSlots; ++i) {
         if (level[i] < lowest) {
           lowest = level[i];
@@ -82,7 +85,7 @@ struct Tree {
       join[m] = lowest < 32 ? (left << 8) | (border + 1) : -1;
       // The joined part starts at `left` and ends at the next open border.
       bool open = lowest < 32;
-#pragma unroll kUnroll<kSlots>
+#pragma unroll kUnroll < kSlots>
       for (int i = 0; i < kSlots; ++i) {
         if (i == border && lowest < 32) level[i] = 32;
         if (open && i > border) {
@@ -96,10 +99,10 @@ struct Tree {
 
 template <int kSlots>
 __device__ void add_part(float (&part)[kSlots][4], int join) {
-#pragma unroll kUnroll<kSlots>
+#pragma unroll kUnroll < kSlots>
   for (int right = 1; right < kSlots; ++right) {
     if ((join & 0xff) != right) continue;
-#pragma unroll kUnroll<kSlots>
+#pragma unroll kUnroll < kSlots>
     for (int left = 0; left < right; ++left) {
       if (join >> 8 == left) {
 #pragma unroll
@@ -121,7 +124,8 @@ struct Recipe {
 
 // Eight neighbouring values of a token per thread, token by token.
 template <class Operand, int kSlots>
-__global__ void __launch_bounds__(kThreads, sizeof(Operand) == 2 && kSlots <= 6 ? 3 : 1) combine_kernel(const __grid_constant__ Parameters p) {
+__global__ void __launch_bounds__(kThreads, sizeof(Operand) == 2 && kSlots <= 6 ? 3 : 1)
+    combine_kernel(const __grid_constant__ Parameters p) {
   __shared__ Recipe<kSlots> recipes[kTokens];
   wait_for_previous_kernel();
   let_next_kernel_start();
@@ -134,7 +138,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(Operand) == 2 && kSlots <= 6 
     Tree<kSlots> tree;
     tree.build(p, first + warp);
     if (threadIdx.x % 32 == 0) {
-#pragma unroll kUnroll<kSlots>
+#pragma unroll kUnroll < kSlots>
       for (int i = 0; i < kSlots; ++i) {
         recipes[warp].row[i] = tree.row[i];
         recipes[warp].gate[i] = tree.gate[i];
@@ -154,9 +158,10 @@ __global__ void __launch_bounds__(kThreads, sizeof(Operand) == 2 && kSlots <= 6 
       if (shared) common.load(shared + place, begin, p.hidden);
       RawEight<Operand> raw[kSlots];
       if (routed) {
-#pragma unroll kUnroll<kSlots>
+#pragma unroll kUnroll < kSlots>
         for (int i = 0; i < kSlots; ++i) {
-          raw[i].load(routed + static_cast<int64_t>(max(recipe.row[i], 0)) * p.hidden, begin, p.hidden);
+          raw[i].load(routed + static_cast<int64_t>(max(recipe.row[i], 0)) * p.hidden, begin,
+                      p.hidden);
         }
       }
       const bool any = routed && recipe.row[0] >= 0;
@@ -165,13 +170,13 @@ __global__ void __launch_bounds__(kThreads, sizeof(Operand) == 2 && kSlots <= 6 
       for (int half = 0; half < 2; ++half) {
         float part[kSlots][4] = {};
         if (any) {
-#pragma unroll kUnroll<kSlots>
+#pragma unroll kUnroll < kSlots>
           for (int i = 0; i < kSlots; ++i) {
             raw[i].widen(part[i], half);
 #pragma unroll
             for (int j = 0; j < 4; ++j) part[i][j] *= recipe.gate[i];
           }
-#pragma unroll kUnroll<kSlots>
+#pragma unroll kUnroll < kSlots>
           for (int m = 0; m + 1 < kSlots; ++m) {
             if (recipe.join[m] >= 0) add_part(part, recipe.join[m]);
           }
@@ -193,7 +198,8 @@ __global__ void __launch_bounds__(kThreads, sizeof(Operand) == 2 && kSlots <= 6 
 template <class Operand>
 void launch_combine(const Context& context, const Parameters& p) {
   const LaunchShape shape{
-      .grid = dim3(static_cast<unsigned>((p.tokens + p.tokens_per_block - 1) / p.tokens_per_block)), .block = dim3(kThreads)};
+      .grid = dim3(static_cast<unsigned>((p.tokens + p.tokens_per_block - 1) / p.tokens_per_block)),
+      .block = dim3(kThreads)};
   if (p.top_k <= 2) return launch(context, shape, combine_kernel<Operand, 2>, p);
   if (p.top_k <= 4) return launch(context, shape, combine_kernel<Operand, 4>, p);
   if (p.top_k <= 6) return launch(context, shape, combine_kernel<Operand, 6>, p);

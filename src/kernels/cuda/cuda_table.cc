@@ -16,7 +16,9 @@ void* allocate(std::size_t bytes) {
   const cudaError_t status = cudaMalloc(&data, bytes);
   if (status != cudaSuccess) {
     (void)cudaGetLastError();
-    fail(ErrorKind::resource, "CUDA: {} bytes of device memory could not be had: {}; use a smaller batch, context or model",
+    fail(ErrorKind::resource,
+         "CUDA: {} bytes of device memory could not be had: {}; use a smaller batch, context or "
+         "model",
          bytes, cudaGetErrorString(status));
   }
   check(cudaMemset(data, 0, bytes), "zeroing device memory");
@@ -31,7 +33,8 @@ void upload(const Context& context, const void* host, void* device, std::size_t 
 }
 
 void download(const Context& context, const void* device, void* host, std::size_t bytes) {
-  check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_of(context)), "download");
+  check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_of(context)),
+        "download");
   check(cudaStreamSynchronize(stream_of(context)), "download");
 }
 
@@ -50,15 +53,18 @@ void refuse(const Context&, const Args&) {
 void pack_weight(const Context& context, const PackWeight& args) {
   const WeightStack& target = args.target;
   DSMOE_CHECK(target.layout == WeightLayout::row_major, "weights on CUDA are row-major");
-  const std::size_t bytes = static_cast<std::size_t>(args.source.num_elements()) * tensor::size_of(target.dtype);
-  const std::size_t begin = static_cast<std::size_t>(args.row_begin * target.k) * tensor::size_of(target.dtype);
+  const std::size_t bytes =
+      static_cast<std::size_t>(args.source.num_elements()) * tensor::size_of(target.dtype);
+  const std::size_t begin =
+      static_cast<std::size_t>(args.row_begin * target.k) * tensor::size_of(target.dtype);
   char* place = static_cast<char*>(target.matrix(args.matrix_idx)) + begin;
   if (args.source.dtype == target.dtype && target.dtype != DType::BF16) {
     return upload(context, args.source.data, place, bytes);
   }
   std::vector<unsigned char> converted(bytes);
   for (int64_t i = 0; i < args.source.num_elements(); ++i) {
-    write_element(converted.data(), target.dtype, i, read_element(args.source.data, args.source.dtype, i));
+    write_element(converted.data(), target.dtype, i,
+                  read_element(args.source.data, args.source.dtype, i));
   }
   upload(context, converted.data(), place, bytes);
 }
@@ -79,7 +85,8 @@ std::string cuda_declined() {
       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) {
     return "the CUDA device does not answer";
   }
-  return major == 9 ? "" : fmt::format("compute capability {}.x; this build has kernels for 9.0", major);
+  return major == 9 ? ""
+                    : fmt::format("compute capability {}.x; this build has kernels for 9.0", major);
 }
 
 const KernelTable& cuda_table() {
@@ -129,7 +136,9 @@ void* make_cuda_stream() {
   cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   return stream;
 }
-void release_cuda_stream(void* stream) { (void)cudaStreamDestroy(static_cast<cudaStream_t>(stream)); }
+void release_cuda_stream(void* stream) {
+  (void)cudaStreamDestroy(static_cast<cudaStream_t>(stream));
+}
 void synchronize_cuda(const Context& context) {
   cuda::check(cudaStreamSynchronize(cuda::stream_of(context)), "waiting for the device");
 }

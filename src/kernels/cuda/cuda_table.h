@@ -7,14 +7,17 @@
 
 namespace dsmoe::kernels {
 
-// Empty when the table can be used; otherwise why not ("built without CUDA", "no CUDA device", ...).
+// Empty when the table can be used; otherwise why not ("built without CUDA", "no CUDA device",
+// ...).
 std::string cuda_declined();
 
-// Weights and KV pages row-major, every index tensor in device memory, no host round trip and no allocation inside ops: calls may be
-// captured into a CUDA graph. Throws Error(usage) when cuda_declined() is not empty.
+// Weights and KV pages row-major, every index tensor in device memory, no host round trip and no
+// allocation inside ops: calls may be captured into a CUDA graph. Throws Error(usage) when
+// cuda_declined() is not empty.
 const KernelTable& cuda_table();
 
-// A stream of the current device, for Context::stream; released with release_stream. Blocks the host until its work is done.
+// A stream of the current device, for Context::stream; released with release_stream. Blocks the
+// host until its work is done.
 void* make_cuda_stream();
 void release_cuda_stream(void* stream);
 void synchronize_cuda(const Context& context);

@@ -7,10 +7,13 @@ namespace dsmoe::kernels::cuda {
 
 __device__ inline float widen(bf16 value) { return __bfloat162float(value); }
 __device__ inline float widen(float value) { return value; }
-__device__ inline void round_into(bf16& target, float value) { target = __float2bfloat16_rn(value); }
+__device__ inline void round_into(bf16& target, float value) {
+  target = __float2bfloat16_rn(value);
+}
 __device__ inline void round_into(float& target, float value) { target = value; }
 
-// Rows are `size` long; values past the end are zero, and are not written. Rows start 16-byte aligned when size % 8 == 0.
+// Rows are `size` long; values past the end are zero, and are not written. Rows start 16-byte
+// aligned when size % 8 == 0.
 __device__ inline void load_eight(float (&v)[8], const bf16* row, int begin, int size) {
   if (size % 8 == 0) {
     const uint4 raw = *reinterpret_cast<const uint4*>(row + begin);
@@ -45,8 +48,8 @@ __device__ inline void store_eight(const float (&v)[8], float* row, int begin, i
 }
 __device__ inline void store_eight(const float (&v)[8], bf16* row, int begin, int size) {
   if (size % 8 == 0) {
-    *reinterpret_cast<uint4*>(row + begin) =
-        make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
+    *reinterpret_cast<uint4*>(row + begin) = make_uint4(
+        pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
     return;
   }
   for (int i = 0; i < 8; ++i) {
@@ -54,7 +57,8 @@ __device__ inline void store_eight(const float (&v)[8], bf16* row, int begin, in
   }
 }
 
-// Eight neighbouring values as they lie in memory, so that many loads can be under way in few registers.
+// Eight neighbouring values as they lie in memory, so that many loads can be under way in few
+// registers.
 template <class Operand>
 struct RawEight;
 template <>
@@ -66,8 +70,11 @@ struct RawEight<bf16> {
       return;
     }
     const auto* bits = reinterpret_cast<const unsigned short*>(row);
-    const auto at = [&](int i) { return begin + i < size ? static_cast<uint32_t>(bits[begin + i]) : 0u; };
-    words = make_uint4(at(0) | at(1) << 16, at(2) | at(3) << 16, at(4) | at(5) << 16, at(6) | at(7) << 16);
+    const auto at = [&](int i) {
+      return begin + i < size ? static_cast<uint32_t>(bits[begin + i]) : 0u;
+    };
+    words = make_uint4(at(0) | at(1) << 16, at(2) | at(3) << 16, at(4) | at(5) << 16,
+                       at(6) | at(7) << 16);
   }
   // Values 4 half .. 4 half + 3.
   __device__ void widen(float (&v)[4], int half) const {
@@ -80,7 +87,9 @@ struct RawEight<bf16> {
 template <>
 struct RawEight<float> {
   float values[8];
-  __device__ void load(const float* row, int begin, int size) { load_eight(values, row, begin, size); }
+  __device__ void load(const float* row, int begin, int size) {
+    load_eight(values, row, begin, size);
+  }
   __device__ void widen(float (&v)[4], int half) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) v[i] = half ? values[4 + i] : values[i];

@@ -38,12 +38,14 @@ class ExpertsCudaTest : public CudaTest {
     plan.sequence_offsets = output(DType::I32, {layer.experts, 2});
     plan.token_of_row = output(DType::I32, {layer.tokens * layer.top_k});
     plan.row_of_slot = output(DType::I32, {layer.tokens, layer.top_k});
-    plan_build(cuda_, {.index = plan.index.device, .sequence_starts = plan.starts.device,
-                       .plan = {plan.offsets.device, plan.sequence_offsets.device, plan.token_of_row.device,
-                                plan.row_of_slot.device}});
-    plan_build(ref_, {.index = plan.index.host, .sequence_starts = plan.starts.host,
-                      .plan = {plan.offsets.host, plan.sequence_offsets.host, plan.token_of_row.host,
-                               plan.row_of_slot.host}});
+    plan_build(cuda_, {.index = plan.index.device,
+                       .sequence_starts = plan.starts.device,
+                       .plan = {plan.offsets.device, plan.sequence_offsets.device,
+                                plan.token_of_row.device, plan.row_of_slot.device}});
+    plan_build(ref_, {.index = plan.index.host,
+                      .sequence_starts = plan.starts.host,
+                      .plan = {plan.offsets.host, plan.sequence_offsets.host,
+                               plan.token_of_row.host, plan.row_of_slot.host}});
     return plan;
   }
   std::vector<int32_t> choices(const Layer& layer) {
@@ -59,17 +61,23 @@ class ExpertsCudaTest : public CudaTest {
     return index;
   }
   struct Run {
-    Twin routed_activation, routed_out, shared_activation, shared_out, offsets_shared, gate_product, up_product;
+    Twin routed_activation, routed_out, shared_activation, shared_out, offsets_shared, gate_product,
+        up_product;
   };
   Run outputs(const Layer& layer, DType dtype) {
     const int64_t rows = layer.tokens * layer.top_k;
-    return {output(dtype, {rows, layer.width}),   output(dtype, {rows, layer.hidden}),
-            output(dtype, {layer.tokens, layer.shared_width}), output(dtype, {layer.tokens, layer.hidden}),
-            integers({0, static_cast<int32_t>(layer.tokens)}, {2}), output(dtype, {rows, layer.width}),
+    return {output(dtype, {rows, layer.width}),
+            output(dtype, {rows, layer.hidden}),
+            output(dtype, {layer.tokens, layer.shared_width}),
+            output(dtype, {layer.tokens, layer.hidden}),
+            integers({0, static_cast<int32_t>(layer.tokens)}, {2}),
+            output(dtype, {rows, layer.width}),
             output(dtype, {rows, layer.width})};
   }
-  static std::vector<ExpertFamily> families(const Weights& routed, const Weights& shared, const Plan& plan, const Run& run,
-                                            TensorView Twin::*side, WeightStack TwinWeights::*weight) {
+  static std::vector<ExpertFamily> families(const Weights& routed, const Weights& shared,
+                                            const Plan& plan, const Run& run,
+                                            TensorView Twin::*side,
+                                            WeightStack TwinWeights::*weight) {
     ExpertFamily a;
     a.gate = routed.gate.*weight, a.up = routed.up.*weight, a.down = routed.down.*weight;
     a.offsets = plan.offsets.*side, a.token_of_row = plan.token_of_row.*side;
@@ -81,7 +89,8 @@ class ExpertsCudaTest : public CudaTest {
     b.activation = run.shared_activation.*side, b.out = run.shared_out.*side;
     return {a, b};
   }
-  // Rows past the plan's last are not written; leave them out of comparisons by making both sides zero.
+  // Rows past the plan's last are not written; leave them out of comparisons by making both sides
+  // zero.
   void clear_unused(const Twin& twin, int64_t used) {
     const int64_t rows = twin.device.dim(0);
     if (used == rows) return;
@@ -91,8 +100,9 @@ class ExpertsCudaTest : public CudaTest {
 };
 
 TEST_F(ExpertsCudaTest, LayerAgreesWithTheReference) {
-  const Layer layers[] = {{1, 8, 64, 32, 64, 3},     {5, 8, 72, 40, 24, 2},   {40, 6, 128, 200, 136, 4},
-                          {200, 4, 64, 72, 48, 2},   {9, 5, 30, 21, 13, 3},   {700, 3, 64, 32, 96, 2},
+  const Layer layers[] = {{1, 8, 64, 32, 64, 3},     {5, 8, 72, 40, 24, 2},
+                          {40, 6, 128, 200, 136, 4}, {200, 4, 64, 72, 48, 2},
+                          {9, 5, 30, 21, 13, 3},     {700, 3, 64, 32, 96, 2},
                           {33, 64, 256, 128, 256, 6}};
   for (const DType dtype : {DType::BF16, DType::F32}) {
     for (const Layer& layer : layers) {
@@ -105,20 +115,25 @@ TEST_F(ExpertsCudaTest, LayerAgreesWithTheReference) {
       const auto host = families(routed, shared, plan, run, &Twin::host, &TwinWeights::host);
       const int64_t used = plan.offsets.host.as<int32_t>()[layer.experts];
       const double round = dtype == DType::BF16 ? kRound : 0;
-      const double chain = dtype == DType::BF16 ? product_bound(layer.hidden, 1 / std::sqrt(double(layer.hidden)))
-                                                : 300 * kUnit * 1.3 * std::sqrt(double(layer.hidden));
-      const double long_chain = dtype == DType::BF16
-                                    ? product_bound(layer.shared_width + layer.width, 1 / std::sqrt(double(layer.width)))
-                                    : 300 * kUnit * 1.3 * std::sqrt(double(layer.shared_width + layer.width));
+      const double chain = dtype == DType::BF16
+                               ? product_bound(layer.hidden, 1 / std::sqrt(double(layer.hidden)))
+                               : 300 * kUnit * 1.3 * std::sqrt(double(layer.hidden));
+      const double long_chain =
+          dtype == DType::BF16
+              ? product_bound(layer.shared_width + layer.width, 1 / std::sqrt(double(layer.width)))
+              : 300 * kUnit * 1.3 * std::sqrt(double(layer.shared_width + layer.width));
 
       experts_up_forward(cuda_, {.x = x.device, .families = device});
       experts_up_forward(ref_, {.x = x.host, .families = host});
-      for (const Twin* twin : {&run.routed_activation, &run.gate_product, &run.up_product}) clear_unused(*twin, used);
+      for (const Twin* twin : {&run.routed_activation, &run.gate_product, &run.up_product})
+        clear_unused(*twin, used);
       expect_elements(run.gate_product, round, 2 * chain, "gate product");
       expect_elements(run.up_product, round, 2 * chain, "up product");
       // silu is 1.1-Lipschitz; both factors are below 6 here.
-      expect_elements(run.routed_activation, round + 16 * kUnit, 14 * chain + 1e-6, "routed activation");
-      expect_elements(run.shared_activation, round + 16 * kUnit, 14 * chain + 1e-6, "shared activation");
+      expect_elements(run.routed_activation, round + 16 * kUnit, 14 * chain + 1e-6,
+                      "routed activation");
+      expect_elements(run.shared_activation, round + 16 * kUnit, 14 * chain + 1e-6,
+                      "shared activation");
 
       copy_to_host(run.routed_activation);
       copy_to_host(run.shared_activation);
@@ -134,7 +149,8 @@ TEST_F(ExpertsCudaTest, LayerAgreesWithTheReference) {
         const Twin residual = random(DType::F32, {layer.tokens, layer.hidden});
         const auto combine = [&](const Context& context, TensorView Twin::*side) {
           CombineForward args;
-          args.index = plan.index.*side, args.gate = plan.gate.*side, args.row_of_slot = plan.row_of_slot.*side;
+          args.index = plan.index.*side, args.gate = plan.gate.*side,
+          args.row_of_slot = plan.row_of_slot.*side;
           args.routed = run.routed_out.*side, args.shared = run.shared_out.*side;
           args.residual = residual.*side, args.store = store;
           combine_forward(context, args);
@@ -147,9 +163,11 @@ TEST_F(ExpertsCudaTest, LayerAgreesWithTheReference) {
   }
 }
 
-// A token's activation and output do not depend on who shares the batch, on the variant, or on the run.
+// A token's activation and output do not depend on who shares the batch, on the variant, or on the
+// run.
 TEST_F(ExpertsCudaTest, BatchesAndVariantsAgreeBitForBit) {
-  const Layer big{.tokens = 1000, .experts = 8, .hidden = 520, .width = 264, .shared_width = 328, .top_k = 3};
+  const Layer big{
+      .tokens = 1000, .experts = 8, .hidden = 520, .width = 264, .shared_width = 328, .top_k = 3};
   const Weights routed = expert_weights(DType::BF16, big.experts, big.hidden, big.width);
   const Weights shared = expert_weights(DType::BF16, 1, big.hidden, big.shared_width);
   const Twin x = random(DType::BF16, {big.tokens, big.hidden});
@@ -160,8 +178,11 @@ TEST_F(ExpertsCudaTest, BatchesAndVariantsAgreeBitForBit) {
     cuda::force_product_variant(variant);
     Layer layer = big;
     layer.tokens = count;
-    const Plan plan = make_plan(layer, {index.begin() + begin * big.top_k, index.begin() + (begin + count) * big.top_k});
-    const Twin gate = from(DType::F32, {count, big.top_k}, {gates.begin() + begin * big.top_k, gates.begin() + (begin + count) * big.top_k});
+    const Plan plan = make_plan(
+        layer, {index.begin() + begin * big.top_k, index.begin() + (begin + count) * big.top_k});
+    const Twin gate =
+        from(DType::F32, {count, big.top_k},
+             {gates.begin() + begin * big.top_k, gates.begin() + (begin + count) * big.top_k});
     const Run run = outputs(layer, DType::BF16);
     const auto device = families(routed, shared, plan, run, &Twin::device, &TwinWeights::device);
     experts_up_forward(cuda_, {.x = x.device.rows(begin, begin + count), .families = device});
@@ -170,8 +191,10 @@ TEST_F(ExpertsCudaTest, BatchesAndVariantsAgreeBitForBit) {
     std::vector<unsigned char> start = bytes_of(residual.device.rows(begin, begin + count));
     upload(cuda_, start.data(), stream);
     CombineForward args;
-    args.index = plan.index.device, args.gate = gate.device, args.row_of_slot = plan.row_of_slot.device;
-    args.routed = run.routed_out.device, args.shared = run.shared_out.device, args.residual = stream;
+    args.index = plan.index.device, args.gate = gate.device,
+    args.row_of_slot = plan.row_of_slot.device;
+    args.routed = run.routed_out.device, args.shared = run.shared_out.device,
+    args.residual = stream;
     combine_forward(cuda_, args);
     return bytes_of(stream);
   };
@@ -191,7 +214,8 @@ TEST_F(ExpertsCudaTest, BatchesAndVariantsAgreeBitForBit) {
 // Combine follows the same tree as the CPU: equal to ref<float> bit for bit.
 TEST_F(ExpertsCudaTest, CombineTreeEqualsTheReferenceBits) {
   for (const int top_k : {1, 2, 3, 6, 8, 11}) {
-    const Layer layer{.tokens = 90, .experts = 64, .hidden = 40, .width = 8, .shared_width = 8, .top_k = top_k};
+    const Layer layer{
+        .tokens = 90, .experts = 64, .hidden = 40, .width = 8, .shared_width = 8, .top_k = top_k};
     const Plan plan = make_plan(layer, choices(layer));
     const Twin routed = random(DType::BF16, {layer.tokens * top_k, layer.hidden});
     const Twin shared = random(DType::BF16, {layer.tokens, layer.hidden});
@@ -202,11 +226,14 @@ TEST_F(ExpertsCudaTest, CombineTreeEqualsTheReferenceBits) {
       return host;
     };
     CombineForward host;
-    host.index = plan.index.host, host.row_of_slot = plan.row_of_slot.host, host.gate = on_host(plan.gate.device);
-    host.routed = on_host(routed.device), host.shared = on_host(shared.device), host.residual = on_host(residual.device);
+    host.index = plan.index.host, host.row_of_slot = plan.row_of_slot.host,
+    host.gate = on_host(plan.gate.device);
+    host.routed = on_host(routed.device), host.shared = on_host(shared.device),
+    host.residual = on_host(residual.device);
     combine_forward(ref_, host);
     CombineForward device;
-    device.index = plan.index.device, device.row_of_slot = plan.row_of_slot.device, device.gate = plan.gate.device;
+    device.index = plan.index.device, device.row_of_slot = plan.row_of_slot.device,
+    device.gate = plan.gate.device;
     device.routed = routed.device, device.shared = shared.device, device.residual = residual.device;
     combine_forward(cuda_, device);
     const auto bytes = bytes_of(residual.device);

@@ -8,7 +8,8 @@ int num_multiprocessors() {
     int device = 0;
     int value = 0;
     check(cudaGetDevice(&device), "current device");
-    check(cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, device), "multiprocessor count");
+    check(cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, device),
+          "multiprocessor count");
     return value;
   }();
   return count;
@@ -21,18 +22,21 @@ uint64_t& num_launches() {
 
 namespace {
 
-using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
-                            const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
-                            CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+                            const cuuint64_t*, const cuuint32_t*, const cuuint32_t*,
+                            CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+                            CUtensorMapFloatOOBfill);
 
 // Through the runtime, so that nothing links against the driver library.
 Encode encode_function() {
   static const Encode function = [] {
     void* pointer = nullptr;
     cudaDriverEntryPointQueryResult found{};
-    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &pointer, 12000, cudaEnableDefault, &found),
+    check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &pointer, 12000,
+                                           cudaEnableDefault, &found),
           "cuTensorMapEncodeTiled");
-    DSMOE_CHECK(pointer != nullptr, "the driver has no cuTensorMapEncodeTiled; it must support CUDA 12 or later");
+    DSMOE_CHECK(pointer != nullptr,
+                "the driver has no cuTensorMapEncodeTiled; it must support CUDA 12 or later");
     return reinterpret_cast<Encode>(pointer);
   }();
   return function;
@@ -44,12 +48,15 @@ CUtensorMap tensor_map(const MapShape& shape) {
   CUtensorMap map{};
   const uint32_t steps[5] = {1, 1, 1, 1, 1};
   const CUresult status = encode_function()(
-      &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<cuuint32_t>(shape.rank), const_cast<void*>(shape.base),
-      reinterpret_cast<const cuuint64_t*>(shape.sizes), reinterpret_cast<const cuuint64_t*>(shape.strides), shape.box,
-      steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+      &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<cuuint32_t>(shape.rank),
+      const_cast<void*>(shape.base), reinterpret_cast<const cuuint64_t*>(shape.sizes),
+      reinterpret_cast<const cuuint64_t*>(shape.strides), shape.box, steps,
+      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  DSMOE_CHECK(status == CUDA_SUCCESS, "tensor map of rank {} sizes {} {} {} box {} {}: CUDA driver error {}", shape.rank,
-              shape.sizes[0], shape.sizes[1], shape.sizes[2], shape.box[0], shape.box[1], static_cast<int>(status));
+  DSMOE_CHECK(status == CUDA_SUCCESS,
+              "tensor map of rank {} sizes {} {} {} box {} {}: CUDA driver error {}", shape.rank,
+              shape.sizes[0], shape.sizes[1], shape.sizes[2], shape.box[0], shape.box[1],
+              static_cast<int>(status));
   return map;
 }
 

@@ -13,12 +13,14 @@ namespace dsmoe::kernels::cuda {
 
 inline void check(cudaError_t status, const char* what) {
   if (status != cudaSuccess) {
-    fail(status == cudaErrorMemoryAllocation ? ErrorKind::resource : ErrorKind::internal, "CUDA: {}: {}", what,
-         cudaGetErrorString(status));
+    fail(status == cudaErrorMemoryAllocation ? ErrorKind::resource : ErrorKind::internal,
+         "CUDA: {}: {}", what, cudaGetErrorString(status));
   }
 }
 
-inline cudaStream_t stream_of(const Context& context) { return static_cast<cudaStream_t>(context.stream); }
+inline cudaStream_t stream_of(const Context& context) {
+  return static_cast<cudaStream_t>(context.stream);
+}
 
 // Multiprocessors of the current device, read once.
 int num_multiprocessors();
@@ -33,10 +35,11 @@ struct LaunchShape {
   unsigned cluster = 1;  // along x
 };
 
-// Every kernel is launched so that its first instructions overlap the end of the one before it; it must call
-// wait_for_previous_kernel() before it touches memory.
+// Every kernel is launched so that its first instructions overlap the end of the one before it; it
+// must call wait_for_previous_kernel() before it touches memory.
 template <class... Parameters, class... Arguments>
-void launch(const Context& context, const LaunchShape& shape, void (*kernel)(Parameters...), Arguments&&... arguments) {
+void launch(const Context& context, const LaunchShape& shape, void (*kernel)(Parameters...),
+            Arguments&&... arguments) {
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;
@@ -58,12 +61,13 @@ void launch(const Context& context, const LaunchShape& shape, void (*kernel)(Par
 // Once per kernel: lets it use more than 48 KiB of shared memory.
 template <class Kernel>
 void allow_shared(Kernel* kernel, std::size_t bytes) {
-  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(bytes)),
+  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
         "raising the shared memory limit");
 }
 
-// A view of bf16 memory for the copy engine. sizes[0] runs fastest; strides in bytes, from dimension 1 on.
+// A view of bf16 memory for the copy engine. sizes[0] runs fastest; strides in bytes, from
+// dimension 1 on.
 struct MapShape {
   const void* base = nullptr;
   int rank = 0;

@@ -12,7 +12,8 @@ __global__ void split_k(const bf16* x, const bf16* w, float* out, int rows, int 
   const int lane = threadIdx.x;
   float sum[2][4] = {};
   const auto pair = [&](const bf16* base, int line, int lines, int kk) {
-    const auto* bits = reinterpret_cast<const unsigned short*>(base) + static_cast<int64_t>(line) * k;
+    const auto* bits =
+        reinterpret_cast<const unsigned short*>(base) + static_cast<int64_t>(line) * k;
     const uint32_t low = line < lines && kk < k ? bits[kk] : 0;
     const uint32_t high = line < lines && kk + 1 < k ? bits[kk + 1] : 0;
     return low | (high << 16);
@@ -22,8 +23,10 @@ __global__ void split_k(const bf16* x, const bf16* w, float* out, int rows, int 
   for (int k0 = 0; k0 < k; k0 += 16) {
     const int kk = k0 + 2 * (lane % 4);
     const int o = first_output + lane / 4;
-    const uint32_t a[4] = {pair(w, o, n, kk), pair(w, o + 8, n, kk), pair(w, o, n, kk + 8), pair(w, o + 8, n, kk + 8)};
-    const uint32_t b[2] = {pair(x, first_row + lane / 4, rows, kk), pair(x, first_row + lane / 4, rows, kk + 8)};
+    const uint32_t a[4] = {pair(w, o, n, kk), pair(w, o + 8, n, kk), pair(w, o, n, kk + 8),
+                           pair(w, o + 8, n, kk + 8)};
+    const uint32_t b[2] = {pair(x, first_row + lane / 4, rows, kk),
+                           pair(x, first_row + lane / 4, rows, kk + 8)};
     mma_16x8x16(sum[k0 * 2 >= k], a, b);
   }
   for (int i = 0; i < 4; ++i) {
@@ -35,11 +38,13 @@ __global__ void split_k(const bf16* x, const bf16* w, float* out, int rows, int 
 
 }  // namespace
 
-void product_split_k(const Context& context, const TensorView& x, const WeightStack& weight, const TensorView& out) {
-  const dim3 grid(static_cast<unsigned>((weight.n + 15) / 16), static_cast<unsigned>((x.dim(0) + 7) / 8));
-  split_k<<<grid, 32, 0, stream_of(context)>>>(static_cast<const bf16*>(x.data), static_cast<const bf16*>(weight.data),
-                                               out.as<float>(), static_cast<int>(x.dim(0)), static_cast<int>(weight.n),
-                                               static_cast<int>(weight.k));
+void product_split_k(const Context& context, const TensorView& x, const WeightStack& weight,
+                     const TensorView& out) {
+  const dim3 grid(static_cast<unsigned>((weight.n + 15) / 16),
+                  static_cast<unsigned>((x.dim(0) + 7) / 8));
+  split_k<<<grid, 32, 0, stream_of(context)>>>(
+      static_cast<const bf16*>(x.data), static_cast<const bf16*>(weight.data), out.as<float>(),
+      static_cast<int>(x.dim(0)), static_cast<int>(weight.n), static_cast<int>(weight.k));
   check(cudaGetLastError(), "split_k");
 }
 

@@ -7,6 +7,7 @@
 namespace dsmoe::kernels::cuda {
 
 // out = x W^T with k split into two chains, added at the end.
-void product_split_k(const Context& context, const TensorView& x, const WeightStack& weight, const TensorView& out);
+void product_split_k(const Context& context, const TensorView& x, const WeightStack& weight,
+                     const TensorView& out);
 
 }  // namespace dsmoe::kernels::cuda

@@ -1,8 +1,9 @@
 // The dispatch plan: a counting sort of (expert, token) pairs without atomics on order.
 //
-// Tokens are cut into chunks. A chunk keeps one bit per (expert, token); the rank of a token within its expert is a count of lower
-// bits. One chunk: one kernel. More: counts per chunk, an exclusive scan over chunks, then placement. The counts of a chunk wait
-// in its own part of row_of_slot until that chunk overwrites them with its result, so no other memory is needed.
+// Tokens are cut into chunks. A chunk keeps one bit per (expert, token); the rank of a token within
+// its expert is a count of lower bits. One chunk: one kernel. More: counts per chunk, an exclusive
+// scan over chunks, then placement. The counts of a chunk wait in its own part of row_of_slot until
+// that chunk overwrites them with its result, so no other memory is needed.
 #include <algorithm>
 
 #include "kernels/cuda/launch.h"
@@ -65,7 +66,8 @@ __device__ int total_of(const Parameters& p, const uint32_t* bits, int e) {
 }
 
 // first[e]: the first row of the chunk's tokens of expert e.
-__device__ void place_tokens(const Parameters& p, Chunk chunk, const uint32_t* bits, const int32_t* first) {
+__device__ void place_tokens(const Parameters& p, Chunk chunk, const uint32_t* bits,
+                             const int32_t* first) {
   for (int i = threadIdx.x; i < chunk.count * p.top_k; i += kThreads) {
     const int64_t slot = static_cast<int64_t>(chunk.begin) * p.top_k + i;
     const int e = p.index[slot];
@@ -109,7 +111,8 @@ __global__ void __launch_bounds__(kThreads) plan_one_chunk(const __grid_constant
   extern __shared__ uint32_t bits[];
   auto* first = reinterpret_cast<int32_t*>(bits + p.experts * p.words);
   auto* count = first + p.experts;
-  // The experts' kernel may start fetching weights at once: whatever came before the kernel ahead of this one has finished.
+  // The experts' kernel may start fetching weights at once: whatever came before the kernel ahead
+  // of this one has finished.
   let_next_kernel_start();
   wait_for_previous_kernel();
   const Chunk chunk{0, p.tokens};
@@ -217,11 +220,15 @@ void plan_build(const Context& context, const PlanBuild& args) {
     allow_shared(plan_place, bytes);
   }
   if (p.chunks == 1) {
-    return launch(context, {.grid = dim3(1), .block = dim3(kThreads), .shared_bytes = bytes}, plan_one_chunk, p);
+    return launch(context, {.grid = dim3(1), .block = dim3(kThreads), .shared_bytes = bytes},
+                  plan_one_chunk, p);
   }
-  const LaunchShape wide{.grid = dim3(static_cast<unsigned>(p.chunks)), .block = dim3(kThreads), .shared_bytes = bytes};
+  const LaunchShape wide{.grid = dim3(static_cast<unsigned>(p.chunks)),
+                         .block = dim3(kThreads),
+                         .shared_bytes = bytes};
   launch(context, wide, plan_count, p);
-  launch(context, {.grid = dim3(1), .block = dim3(kScanThreads), .shared_bytes = bytes}, plan_scan, p);
+  launch(context, {.grid = dim3(1), .block = dim3(kScanThreads), .shared_bytes = bytes}, plan_scan,
+         p);
   launch(context, wide, plan_place, p);
 }
 

@@ -10,8 +10,9 @@
 namespace dsmoe::kernels::cuda {
 namespace {
 
-// Counters of launches in flight: two ints each, taken in turn. A kernel leaves its own at zero, so a captured graph may
-// replay, and launches that run side by side do not share one unless 256 others were issued between them.
+// Counters of launches in flight: two ints each, taken in turn. A kernel leaves its own at zero, so
+// a captured graph may replay, and launches that run side by side do not share one unless 256
+// others were issued between them.
 constexpr int kCounterSets = 256;
 __device__ int32_t counters[kCounterSets * 2];
 
@@ -27,9 +28,9 @@ int32_t* next_counters() {
 
 std::atomic<int> forced_variant{-1};
 
-// The offsets of the last gathered product of this thread, and how many launches it had seen then. A product that follows
-// immediately on the same stream may read the same offsets early: its predecessor waited for their writer before it let
-// anyone start.
+// The offsets of the last gathered product of this thread, and how many launches it had seen then.
+// A product that follows immediately on the same stream may read the same offsets early: its
+// predecessor waited for their writer before it let anyone start.
 thread_local struct {
   const void* offsets[2];
   void* stream;
@@ -37,10 +38,13 @@ thread_local struct {
 } last_gathered;
 
 bool offsets_final(const Context& context, const ProductParameters& parameters) {
-  if (last_gathered.launches == 0 || last_gathered.launches != num_launches() || last_gathered.stream != context.stream) return false;
+  if (last_gathered.launches == 0 || last_gathered.launches != num_launches() ||
+      last_gathered.stream != context.stream)
+    return false;
   for (int f = 0; f < parameters.num_families; ++f) {
     const void* own = parameters.family[f].offsets;
-    if (own != nullptr && own != last_gathered.offsets[0] && own != last_gathered.offsets[1]) return false;
+    if (own != nullptr && own != last_gathered.offsets[0] && own != last_gathered.offsets[1])
+      return false;
   }
   return true;
 }
@@ -65,12 +69,14 @@ CUtensorMap weight_map(const ProductGroup& group, Epilogue epilogue, int tile_we
                        .strides = {k * 2, n * k * 2},
                        .box = {64, weights, 1}});
   }
-  // Eight rows of one matrix, the same eight of the other, and so on: a thread's sums then hold a gate and its up.
-  return tensor_map({.base = group.weight.data < group.second.data ? group.weight.data : group.second.data,
-                     .rank = 5,
-                     .sizes = {k, 8, 2, n / 8, count},
-                     .strides = {k * 2, distance(group.weight, group.second), 8 * k * 2, n * k * 2},
-                     .box = {64, 8, 2, weights / 16, 1}});
+  // Eight rows of one matrix, the same eight of the other, and so on: a thread's sums then hold a
+  // gate and its up.
+  return tensor_map(
+      {.base = group.weight.data < group.second.data ? group.weight.data : group.second.data,
+       .rank = 5,
+       .sizes = {k, 8, 2, n / 8, count},
+       .strides = {k * 2, distance(group.weight, group.second), 8 * k * 2, n * k * 2},
+       .box = {64, 8, 2, weights / 16, 1}});
 }
 
 ProductFamily describe(const ProductGroup& group, Epilogue epilogue, int variant) {
@@ -101,8 +107,8 @@ ProductFamily describe(const ProductGroup& group, Epilogue epilogue, int variant
   return family;
 }
 
-// By the rows an expert gets on average, in the family whose weights are most; the others' tiles fit any variant. Borders as
-// measured on an H200 (docs/performance.md).
+// By the rows an expert gets on average, in the family whose weights are most; the others' tiles
+// fit any variant. Borders as measured on an H200 (docs/performance.md).
 int choose_variant(const Product& product) {
   if (forced_variant >= 0) return forced_variant;
   int64_t most_weights = -1;
@@ -113,7 +119,8 @@ int choose_variant(const Product& product) {
     most_rows = std::max(most_rows, group.out.dim(0) / std::max<int64_t>(1, group.weight.count));
     if (group.weight.count * group.weight.n * group.weight.k > most_weights) {
       most_weights = group.weight.count * group.weight.n * group.weight.k;
-      rows_per_expert = static_cast<double>(group.out.dim(0)) / static_cast<double>(group.weight.count);
+      rows_per_expert =
+          static_cast<double>(group.out.dim(0)) / static_cast<double>(group.weight.count);
     }
   }
   const bool swiglu = product.epilogue == Epilogue::swiglu;
@@ -124,8 +131,9 @@ int choose_variant(const Product& product) {
 }
 
 using LaunchVariant = void (*)(const Context&, const VariantLaunch&, const ProductParameters&);
-constexpr LaunchVariant launch_variant_table[] = {launch_variant<Rows8>, launch_variant<Rows64>, launch_variant<Rows128>,
-                                                  launch_variant<Rows128Wide>, launch_variant<Rows256>};
+constexpr LaunchVariant launch_variant_table[] = {
+    launch_variant<Rows8>, launch_variant<Rows64>, launch_variant<Rows128>,
+    launch_variant<Rows128Wide>, launch_variant<Rows256>};
 static_assert(std::size(launch_variant_table) == std::size(kVariantRows));
 
 }  // namespace
@@ -137,12 +145,17 @@ bool product_fits_hopper(const Product& product) {
   int64_t experts = 0;
   for (int g = 0; g < product.num_groups; ++g) {
     const ProductGroup& group = product.group[g];
-    if (group.weight.dtype != DType::BF16 || group.weight.n % 8 != 0 || group.weight.k % 8 != 0) return false;
-    if (!aligned(group.weight.data) || !aligned(group.x.data) || !aligned(group.out.data)) return false;
+    if (group.weight.dtype != DType::BF16 || group.weight.n % 8 != 0 || group.weight.k % 8 != 0)
+      return false;
+    if (!aligned(group.weight.data) || !aligned(group.x.data) || !aligned(group.out.data))
+      return false;
     if (!aligned(group.gate_out.data) || !aligned(group.up_out.data)) return false;
-    if (group.out.dim(0) >= (1 << 30) || group.x.dim(0) * (group.weight.k / 8) >= (int64_t{1} << 32)) return false;
+    if (group.out.dim(0) >= (1 << 30) ||
+        group.x.dim(0) * (group.weight.k / 8) >= (int64_t{1} << 32))
+      return false;
     if (product.epilogue == Epilogue::swiglu &&
-        (!aligned(group.second.data) || distance(group.weight, group.second) >= (uint64_t{1} << 40))) {
+        (!aligned(group.second.data) ||
+         distance(group.weight, group.second) >= (uint64_t{1} << 40))) {
       return false;
     }
     experts += group.weight.count;
@@ -155,7 +168,8 @@ void launch_product(const Context& context, const Product& product) {
   ProductParameters parameters{};
   for (int g = 0; g < product.num_groups; ++g) {
     if (product.group[g].out.dim(0) == 0) continue;
-    parameters.family[parameters.num_families++] = describe(product.group[g], product.epilogue, how.variant);
+    parameters.family[parameters.num_families++] =
+        describe(product.group[g], product.epilogue, how.variant);
     how.gathered = how.gathered || product.group[g].token_of_row;
   }
   if (parameters.num_families == 0) return;
@@ -164,7 +178,9 @@ void launch_product(const Context& context, const Product& product) {
   parameters.offsets_final = offsets_final(context, parameters);
   launch_variant_table[how.variant](context, how, parameters);
   if (how.gathered) {
-    last_gathered = {{parameters.family[0].offsets, parameters.family[1].offsets}, context.stream, num_launches()};
+    last_gathered = {{parameters.family[0].offsets, parameters.family[1].offsets},
+                     context.stream,
+                     num_launches()};
   }
 }
 

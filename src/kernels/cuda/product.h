@@ -1,4 +1,5 @@
-// The grouped bf16 product: out[row] = W[expert of row] x[token of row], for all experts of up to two families in one launch.
+// The grouped bf16 product: out[row] = W[expert of row] x[token of row], for all experts of up to
+// two families in one launch.
 #pragma once
 
 #include <cuda.h>
@@ -27,21 +28,22 @@ struct ProductFamily {
   void* out;                    // [rows, n] bf16, or fp32 for dense
   void* gate_out;               // swiglu: round(gate) and round(up), [rows, n] bf16, or null
   void* up_out;
-  const float* bias;            // dense, or null
+  const float* bias;  // dense, or null
   int32_t count;
   int32_t rows;
   int32_t n;  // outputs per row
   int32_t k;
   int32_t weight_tiles;
-  int32_t up_first;  // swiglu: the up matrices lie below the gate matrices in memory, and come first in the interleaving
+  int32_t up_first;  // swiglu: the up matrices lie below the gate matrices in memory, and come
+                     // first in the interleaving
 };
 
 struct ProductParameters {
   ProductFamily family[2];
   int32_t num_families;
-  int32_t accumulate;  // dense: add to out
+  int32_t accumulate;     // dense: add to out
   int32_t offsets_final;  // whoever wrote the offsets had finished before the kernel ahead started
-  int32_t* counters;   // two ints, zero before and after
+  int32_t* counters;      // two ints, zero before and after
 };
 
 // What a caller fills in; tensor maps, tiles and variant are chosen by launch_product.

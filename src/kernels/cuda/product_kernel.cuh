@@ -1,58 +1,28 @@
 // The persistent kernel of the grouped product.
 //
-// Weights are always the m64 side of wgmma and rows of x the n side, so that a tile may hold any number of rows down to eight
-// without wasting the weight side. The sum over k is one ascending chain of k16 steps in every variant (docs/numerics.md), so all
-// variants give the same bits. One producer warpgroup fills a ring of stages (weights by the copy engine; x by it, or gathered
-// row by row), the others multiply. Tiles are handed out by a counter because the last tile of an expert is often short.
+// Weights are always the m64 side of wgmma and rows of x the n side, so that a tile may hold any
+// number of rows down to eight without wasting the weight side. The sum over k is one ascending
+// chain of k16 steps in every variant (docs/numerics.md), so all variants give the same bits. One
+// producer warpgroup fills a ring of stages (weights by the copy engine; x by it, or gathered row
+// by row), the others multiply. Tiles are handed out by a counter because the last tile of an
+// expert is often short.
 #pragma once
 
-#include "kernels/cuda/product.h"
-#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/product_store.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 namespace dsmoe::kernels::cuda {
 
-constexpr int kMaxExperts = 288;  // of both families together
-
-template <int kWeights_, int kRows_, int kBlocks_, int kStages_, int kConsumers_, int kBlocksPerSm_>
-struct Variant {
-  static constexpr int kWeights = kWeights_;  // weight rows of a tile
-  static constexpr int kRows = kRows_;        // rows of x of a tile
-  static constexpr int kBlocks = kBlocks_;    // blocks of 64 k in a stage
-  static constexpr int kStages = kStages_;
-  static constexpr int kConsumers = kConsumers_;  // warpgroups
-  static constexpr int kBlocksPerSm = kBlocksPerSm_;
-  static constexpr int kParts = kWeights / 64 / kConsumers;  // m64 parts of a consumer
-  static constexpr int kThreads = 128 * (1 + kConsumers);
-  static constexpr int kWeightBlock = kWeights * 128;  // bytes of 64 k
-  static constexpr int kRowBlock = kRows * 128;
-  static constexpr int kStageBytes = kBlocks * (kWeightBlock + kRowBlock);
-  static constexpr int kChunk = kRows < 64 ? kRows : 64;  // rows the epilogue handles at a time, and the tail's unit
-  static constexpr int kStaging = 2 * kChunk * 128;       // per consumer
-  static constexpr int kRing = kStages + 3;
-  static constexpr int kRowBox = kRows >= 128 ? 64 : 8;  // rows one copy of x brings
-  static constexpr int kSharedBytes = kStages * kStageBytes + kConsumers * kStaging + (2 * kMaxExperts + 4) * 4 + kRing * 32 +
-                                      kStages * 16;
-  static_assert((kSharedBytes + 1024) * kBlocksPerSm <= 228 * 1024);
-};
-
-struct alignas(16) Tile {
-  int32_t family;  // -1: no more tiles
-  int32_t expert;
-  int32_t first_row;
-  int32_t num_rows;
-  int32_t first_weight;
-  int32_t padding[3];
-};
-
-// Where the tiles of each expert begin, and its rows, in shared memory. Experts of the second family follow those of the first;
-// each family's row offsets keep their closing entry, so expert g of family f has rows [first_row[g + f], first_row[g + f + 1]).
+// Where the tiles of each expert begin, and its rows, in shared memory. Experts of the second
+// family follow those of the first; each family's row offsets keep their closing entry, so expert g
+// of family f has rows [first_row[g + f], first_row[g + f + 1]).
 struct TileList {
   int32_t* first_tile;  // [experts + 1]
   int32_t* first_row;   // [experts + 2]
 };
 
-// By one warp. Tiles of all experts, one behind the other: per expert, row tiles outside, weight tiles inside.
+// By one warp. Tiles of all experts, one behind the other: per expert, row tiles outside, weight
+// tiles inside.
 template <class V>
 __device__ void list_tiles(const ProductParameters& p, const TileList& list) {
   const int lane = threadIdx.x % 32;
@@ -63,7 +33,8 @@ __device__ void list_tiles(const ProductParameters& p, const TileList& list) {
     const ProductFamily& family = p.family[f];
     int32_t* row = list.first_row + (f ? p.family[0].count + 1 : 0);
 #pragma unroll 4
-    for (int e = lane; e <= family.count; e += 32) row[e] = family.offsets ? family.offsets[e] : e > 0 ? family.rows : 0;
+    for (int e = lane; e <= family.count; e += 32)
+      row[e] = family.offsets ? family.offsets[e] : e > 0 ? family.rows : 0;
   }
   __syncwarp();
   for (int f = 0; f < p.num_families; ++f) {
@@ -110,13 +81,14 @@ __device__ Tile locate_tile(const ProductParameters& p, const TileList& list, in
   return tile;
 }
 
-// One read: the slot may be filled anew once the reader has released a stage of the tile.
 __device__ inline Tile read_tile(const Tile* slot) {
   Tile tile{};
   asm volatile("ld.shared.v4.s32 {%0,%1,%2,%3}, [%4];"
                : "=r"(tile.family), "=r"(tile.expert), "=r"(tile.first_row), "=r"(tile.num_rows)
                : "r"(shared_address(slot)));
-  asm volatile("ld.shared.s32 %0, [%1];" : "=r"(tile.first_weight) : "r"(shared_address(slot) + 16));
+  asm volatile("ld.shared.s32 %0, [%1];"
+               : "=r"(tile.first_weight)
+               : "r"(shared_address(slot) + 16));
   return tile;
 }
 
@@ -140,6 +112,7 @@ struct SharedLayout {
   Tile* tiles;
   uint32_t full;
   uint32_t empty;
+  uint32_t taken;  // per tile slot: every consumer thread has read it
 
   __device__ explicit SharedLayout(unsigned char* memory) {
     stages = shared_address(memory);
@@ -149,22 +122,28 @@ struct SharedLayout {
     rest += V::kRing * sizeof(Tile);
     full = shared_address(rest);
     empty = full + 8 * V::kStages;
-    list.first_tile = reinterpret_cast<int32_t*>(rest + 16 * V::kStages);
+    taken = empty + 8 * V::kStages;
+    list.first_tile = reinterpret_cast<int32_t*>(rest + 16 * V::kStages + 8 * V::kRing);
     list.first_row = list.first_tile + kMaxExperts + 1;
   }
   __device__ uint32_t weights(int stage) const { return stages + stage * V::kStageBytes; }
-  __device__ uint32_t rows(int stage) const { return weights(stage) + V::kBlocks * V::kWeightBlock; }
+  __device__ uint32_t rows(int stage) const {
+    return weights(stage) + V::kBlocks * V::kWeightBlock;
+  }
 };
 
 template <class V, Epilogue kEpilogue>
-__device__ void load_weights(const ProductFamily& family, const Tile& tile, int step, uint32_t target, uint32_t barrier) {
+__device__ void load_weights(const ProductFamily& family, const Tile& tile, int step,
+                             uint32_t target, uint32_t barrier) {
 #pragma unroll
   for (int b = 0; b < V::kBlocks; ++b) {
     const int k = (step * V::kBlocks + b) * 64;
     if constexpr (kEpilogue == Epilogue::swiglu) {
-      tma_load_5d(target + b * V::kWeightBlock, &family.weight, barrier, k, 0, 0, tile.first_weight / 16, tile.expert);
+      tma_load_5d(target + b * V::kWeightBlock, &family.weight, barrier, k, 0, 0,
+                  tile.first_weight / 16, tile.expert);
     } else {
-      tma_load_3d(target + b * V::kWeightBlock, &family.weight, barrier, k, tile.first_weight, tile.expert);
+      tma_load_3d(target + b * V::kWeightBlock, &family.weight, barrier, k, tile.first_weight,
+                  tile.expert);
     }
   }
 }
@@ -175,31 +154,37 @@ struct ContiguousProducer {
   const ProductParameters& p;
   const SharedLayout<V>& shared;
   Ring ring;
+  Ring slot;
   int group = 0;
-  int slot = 0;
   int idx = static_cast<int>(blockIdx.x);
   int ahead = 0;  // stages of the first tile whose weights are under way
 
-  __device__ void load_rows(const ProductFamily& family, const Tile& tile, int step, int stage, int boxes) {
+  __device__ void load_rows(const ProductFamily& family, const Tile& tile, int step, int stage,
+                            int boxes) {
     for (int box = 0; box < boxes; ++box) {
 #pragma unroll
       for (int b = 0; b < V::kBlocks; ++b) {
-        tma_load_2d(shared.rows(stage) + b * V::kRowBlock + box * V::kRowBox * 128, &family.x, shared.full + 8 * stage,
-                    (step * V::kBlocks + b) * 64, tile.first_row + box * V::kRowBox);
+        tma_load_2d(shared.rows(stage) + b * V::kRowBlock + box * V::kRowBox * 128, &family.x,
+                    shared.full + 8 * stage, (step * V::kBlocks + b) * 64,
+                    tile.first_row + box * V::kRowBox);
       }
     }
   }
-  __device__ static int boxes_of(const Tile& tile) { return (tile.num_rows + V::kRowBox - 1) / V::kRowBox; }
+  __device__ static int boxes_of(const Tile& tile) {
+    return (tile.num_rows + V::kRowBox - 1) / V::kRowBox;
+  }
   __device__ static int steps_of(const ProductFamily& family) {
     return (family.k + 64 * V::kBlocks - 1) / (64 * V::kBlocks);
   }
-  __device__ void load_stage_weights(const ProductFamily& family, const Tile& tile, int step, int stage) {
+  __device__ void load_stage_weights(const ProductFamily& family, const Tile& tile, int step,
+                                     int stage) {
     const uint32_t full = shared.full + 8 * stage;
     barrier_expect(full, V::kBlocks * (V::kWeightBlock + boxes_of(tile) * V::kRowBox * 128));
     load_weights<V, kEpilogue>(family, tile, step, shared.weights(stage), full);
   }
 
-  // While the kernel ahead still runs: weights are not its business. Only when the offsets are final.
+  // While the kernel ahead still runs: weights are not its business. Only when the offsets are
+  // final.
   __device__ void start_early() {
     int start = 0;
     const Tile tile = locate_tile<V>(p, shared.list, idx, start);
@@ -212,12 +197,14 @@ struct ContiguousProducer {
 
   __device__ void run() {
     ring.parity = 1;
+    slot.parity = 1;
     while (true) {
       const Tile tile = locate_tile<V>(p, shared.list, idx, group);
-      barrier_wait(shared.empty + 8 * ring.stage, ring.parity);
-      if (ahead == 0) shared.tiles[slot] = tile;
-      slot = slot + 1 == V::kRing ? 0 : slot + 1;
+      barrier_wait(shared.taken + 8 * slot.stage, slot.parity);
+      if (ahead == 0) shared.tiles[slot.stage] = tile;
+      slot.template advance<V::kRing>();
       if (tile.family < 0) {
+        barrier_wait(shared.empty + 8 * ring.stage, ring.parity);
         let_next_kernel_start();
         barrier_arrive(shared.full + 8 * ring.stage);
         return;
@@ -239,8 +226,9 @@ struct ContiguousProducer {
   }
 };
 
-// The whole warpgroup feeds the ring: each row of x comes from the token the plan names, eight threads to a row. The next tile
-// and its tokens are looked up during the first step of the current one, so that the ring never waits for them.
+// The whole warpgroup feeds the ring: each row of x comes from the token the plan names, eight
+// threads to a row. The next tile and its tokens are looked up during the first step of the current
+// one, so that the ring never waits for them.
 template <class V, Epilogue kEpilogue>
 __device__ void produce_gathered(const ProductParameters& p, const SharedLayout<V>& shared) {
   constexpr int kPerThread = (V::kRows + 15) / 16;
@@ -249,9 +237,10 @@ __device__ void produce_gathered(const ProductParameters& p, const SharedLayout<
   const int chunk = thread % 8;  // 16 bytes of a row's 128
   const uint32_t place = line * 128 + ((chunk ^ (line % 8)) * 16);
   Ring ring;
+  Ring slot;
   ring.parity = 1;
+  slot.parity = 1;
   int group = 0;
-  int slot = 0;
   int idx = blockIdx.x;
   Tile tile;
   uint32_t offset[kPerThread];  // of this thread's rows in x, in units of 16 bytes
@@ -260,18 +249,20 @@ __device__ void produce_gathered(const ProductParameters& p, const SharedLayout<
   const auto look_ahead = [&] {
     if (thread == 0) {
       const Tile found = locate_tile<V>(p, shared.list, idx, group);
-      shared.tiles[slot] = found;
+      barrier_wait(shared.taken + 8 * slot.stage, slot.parity);
+      shared.tiles[slot.stage] = found;
       if (found.family >= 0) idx = gridDim.x + atomicAdd(p.counters, 1);
     }
     named_sync(1, 128);
-    next = read_tile(shared.tiles + slot);
-    slot = slot + 1 == V::kRing ? 0 : slot + 1;
+    next = read_tile(shared.tiles + slot.stage);
+    slot.advance<V::kRing>();
     if (next.family < 0) return;
     const ProductFamily& family = p.family[next.family];
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
       const int row = next.first_row + min(line + 16 * i, next.num_rows - 1);
-      next_offset[i] = static_cast<uint32_t>(family.token_of_row ? family.token_of_row[row] : row) * (family.k / 8);
+      next_offset[i] = static_cast<uint32_t>(family.token_of_row ? family.token_of_row[row] : row) *
+                       (family.k / 8);
     }
   };
   look_ahead();
@@ -315,16 +306,19 @@ __device__ void produce_gathered(const ProductParameters& p, const SharedLayout<
 
 // Multiplies all steps of one tile, kN columns at a time, kCount times.
 template <class V, int kN, int kCount, bool kGathered>
-__device__ void multiply(const SharedLayout<V>& shared, int steps, int consumer, Ring& ring, float* sums) {
+__device__ void multiply(const SharedLayout<V>& shared, int steps, int consumer, Ring& ring,
+                         float* sums) {
   int before = -1;
   for (int step = 0; step < steps; ++step) {
     barrier_wait(shared.full + 8 * ring.stage, ring.parity);
-    // Gathered rows were written by ordinary copies of other threads, which the barrier has ordered before this fence.
+    // Gathered rows were written by ordinary copies of other threads, which the barrier has ordered
+    // before this fence.
     if constexpr (kGathered) fence_async_proxy();
     wgmma_fence();
 #pragma unroll
     for (int b = 0; b < V::kBlocks; ++b) {
-      const uint64_t a = tile_descriptor(shared.weights(ring.stage) + b * V::kWeightBlock + consumer * V::kParts * 64 * 128);
+      const uint64_t a = tile_descriptor(shared.weights(ring.stage) + b * V::kWeightBlock +
+                                         consumer * V::kParts * 64 * 128);
       const uint64_t x = tile_descriptor(shared.rows(ring.stage) + b * V::kRowBlock);
 #pragma unroll
       for (int k16 = 0; k16 < 4; ++k16) {
@@ -332,8 +326,8 @@ __device__ void multiply(const SharedLayout<V>& shared, int steps, int consumer,
         for (int part = 0; part < V::kParts; ++part) {
 #pragma unroll
           for (int c = 0; c < kCount; ++c) {
-            wgmma_step<kN>(sums + (part * kCount + c) * (kN / 2), a + 2 * k16 + part * (64 * 128 / 16),
-                           x + 2 * k16 + c * (kN * 128 / 16));
+            wgmma_step<kN>(sums + (part * kCount + c) * (kN / 2),
+                           a + 2 * k16 + part * (64 * 128 / 16), x + 2 * k16 + c * (kN * 128 / 16));
           }
         }
       }
@@ -350,151 +344,6 @@ __device__ void multiply(const SharedLayout<V>& shared, int steps, int consumer,
   if (threadIdx.x % 32 == 0) barrier_arrive(shared.empty + 8 * before);
 }
 
-// Writes a chunk of rows, kOutputs wide, that lies in shared memory, in pieces of 16 bytes.
-template <class V, int kOutputs>
-struct Staging {
-  uint32_t memory;  // two buffers
-  int consumer;
-  int& turn;  // lives across tiles: a short tile must not fill the buffer that the one before is still being read from
-
-  // Pieces of 16 bytes are permuted so that eight neighbouring rows never meet in a bank.
-  __device__ static uint32_t place(int row, int piece) {
-    const int twist = kOutputs == 64 ? row & 7 : (row >> 1) & 3;
-    return row * (kOutputs * 2) + ((piece ^ twist) * 16);
-  }
-  __device__ uint32_t buffer() const { return memory + turn * V::kChunk * 128; }
-
-  // One barrier per chunk: a buffer is filled again only after the barrier of the chunk between.
-  __device__ void write(bf16* out, int num_rows, int num_outputs, int64_t pitch) {
-    const int thread = threadIdx.x % 128;
-    constexpr int kPieces = kOutputs * 2 / 16;
-    named_sync(2 + consumer, 128);
-#pragma unroll
-    for (int i = 0; i < (V::kChunk * kPieces + 127) / 128; ++i) {
-      const int row = (thread + i * 128) / kPieces;
-      const int piece = (thread + i * 128) % kPieces;
-      if (row < V::kChunk && row < num_rows && piece * 8 < num_outputs) {
-        uint4 value;
-        asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-                     : "r"(buffer() + place(row, piece)));
-        *reinterpret_cast<uint4*>(out + row * pitch + piece * 8) = value;
-      }
-    }
-    turn ^= 1;
-  }
-};
-
-// bf16 results: transposed through shared memory, because the sums hold one weight row and several x rows per thread.
-template <class V, int kRows>
-__device__ void store_rounded(const ProductFamily& family, const Tile& tile, int first_weight, int consumer,
-                              uint32_t memory, int& turn, const float* sums) {
-  const int warp = threadIdx.x % 128 / 32;
-  const int lane = threadIdx.x % 32;
-  const int first_output = first_weight;
-  Staging<V, 64> staging{memory, consumer, turn};
-#pragma unroll
-  for (int c = 0; c < kRows / V::kChunk; ++c) {
-    if (c * V::kChunk >= tile.num_rows) break;
-    const float* s = sums + c * (V::kChunk / 2);
-#pragma unroll
-    for (int j = 0; j < V::kChunk / 8; j += 2) {
-      const uint32_t low = pack_bf16(s[4 * j], s[4 * j + 1]);
-      const uint32_t high = pack_bf16(s[4 * j + 2], s[4 * j + 3]);
-      const int piece = 2 * warp + lane / 8 % 2;
-      if constexpr (V::kChunk >= 16) {
-        store_matrix_x4_trans(staging.buffer() + staging.place((j + lane / 16) * 8 + lane % 8, piece), low, high,
-                              pack_bf16(s[4 * j + 4], s[4 * j + 5]), pack_bf16(s[4 * j + 6], s[4 * j + 7]));
-      } else {
-        store_matrix_x2_trans(staging.buffer() + staging.place(lane % 8, piece), low, high);
-      }
-    }
-    const int64_t row = tile.first_row + c * V::kChunk;
-    staging.write(static_cast<bf16*>(family.out) + row * family.n + first_output, tile.num_rows - c * V::kChunk,
-                  family.n - first_output, family.n);
-  }
-}
-
-// SwiGLU: weight rows come eight gates, eight ups (or the other way round), so a thread holds both of each output.
-template <class V, int kRows>
-__device__ void store_swiglu(const ProductFamily& family, const Tile& tile, int first_weight, int consumer,
-                             uint32_t memory, int& turn, const float* sums) {
-  constexpr int kGroups = V::kChunk / 8;
-  const int warp = threadIdx.x % 128 / 32;
-  const int lane = threadIdx.x % 32;
-  const int first_output = first_weight / 2;
-  Staging<V, 32> staging{memory, consumer, turn};
-#pragma unroll
-  for (int c = 0; c < kRows / V::kChunk; ++c) {
-    if (c * V::kChunk >= tile.num_rows) break;
-    const float* s = sums + c * (V::kChunk / 2);
-    const int64_t place = (tile.first_row + c * V::kChunk) * static_cast<int64_t>(family.n) + first_output;
-    uint32_t h[kGroups] = {};
-    const auto emit = [&](void* out) {
-      if constexpr (kGroups == 2) {
-        store_matrix_x2_trans(staging.buffer() + staging.place(lane % 16, warp), h[0], h[1]);
-      } else if constexpr (kGroups >= 4) {
-#pragma unroll
-        for (int j = 0; j < kGroups; j += 4) {
-          store_matrix_x4_trans(staging.buffer() + staging.place((j + lane / 8) * 8 + lane % 8, warp), h[j], h[j + 1],
-                                h[j + 2], h[j + 3]);
-        }
-      } else {
-        store_matrix_x1_trans(staging.buffer() + staging.place(lane % 8, warp), h[0]);
-      }
-      staging.write(static_cast<bf16*>(out) + place, tile.num_rows - c * V::kChunk, family.n - first_output, family.n);
-    };
-    if (!family.up_first) {
-#pragma unroll
-      for (int j = 0; j < kGroups; ++j) {
-        h[j] = pack_bf16(silu_device(s[4 * j]) * s[4 * j + 2], silu_device(s[4 * j + 1]) * s[4 * j + 3]);
-      }
-    } else {
-#pragma unroll
-      for (int j = 0; j < kGroups; ++j) {
-        h[j] = pack_bf16(silu_device(s[4 * j + 2]) * s[4 * j], silu_device(s[4 * j + 3]) * s[4 * j + 1]);
-      }
-    }
-    emit(family.out);
-    if (family.gate_out) {
-#pragma unroll
-      for (int j = 0; j < kGroups; ++j) h[j] = pack_bf16(s[4 * j], s[4 * j + 1]);
-      emit(family.up_first ? family.up_out : family.gate_out);
-#pragma unroll
-      for (int j = 0; j < kGroups; ++j) h[j] = pack_bf16(s[4 * j + 2], s[4 * j + 3]);
-      emit(family.up_first ? family.gate_out : family.up_out);
-    }
-  }
-}
-
-// fp32 results: eight lanes hold eight neighbouring outputs, a whole 32-byte sector, so they are written directly.
-template <int kRows>
-__device__ void store_dense(const ProductParameters& p, const ProductFamily& family, const Tile& tile, int first_weight,
-                            const float* sums) {
-  const int lane = threadIdx.x % 32;
-  const int first = first_weight + threadIdx.x % 128 / 32 * 16 + lane / 4;
-  float* out = static_cast<float*>(family.out) + static_cast<int64_t>(tile.first_row) * family.n;
-  float bias[2] = {0, 0};
-  for (int half = 0; half < 2; ++half) {
-    if (family.bias && first + 8 * half < family.n) bias[half] = family.bias[first + 8 * half];
-  }
-#pragma unroll
-  for (int j = 0; j < kRows / 8; ++j) {
-    if (j * 8 >= tile.num_rows) break;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = 8 * j + 2 * (lane % 4) + i % 2;
-      const int n = first + 8 * (i / 2);
-      if (row < tile.num_rows && n < family.n) {
-        float* target = out + static_cast<int64_t>(row) * family.n + n;
-        float y = sums[4 * j + i];
-        if (family.bias) y = y + bias[i / 2];
-        *target = p.accumulate ? *target + y : y;
-      }
-    }
-  }
-}
-
 template <class V, Epilogue kEpilogue, bool kGathered>
 __device__ void consume(const ProductParameters& p, const SharedLayout<V>& shared, int consumer) {
   Ring ring;
@@ -504,12 +353,13 @@ __device__ void consume(const ProductParameters& p, const SharedLayout<V>& share
   while (true) {
     barrier_wait(shared.full + 8 * ring.stage, ring.parity);
     const Tile tile = read_tile(shared.tiles + slot);
+    barrier_arrive(shared.taken + 8 * slot);
     slot = slot + 1 == V::kRing ? 0 : slot + 1;
     if (tile.family < 0) return;
     const ProductFamily& family = p.family[tile.family];
     const int steps = (family.k + 64 * V::kBlocks - 1) / (64 * V::kBlocks);
-    // A short tile multiplies only the chunks that hold rows. Each way has its own sums: shared ones would be moved between
-    // registers, and the compiler would then wait after every step.
+    // A short tile multiplies only the chunks that hold rows. Each way has its own sums: shared
+    // ones would be moved between registers, and the compiler would then wait after every step.
     const auto run = [&]<int kN, int kCount>() {
       float sums[V::kParts * kN * kCount / 2];
 #pragma unroll
@@ -560,6 +410,7 @@ __global__ void __launch_bounds__(V::kThreads, V::kBlocksPerSm)
       barrier_init(shared.full + 8 * s, kGathered ? 129 : 1);
       barrier_init(shared.empty + 8 * s, 4 * V::kConsumers);
     }
+    for (int s = 0; s < V::kRing; ++s) barrier_init(shared.taken + 8 * s, 128 * V::kConsumers);
     barrier_init_fence();
   }
   ContiguousProducer<V, kEpilogue> producer{p, shared};
@@ -583,7 +434,8 @@ __global__ void __launch_bounds__(V::kThreads, V::kBlocksPerSm)
     if (threadIdx.x == 0) {
       // The last block to come here leaves the counters as it found them.
       __threadfence();
-      if (atomicInc(reinterpret_cast<unsigned*>(p.counters) + 1, gridDim.x - 1) == gridDim.x - 1) p.counters[0] = 0;
+      if (atomicInc(reinterpret_cast<unsigned*>(p.counters) + 1, gridDim.x - 1) == gridDim.x - 1)
+        p.counters[0] = 0;
     }
   } else {
     if constexpr (V::kConsumers > 1) take_registers<kGathered ? 216 : 232>();

@@ -1,7 +1,9 @@
-// The grouped product for shapes the copy engine cannot read, and for fp32 operands. Any size, any alignment; slow.
+// The grouped product for shapes the copy engine cannot read, and for fp32 operands. Any size, any
+// alignment; slow.
 //
-// bf16: the same ascending chain of k16 steps, zero-padded at the end, through mma.sync: bits equal the Hopper kernels'.
-// fp32: segments of 256 k, each an ascending FMA chain; segments added ascending.
+// bf16: the same ascending chain of k16 steps, zero-padded at the end, through mma.sync: bits equal
+// the Hopper kernels'. fp32: segments of 256 k, each an ascending FMA chain; segments added
+// ascending.
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/product.h"
@@ -38,7 +40,8 @@ __device__ uint32_t load_pair(const bf16* row, int k, int size) {
 }
 
 // Rows [first, first + 8) of one expert times 16 outputs of `weight`.
-__device__ void multiply(float (&sum)[4], const Parameters& p, const bf16* weight, int first_output, const bf16* x_row) {
+__device__ void multiply(float (&sum)[4], const Parameters& p, const bf16* weight, int first_output,
+                         const bf16* x_row) {
   const int lane = threadIdx.x % 32;
   const int k0 = 2 * (lane % 4);
   const bf16* w[2];
@@ -47,8 +50,8 @@ __device__ void multiply(float (&sum)[4], const Parameters& p, const bf16* weigh
     w[half] = n < p.n ? weight + static_cast<int64_t>(n) * p.k : nullptr;
   }
   for (int k = k0; k - k0 < p.k; k += 16) {
-    const uint32_t a[4] = {load_pair(w[0], k, p.k), load_pair(w[1], k, p.k), load_pair(w[0], k + 8, p.k),
-                           load_pair(w[1], k + 8, p.k)};
+    const uint32_t a[4] = {load_pair(w[0], k, p.k), load_pair(w[1], k, p.k),
+                           load_pair(w[0], k + 8, p.k), load_pair(w[1], k + 8, p.k)};
     const uint32_t b[2] = {load_pair(x_row, k, p.k), load_pair(x_row, k + 8, p.k)};
     mma_16x8x16(sum, a, b);
   }
@@ -76,11 +79,13 @@ __device__ void finish(const Parameters& p, int row, int n, float sum, float up)
       round_into(static_cast<Operand*>(p.gate_out)[place], sum);
       round_into(static_cast<Operand*>(p.up_out)[place], up);
     }
-    round_into(static_cast<Operand*>(p.out)[place], kEpilogue == Epilogue::swiglu ? silu_device(sum) * up : sum);
+    round_into(static_cast<Operand*>(p.out)[place],
+               kEpilogue == Epilogue::swiglu ? silu_device(sum) * up : sum);
   }
 }
 
-// blockIdx.x: 16 outputs per warp; blockIdx.y: expert; blockIdx.z: every gridDim.z-th tile of 8 rows.
+// blockIdx.x: 16 outputs per warp; blockIdx.y: expert; blockIdx.z: every gridDim.z-th tile of 8
+// rows.
 template <Epilogue kEpilogue>
 __global__ void __launch_bounds__(kWarps * 32) product_bf16(const __grid_constant__ Parameters p) {
   wait_for_previous_kernel();
@@ -92,7 +97,8 @@ __global__ void __launch_bounds__(kWarps * 32) product_bf16(const __grid_constan
   const int first_output = static_cast<int>(blockIdx.x * kWarps + threadIdx.x / 32) * 16;
   if (first_output >= p.n) return;
   const int64_t matrix = static_cast<int64_t>(expert) * p.n * p.k;
-  for (int first = begin + static_cast<int>(blockIdx.z) * 8; first < end; first += static_cast<int>(gridDim.z) * 8) {
+  for (int first = begin + static_cast<int>(blockIdx.z) * 8; first < end;
+       first += static_cast<int>(gridDim.z) * 8) {
     const int mine = first + lane / 4;
     const bf16* x_row = nullptr;
     if (mine < end) {
@@ -124,37 +130,41 @@ __global__ void __launch_bounds__(kWarps * 32) product_f32(const __grid_constant
   const int n = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (n >= p.n) return;
   const int64_t place = (static_cast<int64_t>(expert) * p.n + n) * p.k;
-  for (int row = begin + static_cast<int>(blockIdx.z); row < end; row += static_cast<int>(gridDim.z)) {
+  for (int row = begin + static_cast<int>(blockIdx.z); row < end;
+       row += static_cast<int>(gridDim.z)) {
     const int64_t token = p.token_of_row ? p.token_of_row[row] : row;
     const float* x = static_cast<const float*>(p.x) + token * p.k;
     const float sum = dot(p, static_cast<const float*>(p.weight) + place, x, p.k);
-    const float up = kEpilogue == Epilogue::swiglu ? dot(p, static_cast<const float*>(p.second) + place, x, p.k) : 0.0f;
+    const float up = kEpilogue == Epilogue::swiglu
+                         ? dot(p, static_cast<const float*>(p.second) + place, x, p.k)
+                         : 0.0f;
     finish<kEpilogue, float>(p, row, n, sum, up);
   }
 }
 
 template <Epilogue kEpilogue>
 void launch_group(const Context& context, const Product& product, const ProductGroup& group) {
-  const Parameters p{.weight = group.weight.data,
-                     .second = group.second.data,
-                     .x = group.x.data,
-                     .offsets = group.offsets ? group.offsets.as<int32_t>() : nullptr,
-                     .token_of_row = group.token_of_row ? group.token_of_row.as<int32_t>() : nullptr,
-                     .bias = group.bias ? group.bias.as<float>() : nullptr,
-                     .out = group.out.data,
-                     .gate_out = group.gate_out.data,
-                     .up_out = group.up_out.data,
-                     .count = static_cast<int32_t>(group.weight.count),
-                     .rows = static_cast<int32_t>(group.out.dim(0)),
-                     .n = static_cast<int32_t>(group.weight.n),
-                     .k = static_cast<int32_t>(group.weight.k),
-                     .accumulate = product.accumulate};
+  const Parameters p{
+      .weight = group.weight.data,
+      .second = group.second.data,
+      .x = group.x.data,
+      .offsets = group.offsets ? group.offsets.as<int32_t>() : nullptr,
+      .token_of_row = group.token_of_row ? group.token_of_row.as<int32_t>() : nullptr,
+      .bias = group.bias ? group.bias.as<float>() : nullptr,
+      .out = group.out.data,
+      .gate_out = group.gate_out.data,
+      .up_out = group.up_out.data,
+      .count = static_cast<int32_t>(group.weight.count),
+      .rows = static_cast<int32_t>(group.out.dim(0)),
+      .n = static_cast<int32_t>(group.weight.n),
+      .k = static_cast<int32_t>(group.weight.k),
+      .accumulate = product.accumulate};
   if (p.rows == 0) return;
   const bool wide = group.weight.dtype == DType::BF16;
   const int per_block = wide ? kWarps * 16 : kWarps * 32;
   const int row_tiles = wide ? (p.rows + 7) / 8 : p.rows;
-  const dim3 grid(static_cast<unsigned>((p.n + per_block - 1) / per_block), static_cast<unsigned>(p.count),
-                  static_cast<unsigned>(std::min(row_tiles, 1024)));
+  const dim3 grid(static_cast<unsigned>((p.n + per_block - 1) / per_block),
+                  static_cast<unsigned>(p.count), static_cast<unsigned>(std::min(row_tiles, 1024)));
   const LaunchShape shape{.grid = grid, .block = dim3(kWarps * 32)};
   if (wide) return launch(context, shape, product_bf16<kEpilogue>, p);
   launch(context, shape, product_f32<kEpilogue>, p);
@@ -168,9 +178,15 @@ void launch_product_portable(const Context& context, const Product& product) {
     DSMOE_CHECK(group.weight.dtype == DType::BF16 || group.weight.dtype == DType::F32,
                 "products on CUDA take BF16 or F32, not {}", tensor::name_of(group.weight.dtype));
     switch (product.epilogue) {
-      case Epilogue::swiglu: launch_group<Epilogue::swiglu>(context, product, group); break;
-      case Epilogue::round: launch_group<Epilogue::round>(context, product, group); break;
-      case Epilogue::dense: launch_group<Epilogue::dense>(context, product, group); break;
+      case Epilogue::swiglu:
+        launch_group<Epilogue::swiglu>(context, product, group);
+        break;
+      case Epilogue::round:
+        launch_group<Epilogue::round>(context, product, group);
+        break;
+      case Epilogue::dense:
+        launch_group<Epilogue::dense>(context, product, group);
+        break;
     }
   }
 }

@@ -3,6 +3,7 @@
 
 namespace dsmoe::kernels::cuda {
 
-template void launch_variant<Rows128Wide>(const Context&, const VariantLaunch&, const ProductParameters&);
+template void launch_variant<Rows128Wide>(const Context&, const VariantLaunch&,
+                                          const ProductParameters&);
 
 }  // namespace dsmoe::kernels::cuda

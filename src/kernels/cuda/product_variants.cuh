@@ -6,10 +6,11 @@
 
 namespace dsmoe::kernels::cuda {
 
-// Template arguments: weight rows and x rows of a tile, blocks of 64 k in a stage, stages, consumer warpgroups, blocks to a
-// multiprocessor. Up to some 64 rows per expert the weights' way through memory is the time: 64 KiB and more of them are in flight
-// on each multiprocessor. Beyond that, 128 x 256 keeps shared-memory reads (80 bytes a cycle) below the limit (128), and
-// 256 x 128 halves the rows to gather.
+// Template arguments: weight rows and x rows of a tile, blocks of 64 k in a stage, stages, consumer
+// warpgroups, blocks to a multiprocessor. Up to some 64 rows per expert the weights' way through
+// memory is the time: 64 KiB and more of them are in flight on each multiprocessor. Beyond that,
+// 128 x 256 keeps shared-memory reads (80 bytes a cycle) below the limit (128), and 256 x 128
+// halves the rows to gather.
 using Rows8 = Variant<64, 8, 2, 5, 1, 2>;
 using Rows64 = Variant<128, 64, 1, 8, 2, 1>;
 using Rows128 = Variant<128, 128, 1, 6, 2, 1>;
@@ -25,26 +26,37 @@ void launch_one(const Context& context, const ProductParameters& parameters) {
   static const bool once = (allow_shared(kernel, V::kSharedBytes), true);
   (void)once;
   launch(context,
-         {.grid = dim3(static_cast<unsigned>(num_multiprocessors() * V::kBlocksPerSm)), .block = dim3(V::kThreads), .shared_bytes = V::kSharedBytes},
+         {.grid = dim3(static_cast<unsigned>(num_multiprocessors() * V::kBlocksPerSm)),
+          .block = dim3(V::kThreads),
+          .shared_bytes = V::kSharedBytes},
          kernel, parameters);
 }
 
-// The kernels of one variant, each in a source file of its own: they are what takes time to compile.
+// The kernels of one variant, each in a source file of its own: they are what takes time to
+// compile.
 template <class V>
-void launch_variant(const Context& context, const VariantLaunch& how, const ProductParameters& parameters) {
+void launch_variant(const Context& context, const VariantLaunch& how,
+                    const ProductParameters& parameters) {
   switch (how.epilogue) {
     case Epilogue::swiglu:
       if (how.gathered) return launch_one<V, Epilogue::swiglu, true>(context, parameters);
       return launch_one<V, Epilogue::swiglu, false>(context, parameters);
-    case Epilogue::round: return launch_one<V, Epilogue::round, false>(context, parameters);
-    case Epilogue::dense: return launch_one<V, Epilogue::dense, false>(context, parameters);
+    case Epilogue::round:
+      return launch_one<V, Epilogue::round, false>(context, parameters);
+    case Epilogue::dense:
+      return launch_one<V, Epilogue::dense, false>(context, parameters);
   }
 }
 
-extern template void launch_variant<Rows8>(const Context&, const VariantLaunch&, const ProductParameters&);
-extern template void launch_variant<Rows128Wide>(const Context&, const VariantLaunch&, const ProductParameters&);
-extern template void launch_variant<Rows64>(const Context&, const VariantLaunch&, const ProductParameters&);
-extern template void launch_variant<Rows128>(const Context&, const VariantLaunch&, const ProductParameters&);
-extern template void launch_variant<Rows256>(const Context&, const VariantLaunch&, const ProductParameters&);
+extern template void launch_variant<Rows8>(const Context&, const VariantLaunch&,
+                                           const ProductParameters&);
+extern template void launch_variant<Rows128Wide>(const Context&, const VariantLaunch&,
+                                                 const ProductParameters&);
+extern template void launch_variant<Rows64>(const Context&, const VariantLaunch&,
+                                            const ProductParameters&);
+extern template void launch_variant<Rows128>(const Context&, const VariantLaunch&,
+                                             const ProductParameters&);
+extern template void launch_variant<Rows256>(const Context&, const VariantLaunch&,
+                                             const ProductParameters&);
 
 }  // namespace dsmoe::kernels::cuda

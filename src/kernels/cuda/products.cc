@@ -13,15 +13,18 @@ void run(const Context& context, const Product& product) {
   launch_product_portable(context, product);
 }
 
-// Two families to a launch. Families over all tokens (the shared experts) come first: their tiles are the even ones.
+// Two families to a launch. Families over all tokens (the shared experts) come first: their tiles
+// are the even ones.
 template <class Fill>
-void run_families(const Context& context, std::span<const ExpertFamily> families, Epilogue epilogue, Fill&& fill) {
+void run_families(const Context& context, std::span<const ExpertFamily> families, Epilogue epilogue,
+                  Fill&& fill) {
   for (std::size_t begin = 0; begin < families.size(); begin += 2) {
     Product product{.epilogue = epilogue};
     const auto pair = families.subspan(begin, std::min<std::size_t>(2, families.size() - begin));
     for (const bool gathered : {false, true}) {
       for (const ExpertFamily& family : pair) {
-        if (static_cast<bool>(family.token_of_row) == gathered) product.group[product.num_groups++] = fill(family);
+        if (static_cast<bool>(family.token_of_row) == gathered)
+          product.group[product.num_groups++] = fill(family);
       }
     }
     run(context, product);
@@ -59,7 +62,8 @@ void experts_down_forward(const Context& context, const ExpertsDownForward& args
 }
 
 void matmul_forward(const Context& context, const MatmulForward& args) {
-  Product product{.epilogue = Epilogue::dense, .accumulate = args.store == Store::accumulate, .num_groups = 1};
+  Product product{
+      .epilogue = Epilogue::dense, .accumulate = args.store == Store::accumulate, .num_groups = 1};
   product.group[0] = {.weight = args.weight,
                       .second = {},
                       .x = args.x,

@@ -21,8 +21,9 @@ class ProductsCudaTest : public CudaTest {
 };
 
 TEST_F(ProductsCudaTest, DenseAgreesWithTheReferenceAtOddSizes) {
-  const Size sizes[] = {{1, 8, 8},     {1, 64, 64},    {3, 40, 24},  {7, 200, 136},  {8, 136, 1000}, {65, 72, 256},
-                        {130, 264, 96}, {257, 128, 72}, {300, 520, 200}, {5, 7, 13},   {66, 33, 17},   {2, 1, 1}};
+  const Size sizes[] = {{1, 8, 8},       {1, 64, 64},   {3, 40, 24},    {7, 200, 136},
+                        {8, 136, 1000},  {65, 72, 256}, {130, 264, 96}, {257, 128, 72},
+                        {300, 520, 200}, {5, 7, 13},    {66, 33, 17},   {2, 1, 1}};
   for (const DType dtype : {DType::BF16, DType::F32}) {
     for (const Size& size : sizes) {
       for (const Store store : {Store::assign, Store::accumulate}) {
@@ -30,18 +31,27 @@ TEST_F(ProductsCudaTest, DenseAgreesWithTheReferenceAtOddSizes) {
         const Twin x = random(dtype, {size.tokens, size.k});
         const TwinWeights w = weights(dtype, 1, size.n, size.k, scale);
         const Twin bias = random(DType::F32, {size.n});
-        Twin out = store == Store::assign ? output(DType::F32, {size.tokens, size.n}) : random(DType::F32, {size.tokens, size.n});
-        matmul_forward(cuda_, {.x = x.device, .weight = w.device, .bias = bias.device, .out = out.device, .store = store});
-        matmul_forward(ref_, {.x = x.host, .weight = w.host, .bias = bias.host, .out = out.host, .store = store});
-        const double bound = dtype == DType::BF16 ? product_bound(size.k, scale)
-                                                  : (std::ceil(size.k / 256.0) + 256) * kUnit * 1.3 * size.k * scale;
+        Twin out = store == Store::assign ? output(DType::F32, {size.tokens, size.n})
+                                          : random(DType::F32, {size.tokens, size.n});
+        matmul_forward(cuda_, {.x = x.device,
+                               .weight = w.device,
+                               .bias = bias.device,
+                               .out = out.device,
+                               .store = store});
+        matmul_forward(
+            ref_,
+            {.x = x.host, .weight = w.host, .bias = bias.host, .out = out.host, .store = store});
+        const double bound = dtype == DType::BF16
+                                 ? product_bound(size.k, scale)
+                                 : (std::ceil(size.k / 256.0) + 256) * kUnit * 1.3 * size.k * scale;
         expect_elements(out, 4 * kUnit, bound + 8 * kUnit, "dense product");
       }
     }
   }
 }
 
-// The fact everything rests on: an ascending chain of k16 steps has the same bits in every variant and any batch.
+// The fact everything rests on: an ascending chain of k16 steps has the same bits in every variant
+// and any batch.
 TEST_F(ProductsCudaTest, VariantsAndBatchesAgreeBitForBit) {
   const Size size{.tokens = 4096, .n = 328, .k = 1416};
   const Twin x = random(DType::BF16, {size.tokens, size.k});
@@ -50,13 +60,16 @@ TEST_F(ProductsCudaTest, VariantsAndBatchesAgreeBitForBit) {
     const TensorView out = device_tensor(DType::F32, {end - begin, size.n});
     poison(out);
     cuda::force_product_variant(variant);
-    matmul_forward(cuda_, {.x = x.device.rows(begin, end), .weight = w.device, .bias = {}, .out = out});
+    matmul_forward(cuda_,
+                   {.x = x.device.rows(begin, end), .weight = w.device, .bias = {}, .out = out});
     return bytes_of(out);
   };
   const std::vector<unsigned char> whole = run(0, size.tokens, -1);
   const int64_t row = size.n * 4;
-  const auto expect_rows = [&](const std::vector<unsigned char>& part, int64_t begin, const char* what) {
-    EXPECT_EQ(std::memcmp(part.data(), whole.data() + begin * row, part.size()), 0) << what << " from row " << begin;
+  const auto expect_rows = [&](const std::vector<unsigned char>& part, int64_t begin,
+                               const char* what) {
+    EXPECT_EQ(std::memcmp(part.data(), whole.data() + begin * row, part.size()), 0)
+        << what << " from row " << begin;
   };
   expect_rows(run(0, size.tokens, -1), 0, "run to run");
   for (int variant = -1; variant < cuda::num_product_variants(); ++variant) {
@@ -76,7 +89,8 @@ TEST_F(ProductsCudaTest, VariantsAndBatchesAgreeBitForBit) {
   const TensorView split = device_tensor(DType::F32, {300, size.n});
   cuda::product_split_k(cuda_, x.device.rows(5, 305), w.device, split);
   const std::vector<unsigned char> other = bytes_of(split);
-  EXPECT_NE(std::memcmp(other.data(), whole.data() + 5 * row, other.size()), 0) << "the negative control was not caught";
+  EXPECT_NE(std::memcmp(other.data(), whole.data() + 5 * row, other.size()), 0)
+      << "the negative control was not caught";
 }
 
 }  // namespace

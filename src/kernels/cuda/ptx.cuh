@@ -14,7 +14,8 @@ __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// --- barriers in shared memory ---------------------------------------------------------------------------------------
+// --- barriers in shared memory
+// ---------------------------------------------------------------------------------------
 __device__ inline void barrier_init(uint32_t barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
 }
@@ -22,7 +23,8 @@ __device__ inline void barrier_arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 __device__ inline void barrier_expect(uint32_t barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
 }
 __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
@@ -37,7 +39,9 @@ __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
-__device__ inline void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ inline void barrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
 
 // A named barrier of `threads` threads of the block.
 __device__ inline void named_sync(int id, int threads) {
@@ -45,28 +49,33 @@ __device__ inline void named_sync(int id, int threads) {
 }
 
 // Makes ordinary shared-memory writes visible to the tensor cores and the copy engine.
-__device__ inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ inline void fence_async_proxy() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 
-// --- copies ------------------------------------------------------------------------------------------------------------
+// --- copies
+// ------------------------------------------------------------------------------------------------------------
 __device__ inline void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-__device__ inline void tma_load_2d(uint32_t target, const CUtensorMap* map, uint32_t barrier, int c0, int c1) {
+__device__ inline void tma_load_2d(uint32_t target, const CUtensorMap* map, uint32_t barrier,
+                                   int c0, int c1) {
   asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
-          target),
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
+      "{%3, %4}], [%2];" ::"r"(target),
       "l"(map), "r"(barrier), "r"(c0), "r"(c1)
       : "memory");
 }
-__device__ inline void tma_load_3d(uint32_t target, const CUtensorMap* map, uint32_t barrier, int c0, int c1, int c2) {
+__device__ inline void tma_load_3d(uint32_t target, const CUtensorMap* map, uint32_t barrier,
+                                   int c0, int c1, int c2) {
   asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::
-          "r"(target),
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
+      "{%3, %4, %5}], [%2];" ::"r"(target),
       "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2)
       : "memory");
 }
-__device__ inline void tma_load_5d(uint32_t target, const CUtensorMap* map, uint32_t barrier, int c0, int c1, int c2,
-                                   int c3, int c4) {
+__device__ inline void tma_load_5d(uint32_t target, const CUtensorMap* map, uint32_t barrier,
+                                   int c0, int c1, int c2, int c3, int c4) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(target),
@@ -75,7 +84,9 @@ __device__ inline void tma_load_5d(uint32_t target, const CUtensorMap* map, uint
 }
 // 16 bytes; `bytes` 0 writes zeros.
 __device__ inline void copy_async_16(uint32_t target, const void* source, int bytes) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(bytes) : "memory");
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(target), "l"(source),
+               "r"(bytes)
+               : "memory");
 }
 __device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
@@ -88,12 +99,18 @@ __device__ inline void copy_async_arrive(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// --- launches that overlap -----------------------------------------------------------------------------------------------
+// --- launches that overlap
+// -----------------------------------------------------------------------------------------------
 // Waits until the kernel before this one in the stream has finished and its writes are visible.
-__device__ inline void wait_for_previous_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ inline void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ inline void wait_for_previous_kernel() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+__device__ inline void let_next_kernel_start() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
 
-// --- registers -------------------------------------------------------------------------------------------------------------
+// --- registers
+// -------------------------------------------------------------------------------------------------------------
 template <int kRegisters>
 __device__ inline void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
@@ -103,11 +120,13 @@ __device__ inline void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// --- matrix steps --------------------------------------------------------------------------------------------------------
+// --- matrix steps
+// --------------------------------------------------------------------------------------------------------
 // m16n8k16: d += a b. Same bits as one k16 step of wgmma (docs/numerics.md).
 __device__ inline void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
@@ -122,16 +141,20 @@ __device__ inline void load_matrix_x4_trans(uint32_t (&r)[4], uint32_t address) 
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address));
 }
-__device__ inline void store_matrix_x4_trans(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(a), "r"(b),
-               "r"(c), "r"(d)
+__device__ inline void store_matrix_x4_trans(uint32_t address, uint32_t a, uint32_t b, uint32_t c,
+                                             uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
+               "r"(a), "r"(b), "r"(c), "r"(d)
                : "memory");
 }
 __device__ inline void store_matrix_x2_trans(uint32_t address, uint32_t a, uint32_t b) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1,%2};" ::"r"(address), "r"(a), "r"(b) : "memory");
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1,%2};" ::"r"(address),
+               "r"(a), "r"(b)
+               : "memory");
 }
 __device__ inline void store_matrix_x1_trans(uint32_t address, uint32_t a) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(address), "r"(a) : "memory");
+  asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(address), "r"(a)
+               : "memory");
 }
 
 // Two floats to bf16, nearest even; `low` goes to the lower half.
@@ -154,6 +177,8 @@ __device__ inline float reciprocal_approx(float x) {
 }
 constexpr float kLog2E = 1.4426950408889634f;
 __device__ inline float exp_device(float x) { return exp2_approx(x * kLog2E); }
-__device__ inline float silu_device(float g) { return g * reciprocal_approx(1.0f + exp_device(-g)); }
+__device__ inline float silu_device(float g) {
+  return g * reciprocal_approx(1.0f + exp_device(-g));
+}
 
 }  // namespace dsmoe::kernels::cuda

@@ -1,11 +1,12 @@
 // The router: logits, scores, selection and gates in one kernel.
 //
-// Logits. k runs in segments of 256, added ascending. bf16 activations meet the fp32 centroid split exactly into three bf16
-// parts; a segment is three ascending chains of k16 tensor-core steps, joined (low + middle) + high. Within 32 values of k, lane
-// quarter q of a step takes values 8 q + {0..3}, the next step 8 q + {4..7}, so that all loads are 16 bytes wide. fp32 activations:
-// an FMA chain per segment. Up to 4,096 tokens a cluster of eight blocks shares a tile of 8 or 32 tokens: each takes segments
-// s = rank (mod 8), then selects for an eighth of them. Beyond, a block takes 32 tokens, its eight warps the segments. The sums
-// are the same either way.
+// Logits. k runs in segments of 256, added ascending. bf16 activations meet the fp32 centroid split
+// exactly into three bf16 parts; a segment is three ascending chains of k16 tensor-core steps,
+// joined (low + middle) + high. Within 32 values of k, lane quarter q of a step takes values 8 q +
+// {0..3}, the next step 8 q + {4..7}, so that all loads are 16 bytes wide. fp32 activations: an FMA
+// chain per segment. Up to 4,096 tokens a cluster of eight blocks shares a tile of 8 or 32 tokens:
+// each takes segments s = rank (mod 8), then selects for an eighth of them. Beyond, a block takes
+// 32 tokens, its eight warps the segments. The sums are the same either way.
 #include <cooperative_groups.h>
 
 #include <atomic>
@@ -75,7 +76,8 @@ __device__ void load_centroid(float (&v)[8], const float* row, int k, int size) 
   for (int i = 0; i < 8; ++i) v[i] = k + i < size ? row[k + i] : 0.0f;
 }
 
-// A pair of fp32 values as three pairs of bf16 whose sum is exact: first the high parts and what they leave, then the others.
+// A pair of fp32 values as three pairs of bf16 whose sum is exact: first the high parts and what
+// they leave, then the others.
 __device__ uint32_t split_high(float& a, float& b) {
   const uint32_t high = pack_bf16(a, b);
   a -= __uint_as_float(high << 16);
@@ -87,7 +89,8 @@ __device__ void split_rest(float a, float b, uint32_t& middle, uint32_t& low) {
   low = pack_bf16(a - __uint_as_float(middle << 16), b - __uint_as_float(middle & 0xffff0000u));
 }
 
-// The centroid values one lane needs for a segment of 16 experts: 256 k of two experts, a quarter of each 32.
+// The centroid values one lane needs for a segment of 16 experts: 256 k of two experts, a quarter
+// of each 32.
 struct SegmentCentroids {
   float c[kSegment / 32][2][8];
 
@@ -98,17 +101,18 @@ struct SegmentCentroids {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int e = min(first_expert + lane / 4 + 8 * half, p.experts - 1);
-        load_centroid(c[block][half], p.centroids + static_cast<int64_t>(e) * p.hidden, k_begin + 32 * block + 8 * (lane % 4),
-                      p.hidden);
+        load_centroid(c[block][half], p.centroids + static_cast<int64_t>(e) * p.hidden,
+                      k_begin + 32 * block + 8 * (lane % 4), p.hidden);
       }
     }
   }
 };
 
-// 32 k: two steps of three chains each. Where all centroids are bf16 numbers, as most checkpoints store them, middle and low
-// parts are zero and their steps would add zeros: they are left out.
+// 32 k: two steps of three chains each. Where all centroids are bf16 numbers, as most checkpoints
+// store them, middle and low parts are zero and their steps would add zeros: they are left out.
 template <int kTiles>
-__device__ void add_block(float (&sum)[3][kTiles][4], const float (&c)[2][8], const uint32_t (&v)[kTiles][4]) {
+__device__ void add_block(float (&sum)[3][kTiles][4], const float (&c)[2][8],
+                          const uint32_t (&v)[kTiles][4]) {
 #pragma unroll
   for (int step = 0; step < 2; ++step) {
     uint32_t high[4];
@@ -141,7 +145,8 @@ __device__ void add_block(float (&sum)[3][kTiles][4], const float (&c)[2][8], co
 }
 
 template <int kTiles>
-__device__ void store_sums(const Parameters& p, const float (&sum)[3][kTiles][4], int first_expert, float* partial) {
+__device__ void store_sums(const Parameters& p, const float (&sum)[3][kTiles][4], int first_expert,
+                           float* partial) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) {
@@ -149,22 +154,24 @@ __device__ void store_sums(const Parameters& p, const float (&sum)[3][kTiles][4]
     for (int i = 0; i < 4; ++i) {
       const int e = first_expert + lane / 4 + 8 * (i / 2);
       const int token = 8 * t + 2 * (lane % 4) + i % 2;
-      if (e < p.experts) partial[token * p.experts + e] = (sum[2][t][i] + sum[1][t][i]) + sum[0][t][i];
+      if (e < p.experts)
+        partial[token * p.experts + e] = (sum[2][t][i] + sum[1][t][i]) + sum[0][t][i];
     }
   }
 }
 
-// One segment of 16 experts times kTiles x 8 tokens, bf16 activations. `ready`: the centroids, where they were loaded ahead.
+// One segment of 16 experts times kTiles x 8 tokens, bf16 activations. `ready`: the centroids,
+// where they were loaded ahead.
 template <int kTiles>
-__device__ void segment_sums(const Parameters& p, int first_expert, int first_token, int k_begin, float* partial,
-                             SegmentCentroids& ready) {
+__device__ void segment_sums(const Parameters& p, int first_expert, int first_token, int k_begin,
+                             float* partial, SegmentCentroids& ready) {
   const int lane = threadIdx.x % 32;
-  const auto activation = [&](uint32_t (&v)[kTiles][4], int k0) {
+  const auto activation = [&](uint32_t(&v)[kTiles][4], int k0) {
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
       const int token = min(first_token + 8 * t + lane / 4, p.tokens - 1);
-      load_activation(v[t], static_cast<const bf16*>(p.x) + static_cast<int64_t>(token) * p.hidden, k0 + 8 * (lane % 4),
-                      p.hidden);
+      load_activation(v[t], static_cast<const bf16*>(p.x) + static_cast<int64_t>(token) * p.hidden,
+                      k0 + 8 * (lane % 4), p.hidden);
     }
   };
   float sum[3][kTiles][4] = {};
@@ -182,7 +189,8 @@ __device__ void segment_sums(const Parameters& p, int first_expert, int first_to
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int e = min(first_expert + lane / 4 + 8 * half, p.experts - 1);
-        load_centroid(c[half], p.centroids + static_cast<int64_t>(e) * p.hidden, k0 + 8 * (lane % 4), p.hidden);
+        load_centroid(c[half], p.centroids + static_cast<int64_t>(e) * p.hidden,
+                      k0 + 8 * (lane % 4), p.hidden);
       }
       uint32_t v[kTiles][4];
       activation(v, k0);
@@ -193,7 +201,8 @@ __device__ void segment_sums(const Parameters& p, int first_expert, int first_to
 }
 
 // The same for fp32 activations, by all threads of the block.
-__device__ void segment_sums_f32(const Parameters& p, int num_tokens, int first_token, int k_begin, float* partial) {
+__device__ void segment_sums_f32(const Parameters& p, int num_tokens, int first_token, int k_begin,
+                                 float* partial) {
   const int k_end = min(p.hidden, k_begin + kSegment);
   for (int item = threadIdx.x; item < num_tokens * p.experts; item += blockDim.x) {
     const int token = min(first_token + item / p.experts, p.tokens - 1);
@@ -214,7 +223,8 @@ __device__ float warp_max(float value) {
   return value;
 }
 
-// Experts outside the best groups drop to -inf. `selection` lies in shared memory; lane g looks after group g.
+// Experts outside the best groups drop to -inf. `selection` lies in shared memory; lane g looks
+// after group g.
 __device__ void mask_groups(const RouterRule& rule, float* selection, int experts) {
   const int lane = threadIdx.x % 32;
   const int size = experts / rule.num_groups;
@@ -244,15 +254,18 @@ __device__ void mask_groups(const RouterRule& rule, float* selection, int expert
   __syncwarp();
 }
 
-// Writes the expert of lane's slot and returns it: the best `count` by descending selection, ties by lower index.
+// Writes the expert of lane's slot and returns it: the best `count` by descending selection, ties
+// by lower index.
 template <int kPerLane>
 __device__ int choose(const float* selection, int experts, int count) {
   const int lane = threadIdx.x % 32;
-  // Scores as integers of the same order; zero is left for experts that are taken or absent. Adding zero makes -0 equal to 0.
+  // Scores as integers of the same order; zero is left for experts that are taken or absent. Adding
+  // zero makes -0 equal to 0.
   uint32_t key[kPerLane];
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
-    const uint32_t bits = lane + 32 * i < experts ? __float_as_uint(selection[lane + 32 * i] + 0.0f) : 0xffffffffu;
+    const uint32_t bits =
+        lane + 32 * i < experts ? __float_as_uint(selection[lane + 32 * i] + 0.0f) : 0xffffffffu;
     key[i] = bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
   }
   int mine = -1;
@@ -275,7 +288,8 @@ __device__ int choose(const float* selection, int experts, int count) {
 }
 
 // The gate of lane's slot.
-__device__ float gate_of(const RouterRule& rule, const float* s, int mine, int count, float* sorted) {
+__device__ float gate_of(const RouterRule& rule, const float* s, int mine, int count,
+                         float* sorted) {
   const int lane = threadIdx.x % 32;
   float g = mine >= 0 ? s[mine] : 0.0f;
   const bool normalised = rule.normalise && count > 1;
@@ -289,13 +303,16 @@ __device__ float gate_of(const RouterRule& rule, const float* s, int mine, int c
     g = g / (sum + 1e-20f);
     __syncwarp();
   }
-  if (rule.scale != 1.0f && (!normalised || rule.scale_gates == ScaleGates::always)) g = g * rule.scale;
+  if (rule.scale != 1.0f && (!normalised || rule.scale_gates == ScaleGates::always))
+    g = g * rule.scale;
   return lane < count ? g : 0.0f;
 }
 
-// One token by one warp. `s` (its logits on entry) and `selection` are the warp's own shared memory. Returns finiteness.
+// One token by one warp. `s` (its logits on entry) and `selection` are the warp's own shared
+// memory. Returns finiteness.
 template <int kPerLane>
-__device__ bool select_token(const Parameters& p, int token, float* s, float* selection, float* sorted) {
+__device__ bool select_token(const Parameters& p, int token, float* s, float* selection,
+                             float* sorted) {
   const RouterRule& rule = p.rule;
   const int lane = threadIdx.x % 32;
   float v[kPerLane];
@@ -356,9 +373,11 @@ __device__ bool select_token(const Parameters& p, int token, float* s, float* se
   return finite;
 }
 
-// Shared memory: [segments of this block][tokens of the tile][experts], then per warp two rows of experts and kMaxTopK.
+// Shared memory: [segments of this block][tokens of the tile][experts], then per warp two rows of
+// experts and kMaxTopK.
 template <int kTiles, int kPerLane, bool kFloat, int kRanks>
-__global__ void __launch_bounds__(kWarpsOf<kRanks> * 32) router_kernel(const __grid_constant__ Parameters p) {
+__global__ void __launch_bounds__(kWarpsOf<kRanks> * 32)
+    router_kernel(const __grid_constant__ Parameters p) {
   constexpr int kTokens = 8 * kTiles;
   constexpr int kWarps = kWarpsOf<kRanks>;
   extern __shared__ float shared[];
@@ -379,7 +398,8 @@ __global__ void __launch_bounds__(kWarpsOf<kRanks> * 32) router_kernel(const __g
 
   if constexpr (kFloat) {
     for (int local = 0; local * kRanks + rank < num_segments; ++local) {
-      segment_sums_f32(p, kTokens, first_token, (local * kRanks + rank) * kSegment, shared + local * tile);
+      segment_sums_f32(p, kTokens, first_token, (local * kRanks + rank) * kSegment,
+                       shared + local * tile);
     }
   } else if constexpr (kRanks > 1) {
     for (int local = 0; local * kRanks + rank < num_segments; ++local) {
@@ -393,7 +413,8 @@ __global__ void __launch_bounds__(kWarpsOf<kRanks> * 32) router_kernel(const __g
     const int units = num_segments * ((p.experts + 15) / 16);
     for (int unit = warp; unit < units; unit += kWarps) {
       const int s = unit % num_segments;
-      segment_sums<kTiles>(p, unit / num_segments * 16, first_token, s * kSegment, shared + s * tile, ready);
+      segment_sums<kTiles>(p, unit / num_segments * 16, first_token, s * kSegment,
+                           shared + s * tile, ready);
     }
   }
   if constexpr (kRanks > 1) {
@@ -419,7 +440,8 @@ __global__ void __launch_bounds__(kWarpsOf<kRanks> * 32) router_kernel(const __g
       s[e] = logit;
     }
     __syncwarp();
-    if (!select_token<kPerLane>(p, token, s, s + p.experts, s + 2 * p.experts)) bad = min(bad, static_cast<unsigned>(token));
+    if (!select_token<kPerLane>(p, token, s, s + p.experts, s + 2 * p.experts))
+      bad = min(bad, static_cast<unsigned>(token));
     __syncwarp();
   }
   // The lowest bad token: of the cluster through block 0, of the grid through the last to finish.
@@ -453,13 +475,16 @@ bool launch_router(const Context& context, const Parameters& p) {
   constexpr int kWarps = kWarpsOf<kRanks>;
   const auto kernel = router_kernel<kTiles, kPerLane, kFloat, kRanks>;
   const int segments = ((p.hidden + kSegment - 1) / kSegment + kRanks - 1) / kRanks;
-  const std::size_t bytes =
-      4u * (static_cast<std::size_t>(segments) * 8 * kTiles * p.experts + kWarps * (2 * p.experts + kMaxTopK));
+  const std::size_t bytes = 4u * (static_cast<std::size_t>(segments) * 8 * kTiles * p.experts +
+                                  kWarps * (2 * p.experts + kMaxTopK));
   if (bytes > 220 * 1024) return false;
   if (bytes > 40 * 1024) allow_shared(kernel, bytes);
   const unsigned tiles = static_cast<unsigned>((p.tokens + 8 * kTiles - 1) / (8 * kTiles));
   launch(context,
-         {.grid = dim3(tiles * kRanks), .block = dim3(kWarps * 32), .shared_bytes = bytes, .cluster = kRanks},
+         {.grid = dim3(tiles * kRanks),
+          .block = dim3(kWarps * 32),
+          .shared_bytes = bytes,
+          .cluster = kRanks},
          kernel, p);
   return true;
 }
@@ -490,9 +515,10 @@ void prepare_router() { next_scratch(); }
 
 void router_forward(const Context& context, const RouterForward& args) {
   const auto tokens = static_cast<int32_t>(args.x.dim(0));
-  DSMOE_CHECK(args.centroids.n <= kMaxExpertsRouted && args.rule.top_k <= kMaxTopK && args.rule.num_groups <= 32,
-              "router on CUDA: {} experts, top {}, {} groups; at most {}, {} and 32 are supported", args.centroids.n,
-              args.rule.top_k, args.rule.num_groups, kMaxExpertsRouted, kMaxTopK);
+  DSMOE_CHECK(args.centroids.n <= kMaxExpertsRouted && args.rule.top_k <= kMaxTopK &&
+                  args.rule.num_groups <= 32,
+              "router on CUDA: {} experts, top {}, {} groups; at most {}, {} and 32 are supported",
+              args.centroids.n, args.rule.top_k, args.rule.num_groups, kMaxExpertsRouted, kMaxTopK);
   const auto optional = [](const TensorView& view) { return view ? view.as<int32_t>() : nullptr; };
   if (tokens == 0) {
     check(cudaMemsetAsync(args.bad_token.data, 0xff, 4, stream_of(context)), "router of no tokens");
@@ -516,11 +542,13 @@ void router_forward(const Context& context, const RouterForward& args) {
   bool fits = false;
   if (args.x.dtype == DType::BF16) {
     fits = (tokens > 4096 && launch_tiles<4, false, 1>(context, p)) ||
-           (tokens > 64 && launch_tiles<4, false, kCluster>(context, p)) || launch_tiles<1, false, kCluster>(context, p);
+           (tokens > 64 && launch_tiles<4, false, kCluster>(context, p)) ||
+           launch_tiles<1, false, kCluster>(context, p);
   } else {
     fits = launch_tiles<1, true, kCluster>(context, p);
   }
-  DSMOE_CHECK(fits, "router on CUDA: {} experts of {} hidden values exceed shared memory", p.experts, p.hidden);
+  DSMOE_CHECK(fits, "router on CUDA: {} experts of {} hidden values exceed shared memory",
+              p.experts, p.hidden);
 }
 
 }  // namespace dsmoe::kernels::cuda

@@ -8,7 +8,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Row reductions: thread j of 256 folds its values ascending; lanes join by 16-8-4-2-1, the eight warps ascending.
+// Row reductions: thread j of 256 folds its values ascending; lanes join by 16-8-4-2-1, the eight
+// warps ascending.
 template <class Join>
 __device__ float block_reduce(float value, Join join, float* memory) {
   for (int step = 16; step > 0; step /= 2) value = join(value, __shfl_xor_sync(~0u, value, step));
@@ -20,7 +21,8 @@ __device__ float block_reduce(float value, Join join, float* memory) {
   return total;
 }
 __device__ float block_sum(float value, float* memory) {
-  return block_reduce(value, [](float a, float b) { return a + b; }, memory);
+  return block_reduce(
+      value, [](float a, float b) { return a + b; }, memory);
 }
 
 template <class Operand>
@@ -111,7 +113,8 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ 
 }
 
 __global__ void __launch_bounds__(kThreads)
-    log_prob_kernel(const float* logits, const int32_t* target, float* log_prob, int32_t* argmax, int vocabulary) {
+    log_prob_kernel(const float* logits, const int32_t* target, float* log_prob, int32_t* argmax,
+                    int vocabulary) {
   __shared__ float memory[kThreads / 32];
   __shared__ int best_id[kThreads / 32];
   wait_for_previous_kernel();
@@ -126,7 +129,8 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   const float own = max;
-  max = block_reduce(max, [](float a, float b) { return fmaxf(a, b); }, memory);
+  max = block_reduce(
+      max, [](float a, float b) { return fmaxf(a, b); }, memory);
   if (argmax) {
     best = own == max ? best : 0x7fffffff;
     for (int step = 16; step > 0; step /= 2) best = min(best, __shfl_xor_sync(~0u, best, step));
@@ -142,7 +146,8 @@ __global__ void __launch_bounds__(kThreads)
   sum = block_sum(sum, memory);
   if (threadIdx.x == 0) {
     const int id = target[blockIdx.x];
-    log_prob[blockIdx.x] = id < 0 ? 0.0f : (row[id] - max) - static_cast<float>(log(static_cast<double>(sum)));
+    log_prob[blockIdx.x] =
+        id < 0 ? 0.0f : (row[id] - max) - static_cast<float>(log(static_cast<double>(sum)));
   }
 }
 
@@ -159,10 +164,11 @@ void embedding_forward(const Context& context, const EmbeddingForward& args) {
   const int32_t* ids = args.ids.as<int32_t>();
   float* out = args.out.as<float>();
   if (args.table.dtype == DType::BF16) {
-    launch(context, one_block_per(tokens), embedding_kernel<bf16>, ids, static_cast<const bf16*>(args.table.data), out,
-           hidden);
+    launch(context, one_block_per(tokens), embedding_kernel<bf16>, ids,
+           static_cast<const bf16*>(args.table.data), out, hidden);
   } else {
-    launch(context, one_block_per(tokens), embedding_kernel<float>, ids, args.table.as<float>(), out, hidden);
+    launch(context, one_block_per(tokens), embedding_kernel<float>, ids, args.table.as<float>(),
+           out, hidden);
   }
 }
 
@@ -174,16 +180,18 @@ void rms_norm_forward(const Context& context, const RmsNormForward& args) {
   const float* weight = args.weight.as<float>();
   const auto eps = static_cast<float>(args.eps);
   if (args.out.dtype == DType::BF16) {
-    launch(context, one_block_per(tokens), rms_norm_kernel<bf16>, x, weight, static_cast<bf16*>(args.out.data), hidden,
-           eps);
+    launch(context, one_block_per(tokens), rms_norm_kernel<bf16>, x, weight,
+           static_cast<bf16*>(args.out.data), hidden, eps);
   } else {
-    launch(context, one_block_per(tokens), rms_norm_kernel<float>, x, weight, args.out.as<float>(), hidden, eps);
+    launch(context, one_block_per(tokens), rms_norm_kernel<float>, x, weight, args.out.as<float>(),
+           hidden, eps);
   }
 }
 
 void rope_forward(const Context& context, const RopeForward& args) {
   if (args.q.dim(0) == 0) return;
-  DSMOE_CHECK(args.kv.layout == WeightLayout::row_major, "rope on CUDA: KV pages must be row-major");
+  DSMOE_CHECK(args.kv.layout == WeightLayout::row_major,
+              "rope on CUDA: KV pages must be row-major");
   const RopeParameters p{.qkv = args.qkv.as<float>(),
                          .cos = args.cos.as<float>(),
                          .sin = args.sin.as<float>(),
@@ -203,8 +211,8 @@ void rope_forward(const Context& context, const RopeForward& args) {
 void log_prob_forward(const Context& context, const LogProbForward& args) {
   if (args.logits.dim(0) == 0) return;
   launch(context, one_block_per(args.logits.dim(0)), log_prob_kernel, args.logits.as<float>(),
-         args.target.as<int32_t>(), args.log_prob.as<float>(), args.argmax ? args.argmax.as<int32_t>() : nullptr,
-         static_cast<int>(args.logits.dim(1)));
+         args.target.as<int32_t>(), args.log_prob.as<float>(),
+         args.argmax ? args.argmax.as<int32_t>() : nullptr, static_cast<int>(args.logits.dim(1)));
 }
 
 }  // namespace dsmoe::kernels::cuda

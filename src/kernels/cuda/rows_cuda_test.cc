@@ -25,9 +25,11 @@ TEST_F(RowsCudaTest, RmsNormAgrees) {
       const Twin x = random(DType::F32, {9, hidden});
       const Twin weight = random(DType::F32, {hidden});
       const Twin out = output(dtype, {9, hidden});
-      rms_norm_forward(cuda_, {.x = x.device, .weight = weight.device, .eps = 1e-6, .out = out.device});
+      rms_norm_forward(cuda_,
+                       {.x = x.device, .weight = weight.device, .eps = 1e-6, .out = out.device});
       rms_norm_forward(ref_, {.x = x.host, .weight = weight.host, .eps = 1e-6, .out = out.host});
-      expect_elements(out, (dtype == DType::BF16 ? kRound : 0) + (hidden / 256.0 + 20) * kUnit, 1e-30, "rms norm");
+      expect_elements(out, (dtype == DType::BF16 ? kRound : 0) + (hidden / 256.0 + 20) * kUnit,
+                      1e-30, "rms norm");
     }
   }
 }
@@ -51,8 +53,10 @@ TEST_F(RowsCudaTest, RopeAgrees) {
       const Twin position = integers({0, 1, 64, 89, 3}, {tokens});
       const Twin slot = integers({0, 65, 127, 191, 64}, {tokens});
       const Twin q = output(dtype, {tokens, heads, head_dim});
-      const Twin keys = from(dtype, {pages, kv_heads, 64, head_dim}, std::vector<double>(pages * kv_heads * 64 * head_dim));
-      const Twin values = from(dtype, {pages, kv_heads, 64, head_dim}, std::vector<double>(pages * kv_heads * 64 * head_dim));
+      const Twin keys = from(dtype, {pages, kv_heads, 64, head_dim},
+                             std::vector<double>(pages * kv_heads * 64 * head_dim));
+      const Twin values = from(dtype, {pages, kv_heads, 64, head_dim},
+                               std::vector<double>(pages * kv_heads * 64 * head_dim));
       const auto pages_of = [&](const TensorView& k, const TensorView& v) {
         return KvPages{.keys = k.data,
                        .values = v.data,
@@ -63,10 +67,20 @@ TEST_F(RowsCudaTest, RopeAgrees) {
                        .num_kv_heads = kv_heads,
                        .head_dim = head_dim};
       };
-      rope_forward(cuda_, {.qkv = qkv.device, .cos = cos, .sin = sin, .position = position.device, .kv_slot = slot.device,
-                           .q = q.device, .kv = pages_of(keys.device, values.device)});
-      rope_forward(ref_, {.qkv = qkv.host, .cos = cos_host, .sin = sin_host, .position = position.host,
-                          .kv_slot = slot.host, .q = q.host, .kv = pages_of(keys.host, values.host)});
+      rope_forward(cuda_, {.qkv = qkv.device,
+                           .cos = cos,
+                           .sin = sin,
+                           .position = position.device,
+                           .kv_slot = slot.device,
+                           .q = q.device,
+                           .kv = pages_of(keys.device, values.device)});
+      rope_forward(ref_, {.qkv = qkv.host,
+                          .cos = cos_host,
+                          .sin = sin_host,
+                          .position = position.host,
+                          .kv_slot = slot.host,
+                          .q = q.host,
+                          .kv = pages_of(keys.host, values.host)});
       const double relative = dtype == DType::BF16 ? kRound : 0;
       expect_elements(q, relative, 8 * kUnit * 4, "q");
       expect_elements(keys, relative, 8 * kUnit * 4, "keys");
@@ -79,14 +93,21 @@ TEST_F(RowsCudaTest, LogProbAgrees) {
   for (const int64_t vocabulary : {1, 5, 300, 102400}) {
     const int64_t rows = 4;
     std::vector<double> logits = normal(rows * vocabulary, 3);
-    if (vocabulary >= 5) logits[2 * vocabulary + 1] = logits[2 * vocabulary + 3] = 40;  // a tie: the lower id wins
+    if (vocabulary >= 5)
+      logits[2 * vocabulary + 1] = logits[2 * vocabulary + 3] = 40;  // a tie: the lower id wins
     const Twin x = from(DType::F32, {rows, vocabulary}, logits);
     const Twin target = integers({0, -1, static_cast<int32_t>(vocabulary - 1), 0}, {rows});
     const Twin log_prob = output(DType::F32, {rows});
     const Twin best = output(DType::I32, {rows});
-    log_prob_forward(cuda_, {.logits = x.device, .target = target.device, .log_prob = log_prob.device, .argmax = best.device});
-    log_prob_forward(ref_, {.logits = x.host, .target = target.host, .log_prob = log_prob.host, .argmax = best.host});
-    expect_elements(log_prob, 8 * kUnit, (static_cast<double>(vocabulary) / 256 + 20) * 2 * kUnit, "log probability");
+    log_prob_forward(cuda_, {.logits = x.device,
+                             .target = target.device,
+                             .log_prob = log_prob.device,
+                             .argmax = best.device});
+    log_prob_forward(
+        ref_,
+        {.logits = x.host, .target = target.host, .log_prob = log_prob.host, .argmax = best.host});
+    expect_elements(log_prob, 8 * kUnit, (static_cast<double>(vocabulary) / 256 + 20) * 2 * kUnit,
+                    "log probability");
     const std::vector<int32_t> ids = integers_of(best.device);
     for (int64_t r = 0; r < rows; ++r) EXPECT_EQ(ids[r], best.host.as<int32_t>()[r]) << "row " << r;
   }

@@ -5,7 +5,8 @@ namespace dsmoe::kernels {
 namespace {
 
 [[noreturn]] void refuse() {
-  fail(ErrorKind::usage, "{}; configure with -DDSMOE_CUDA=ON where nvcc is, or use --device cpu", cuda_declined());
+  fail(ErrorKind::usage, "{}; configure with -DDSMOE_CUDA=ON where nvcc is, or use --device cpu",
+       cuda_declined());
 }
 
 }  // namespace

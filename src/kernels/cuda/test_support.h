@@ -1,4 +1,5 @@
-// What the CUDA tests share: tensors that live twice (device, and the same values in double for the reference), and bounds.
+// What the CUDA tests share: tensors that live twice (device, and the same values in double for the
+// reference), and bounds.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,11 +14,13 @@
 
 namespace dsmoe::kernels {
 
-constexpr double kRound = 1.0 / 256;            // half an ulp of bf16 (8 significant bits), relative to the smallest mantissa
-constexpr double kUnit = 1.0 / (1 << 24);       // unit roundoff of fp32
-constexpr double kStepUnit = 1.0 / (1 << 22);   // one tensor-core step may truncate instead of round
+constexpr double kRound =
+    1.0 / 256;  // half an ulp of bf16 (8 significant bits), relative to the smallest mantissa
+constexpr double kUnit = 1.0 / (1 << 24);      // unit roundoff of fp32
+constexpr double kStepUnit = 1.0 / (1 << 22);  // one tensor-core step may truncate instead of round
 
-// Values on the device in their own type, and exactly the same values on the host as F64 (I32 stays I32).
+// Values on the device in their own type, and exactly the same values on the host as F64 (I32 stays
+// I32).
 struct Twin {
   TensorView device;
   TensorView host;
@@ -41,8 +44,12 @@ class CudaTest : public testing::Test {
     if (stream_ != nullptr) release_cuda_stream(stream_);
   }
 
-  TensorView device_tensor(DType dtype, const Shape& shape) { return device_arena_->tensor("t", dtype, shape); }
-  TensorView host_tensor(DType dtype, const Shape& shape) { return host_arena_->tensor("t", dtype, shape); }
+  TensorView device_tensor(DType dtype, const Shape& shape) {
+    return device_arena_->tensor("t", dtype, shape);
+  }
+  TensorView host_tensor(DType dtype, const Shape& shape) {
+    return host_arena_->tensor("t", dtype, shape);
+  }
 
   // Every byte 0xff: NaN in every floating type, -1 in I32.
   void poison(const TensorView& view) {
@@ -51,7 +58,8 @@ class CudaTest : public testing::Test {
   }
   // An output: poisoned on the device, F64 on the host.
   Twin output(DType dtype, const Shape& shape) {
-    Twin twin{device_tensor(dtype, shape), host_tensor(dtype == DType::I32 ? DType::I32 : DType::F64, shape)};
+    Twin twin{device_tensor(dtype, shape),
+              host_tensor(dtype == DType::I32 ? DType::I32 : DType::F64, shape)};
     poison(twin.device);
     return twin;
   }
@@ -102,7 +110,8 @@ class CudaTest : public testing::Test {
   std::vector<double> values_of(const TensorView& device) {
     const std::vector<unsigned char> bytes = bytes_of(device);
     std::vector<double> values(device.num_elements());
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = read_element(bytes.data(), device.dtype, i);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = read_element(bytes.data(), device.dtype, i);
     return values;
   }
   std::vector<int32_t> integers_of(const TensorView& device) {
@@ -148,8 +157,8 @@ class CudaTest : public testing::Test {
   std::mt19937_64 random_{1};
 };
 
-// Worst case of a bf16 product of length k on sum |a b|, for operands of standard deviation 1 and `scale`: sum |a b| is near
-// 0.64 k scale; twice that is never reached by a row here.
+// Worst case of a bf16 product of length k on sum |a b|, for operands of standard deviation 1 and
+// `scale`: sum |a b| is near 0.64 k scale; twice that is never reached by a row here.
 inline double product_bound(int64_t k, double scale) {
   return (std::ceil(k / 16.0) + 17) * kStepUnit * 1.3 * static_cast<double>(k) * scale;
 }

@@ -1,18 +1,21 @@
-// Warpgroup matrix steps: m64 x N x k16, both operands in shared memory, 128-byte swizzle, k contiguous.
+// Warpgroup matrix steps: m64 x N x k16, both operands in shared memory, 128-byte swizzle, k
+// contiguous.
 #pragma once
 
 #include <cstdint>
 
 namespace dsmoe::kernels::cuda {
 
-// Rows of 128 bytes (64 k), eight rows to a swizzle atom of 1024 bytes; the tile starts on an atom. The next k16 step lies 32
-// bytes further: add 2 to the descriptor.
+// Rows of 128 bytes (64 k), eight rows to a swizzle atom of 1024 bytes; the tile starts on an atom.
+// The next k16 step lies 32 bytes further: add 2 to the descriptor.
 __device__ inline uint64_t tile_descriptor(uint32_t shared_address) {
-  return (static_cast<uint64_t>(1) << 62) | (static_cast<uint64_t>(64) << 32) | (static_cast<uint64_t>(1) << 16) |
-         ((shared_address & 0x3ffff) >> 4);
+  return (static_cast<uint64_t>(1) << 62) | (static_cast<uint64_t>(64) << 32) |
+         (static_cast<uint64_t>(1) << 16) | ((shared_address & 0x3ffff) >> 4);
 }
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
 template <int kPending>
 __device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
@@ -26,20 +29,26 @@ __device__ inline void wgmma_wait() {
 #define DSMOE_N16 DSMOE_N8 ",%4,%5,%6,%7"
 #define DSMOE_N32 DSMOE_N16 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define DSMOE_N64 DSMOE_N32 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define DSMOE_N128                                                                                                 \
-  DSMOE_N64 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56," \
-            "%57,%58,%59,%60,%61,%62,%63"
-#define DSMOE_N256                                                                                                   \
-  DSMOE_N128 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88," \
-             "%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,"   \
-             "%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-#define DSMOE_WGMMA(n, regs, a, b, ...)                                                              \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 {" regs "}, %" a ", %" b ", 1, 1, 1, 0, 0;\n" \
-               : __VA_ARGS__                                                                                         \
+#define DSMOE_N128                                                                             \
+  DSMOE_N64                                                                                    \
+  ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%" \
+  "54,%55,%56,"                                                                                \
+  "%57,%58,%59,%60,%61,%62,%63"
+#define DSMOE_N256                                                                             \
+  DSMOE_N128                                                                                   \
+  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%" \
+  "86,%87,%88,"                                                                                \
+  "%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%" \
+  "109,%110,"                                                                                  \
+  "%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#define DSMOE_WGMMA(n, regs, a, b, ...)                                                          \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 {" regs "}, %" a ", %" b \
+               ", 1, 1, 1, 0, 0;\n"                                                              \
+               : __VA_ARGS__                                                                     \
                : "l"(desc_a), "l"(desc_b))
 
-// d += A B^T for one k16 step. d starts from explicit zeros: a step that ignores d would make it live everywhere before.
-// d[4 j ..] belongs to columns 8 j ..: the same layout for every N.
+// d += A B^T for one k16 step. d starts from explicit zeros: a step that ignores d would make it
+// live everywhere before. d[4 j ..] belongs to columns 8 j ..: the same layout for every N.
 template <int kN>
 __device__ inline void wgmma_step(float* d, uint64_t desc_a, uint64_t desc_b) {
   if constexpr (kN == 8) {

@@ -1,0 +1,163 @@
+// From fp32 sums in registers to results in memory: the epilogues of the grouped product.
+#pragma once
+
+#include "kernels/cuda/product_tile.cuh"
+
+namespace dsmoe::kernels::cuda {
+
+// Writes a chunk of rows, kOutputs wide, that lies in shared memory, in pieces of 16 bytes.
+template <class V, int kOutputs>
+struct Staging {
+  uint32_t memory;  // two buffers
+  int consumer;
+  int& turn;  // lives across tiles: a short tile must not fill the buffer that the one before is
+              // still being read from
+
+  // Pieces of 16 bytes are permuted so that eight neighbouring rows never meet in a bank.
+  __device__ static uint32_t place(int row, int piece) {
+    const int twist = kOutputs == 64 ? row & 7 : (row >> 1) & 3;
+    return row * (kOutputs * 2) + ((piece ^ twist) * 16);
+  }
+  __device__ uint32_t buffer() const { return memory + turn * V::kChunk * 128; }
+
+  // One barrier per chunk: a buffer is filled again only after the barrier of the chunk between.
+  __device__ void write(bf16* out, int num_rows, int num_outputs, int64_t pitch) {
+    const int thread = threadIdx.x % 128;
+    constexpr int kPieces = kOutputs * 2 / 16;
+    named_sync(2 + consumer, 128);
+#pragma unroll
+    for (int i = 0; i < (V::kChunk * kPieces + 127) / 128; ++i) {
+      const int row = (thread + i * 128) / kPieces;
+      const int piece = (thread + i * 128) % kPieces;
+      if (row < V::kChunk && row < num_rows && piece * 8 < num_outputs) {
+        uint4 value;
+        asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+                     : "r"(buffer() + place(row, piece)));
+        *reinterpret_cast<uint4*>(out + row * pitch + piece * 8) = value;
+      }
+    }
+    turn ^= 1;
+  }
+};
+
+// bf16 results: transposed through shared memory, because the sums hold one weight row and several
+// x rows per thread.
+template <class V, int kRows>
+__device__ void store_rounded(const ProductFamily& family, const Tile& tile, int first_weight,
+                              int consumer, uint32_t memory, int& turn, const float* sums) {
+  const int warp = threadIdx.x % 128 / 32;
+  const int lane = threadIdx.x % 32;
+  const int first_output = first_weight;
+  Staging<V, 64> staging{memory, consumer, turn};
+#pragma unroll
+  for (int c = 0; c < kRows / V::kChunk; ++c) {
+    if (c * V::kChunk >= tile.num_rows) break;
+    const float* s = sums + c * (V::kChunk / 2);
+#pragma unroll
+    for (int j = 0; j < V::kChunk / 8; j += 2) {
+      const uint32_t low = pack_bf16(s[4 * j], s[4 * j + 1]);
+      const uint32_t high = pack_bf16(s[4 * j + 2], s[4 * j + 3]);
+      const int piece = 2 * warp + lane / 8 % 2;
+      if constexpr (V::kChunk >= 16) {
+        store_matrix_x4_trans(
+            staging.buffer() + staging.place((j + lane / 16) * 8 + lane % 8, piece), low, high,
+            pack_bf16(s[4 * j + 4], s[4 * j + 5]), pack_bf16(s[4 * j + 6], s[4 * j + 7]));
+      } else {
+        store_matrix_x2_trans(staging.buffer() + staging.place(lane % 8, piece), low, high);
+      }
+    }
+    const int64_t row = tile.first_row + c * V::kChunk;
+    staging.write(static_cast<bf16*>(family.out) + row * family.n + first_output,
+                  tile.num_rows - c * V::kChunk, family.n - first_output, family.n);
+  }
+}
+
+// SwiGLU: weight rows come eight gates, eight ups (or the other way round), so a thread holds both
+// of each output.
+template <class V, int kRows>
+__device__ void store_swiglu(const ProductFamily& family, const Tile& tile, int first_weight,
+                             int consumer, uint32_t memory, int& turn, const float* sums) {
+  constexpr int kGroups = V::kChunk / 8;
+  const int warp = threadIdx.x % 128 / 32;
+  const int lane = threadIdx.x % 32;
+  const int first_output = first_weight / 2;
+  Staging<V, 32> staging{memory, consumer, turn};
+#pragma unroll
+  for (int c = 0; c < kRows / V::kChunk; ++c) {
+    if (c * V::kChunk >= tile.num_rows) break;
+    const float* s = sums + c * (V::kChunk / 2);
+    const int64_t place =
+        (tile.first_row + c * V::kChunk) * static_cast<int64_t>(family.n) + first_output;
+    uint32_t h[kGroups] = {};
+    const auto emit = [&](void* out) {
+      if constexpr (kGroups == 2) {
+        store_matrix_x2_trans(staging.buffer() + staging.place(lane % 16, warp), h[0], h[1]);
+      } else if constexpr (kGroups >= 4) {
+#pragma unroll
+        for (int j = 0; j < kGroups; j += 4) {
+          store_matrix_x4_trans(
+              staging.buffer() + staging.place((j + lane / 8) * 8 + lane % 8, warp), h[j], h[j + 1],
+              h[j + 2], h[j + 3]);
+        }
+      } else {
+        store_matrix_x1_trans(staging.buffer() + staging.place(lane % 8, warp), h[0]);
+      }
+      staging.write(static_cast<bf16*>(out) + place, tile.num_rows - c * V::kChunk,
+                    family.n - first_output, family.n);
+    };
+    if (!family.up_first) {
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) {
+        h[j] = pack_bf16(silu_device(s[4 * j]) * s[4 * j + 2],
+                         silu_device(s[4 * j + 1]) * s[4 * j + 3]);
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) {
+        h[j] = pack_bf16(silu_device(s[4 * j + 2]) * s[4 * j],
+                         silu_device(s[4 * j + 3]) * s[4 * j + 1]);
+      }
+    }
+    emit(family.out);
+    if (family.gate_out) {
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) h[j] = pack_bf16(s[4 * j], s[4 * j + 1]);
+      emit(family.up_first ? family.up_out : family.gate_out);
+#pragma unroll
+      for (int j = 0; j < kGroups; ++j) h[j] = pack_bf16(s[4 * j + 2], s[4 * j + 3]);
+      emit(family.up_first ? family.gate_out : family.up_out);
+    }
+  }
+}
+
+// fp32 results: eight lanes hold eight neighbouring outputs, a whole 32-byte sector, so they are
+// written directly.
+template <int kRows>
+__device__ void store_dense(const ProductParameters& p, const ProductFamily& family,
+                            const Tile& tile, int first_weight, const float* sums) {
+  const int lane = threadIdx.x % 32;
+  const int first = first_weight + threadIdx.x % 128 / 32 * 16 + lane / 4;
+  float* out = static_cast<float*>(family.out) + static_cast<int64_t>(tile.first_row) * family.n;
+  float bias[2] = {0, 0};
+  for (int half = 0; half < 2; ++half) {
+    if (family.bias && first + 8 * half < family.n) bias[half] = family.bias[first + 8 * half];
+  }
+#pragma unroll
+  for (int j = 0; j < kRows / 8; ++j) {
+    if (j * 8 >= tile.num_rows) break;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = 8 * j + 2 * (lane % 4) + i % 2;
+      const int n = first + 8 * (i / 2);
+      if (row < tile.num_rows && n < family.n) {
+        float* target = out + static_cast<int64_t>(row) * family.n + n;
+        float y = sums[4 * j + i];
+        if (family.bias) y = y + bias[i / 2];
+        *target = p.accumulate ? *target + y : y;
+      }
+    }
+  }
+}
+
+}  // namespace dsmoe::kernels::cuda
