@@ -1,4 +1,5 @@
-// One DeepSeekMoE layer by itself: forward, backward, and a check of the gradient by finite differences.
+// One DeepSeekMoE layer by itself: forward, backward, and a check of the gradient by finite
+// differences.
 #include <dsmoe/base/rng.h>
 #include <dsmoe/base/thread_pool.h>
 #include <dsmoe/kernels/pack.h>
@@ -22,11 +23,13 @@ constexpr int64_t kTokens = 6, kHidden = 24, kWidth = 20, kExperts = 8, kTopK = 
 // Random numbers in an arena, and matrices packed for the products of both passes.
 class Numbers {
  public:
-  Numbers(const dsmoe::kernels::Context& context, dsmoe::tensor::Arena& arena) : context_(context), arena_(arena) {}
+  Numbers(const dsmoe::kernels::Context& context, dsmoe::tensor::Arena& arena)
+      : context_(context), arena_(arena) {}
 
   TensorView tensor(const Shape& shape, double scale) {
     const TensorView view = arena_.tensor("numbers", DType::F64, shape);
-    for (int64_t i = 0; i < view.num_elements(); ++i) view.as<double>()[i] = scale * (2 * rng_.uniform_f64(next_++) - 1);
+    for (int64_t i = 0; i < view.num_elements(); ++i)
+      view.as<double>()[i] = scale * (2 * rng_.uniform_f64(next_++) - 1);
     return view;
   }
 
@@ -37,12 +40,15 @@ class Numbers {
     for (int64_t m = 0; m < count; ++m) {
       const TensorView values = tensor({n, k}, 1.5 / std::sqrt(static_cast<double>(k)));
       dsmoe::kernels::pack_weight(context_, {.source = values, .target = stored, .matrix_idx = m});
-      dsmoe::kernels::pack_weight(
-          context_, {.source = values, .target = transposed, .matrix_idx = m, .order = PackOrder::transposed});
+      dsmoe::kernels::pack_weight(context_, {.source = values,
+                                             .target = transposed,
+                                             .matrix_idx = m,
+                                             .order = PackOrder::transposed});
     }
   }
 
-  void experts(int64_t count, int64_t width, dsmoe::moe::ExpertWeights& stored, dsmoe::moe::ExpertWeights& transposed) {
+  void experts(int64_t count, int64_t width, dsmoe::moe::ExpertWeights& stored,
+               dsmoe::moe::ExpertWeights& transposed) {
     matrices(count, width, kHidden, stored.gate, transposed.gate);
     matrices(count, width, kHidden, stored.up, transposed.up);
     matrices(count, kHidden, width, stored.down, transposed.down);
@@ -50,8 +56,11 @@ class Numbers {
 
  private:
   WeightStack stack(int64_t count, int64_t n, int64_t k) {
-    WeightStack stack{
-        .dtype = DType::F64, .layout = context_.table->weight_layout, .count = count, .n = n, .k = k};
+    WeightStack stack{.dtype = DType::F64,
+                      .layout = context_.table->weight_layout,
+                      .count = count,
+                      .n = n,
+                      .k = k};
     stack.data = arena_.bytes("weights", stack.num_bytes());
     return stack;
   }
@@ -66,7 +75,8 @@ class Numbers {
 
 int main() {
   dsmoe::ThreadPool pool(0);
-  const dsmoe::kernels::Context context{.table = &dsmoe::kernels::select_cpu_table(), .pool = &pool};
+  const dsmoe::kernels::Context context{.table = &dsmoe::kernels::select_cpu_table(),
+                                        .pool = &pool};
   dsmoe::tensor::Arena arena("example");
   Numbers numbers(context, arena);
 
@@ -95,7 +105,8 @@ int main() {
   range.as<int32_t>()[1] = kTokens;
   const dsmoe::kernels::RouterRule rule{.top_k = kTopK};
 
-  // The sum of the layer's outputs, weighted by `d_out`: its gradient is what layer_backward computes.
+  // The sum of the layer's outputs, weighted by `d_out`: its gradient is what layer_backward
+  // computes.
   const TensorView d_out = numbers.tensor({kTokens, kHidden}, 1.0);
   const auto loss = [&] {
     std::fill_n(out.as<double>(), out.num_elements(), 0.0);
@@ -107,7 +118,8 @@ int main() {
                                         .sequence_starts = range,
                                         .residual = out});
     double sum = 0;
-    for (int64_t i = 0; i < out.num_elements(); ++i) sum += out.as<double>()[i] * d_out.as<double>()[i];
+    for (int64_t i = 0; i < out.num_elements(); ++i)
+      sum += out.as<double>()[i] * d_out.as<double>()[i];
     return sum;
   };
   loss();

@@ -60,11 +60,10 @@ TEST_P(GoldenBf16, RoundsWhereTheOracleDoes) {
   expect_close(run(DType::BF16), "bf16.", 1.0 / 256, 1.0 / 256);
 }
 
-// docs/numerics.md, bounds: rounding errors of P = 8 points per block add in squares; tests allow
-// twice the expected value.
+// docs/numerics.md, bounds: the errors of P = 8 roundings per block add in squares.
 double bf16_bound(int64_t num_layers) {
-  constexpr double kRounding = 1.0 / 512;
-  return 2 * kRounding * std::sqrt(8.0 * static_cast<double>(num_layers)) / std::sqrt(3.0);
+  constexpr double kRounding = 1.0 / 256;
+  return kRounding * std::sqrt(8.0 * static_cast<double>(num_layers)) / std::sqrt(3.0);
 }
 
 TEST_P(GoldenBf16, StaysWithinTheBoundAgainstDouble) {

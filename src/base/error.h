@@ -43,10 +43,11 @@ namespace detail {
 
 }  // namespace dsmoe
 
-// Stays on in release builds. The message carries the values: CHECK(a == b, "a is {}, b is {}", a, b).
-#define DSMOE_CHECK(condition, ...)                                                            \
-  do {                                                                                         \
-    if (!(condition)) [[unlikely]] {                                                           \
+// Stays on in release builds. The message carries the values: CHECK(a == b, "a is {}, b is {}", a,
+// b).
+#define DSMOE_CHECK(condition, ...)                                                              \
+  do {                                                                                           \
+    if (!(condition)) [[unlikely]] {                                                             \
       ::dsmoe::detail::check_failed(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__)); \
-    }                                                                                          \
+    }                                                                                            \
   } while (false)

@@ -1,4 +1,5 @@
-// A SAX handler over nlohmann's parser that builds the value and refuses what the DOM parser would let pass.
+// A SAX handler over nlohmann's parser that builds the value and refuses what the DOM parser would
+// let pass.
 #include "base/json.h"
 
 #include <utility>
@@ -32,7 +33,8 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
     auto& object = stack_.back()->get_ref<Json::object_t&>();
     const auto [slot, inserted] = object.try_emplace(std::move(name), nullptr);
     if (!inserted) {
-      fail(ErrorKind::input, "{}: the key \"{}\" appears twice in one JSON object", what_, slot->first);
+      fail(ErrorKind::input, "{}: the key \"{}\" appears twice in one JSON object", what_,
+           slot->first);
     }
     member_ = &slot->second;
     return true;

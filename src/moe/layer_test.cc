@@ -73,7 +73,8 @@ class Layer {
   }
 
   TensorView integers(const std::vector<int32_t>& values) {
-    const TensorView view = arena_.tensor("integers", DType::I32, {static_cast<int64_t>(values.size())});
+    const TensorView view =
+        arena_.tensor("integers", DType::I32, {static_cast<int64_t>(values.size())});
     std::copy(values.begin(), values.end(), view.as<int32_t>());
     return view;
   }
@@ -85,11 +86,13 @@ class Layer {
  private:
   TensorView random(const kernels::Shape& shape) {
     const TensorView view = arena_.tensor("values", DType::F32, shape);
-    for (int64_t i = 0; i < view.num_elements(); ++i) view.as<float>()[i] = 2 * rng_.uniform_f32(next_++) - 1;
+    for (int64_t i = 0; i < view.num_elements(); ++i)
+      view.as<float>()[i] = 2 * rng_.uniform_f32(next_++) - 1;
     return view;
   }
   WeightStack stack(int64_t count, int64_t n, int64_t k) {
-    WeightStack stack{.dtype = DType::F32, .layout = table_.weight_layout, .count = count, .n = n, .k = k};
+    WeightStack stack{
+        .dtype = DType::F32, .layout = table_.weight_layout, .count = count, .n = n, .k = k};
     stack.data = arena_.bytes("weights", stack.num_bytes());
     for (int64_t m = 0; m < count; ++m) {
       kernels::pack_weight(context_, {.source = random({n, k}), .target = stack, .matrix_idx = m});
@@ -140,7 +143,8 @@ TEST(Layer, BrokenScoresNameLayerAndToken) {
     FAIL() << "accepted";
   } catch (const Error& e) {
     EXPECT_EQ(e.kind(), ErrorKind::input);
-    EXPECT_NE(std::string(e.what()).find("layer 4: the router's scores of token 3 are not finite"), std::string::npos)
+    EXPECT_NE(std::string(e.what()).find("layer 4: the router's scores of token 3 are not finite"),
+              std::string::npos)
         << e.what();
   }
 }
@@ -152,7 +156,8 @@ TEST(Plan, CheckSeesDamage) {
   const kernels::DispatchPlan& plan = layer.state_.plan;
   const auto check = [&] { check_plan(layer.state_.index, layer.range_, plan); };
   EXPECT_NO_THROW(check());
-  for (const TensorView& view : {plan.expert_offsets, plan.sequence_offsets, plan.token_of_row, plan.row_of_slot}) {
+  for (const TensorView& view :
+       {plan.expert_offsets, plan.sequence_offsets, plan.token_of_row, plan.row_of_slot}) {
     for (int64_t i = 0; i < view.num_elements(); ++i) {
       int32_t& value = view.as<int32_t>()[i];
       ++value;
