@@ -46,8 +46,9 @@ void check_plan(const TensorView& index, const TensorView& sequence_starts,
                 chosen[slot], row);
     if (row < 0) continue;
     ++num_rows;
-    DSMOE_CHECK(row < tokens * top_k && slot_of_row[row] < 0, "slot {} shares row {} with slot {}",
-                slot, row, slot_of_row[row]);
+    DSMOE_CHECK(row < tokens * top_k, "slot {} has row {} of {}", slot, row, tokens * top_k);
+    DSMOE_CHECK(slot_of_row[row] < 0, "slot {} shares row {} with slot {}", slot, row,
+                slot_of_row[row]);
     slot_of_row[row] = static_cast<int32_t>(slot);
     DSMOE_CHECK(token_of_row[row] == slot / top_k, "row {} says token {}, slot says {}", row,
                 token_of_row[row], slot / top_k);
@@ -62,6 +63,8 @@ void check_plan(const TensorView& index, const TensorView& sequence_starts,
     DSMOE_CHECK(expert_sequences[0] == offsets[e] && expert_sequences[sequences] == offsets[e + 1],
                 "sequence offsets of expert {} do not span its rows", e);
     for (int64_t s = 0; s < sequences; ++s) {
+      DSMOE_CHECK(offsets[e] <= expert_sequences[s] && expert_sequences[s + 1] <= offsets[e + 1],
+                  "sequence {} of expert {} leaves the expert's rows", s, e);
       for (int32_t row = expert_sequences[s]; row < expert_sequences[s + 1]; ++row) {
         const int32_t token = token_of_row[row];
         DSMOE_CHECK(starts[s] <= token && token < starts[s + 1],
