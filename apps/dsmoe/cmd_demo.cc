@@ -191,7 +191,7 @@ void add_demo(CLI::App& app, Action& action) {
   train::RunOptions& run = options->run;
   run.out = "demo-out";
   run.batch = 8;
-  run.schedule.total_steps = 2000;
+  run.schedule.total_steps = 1200;
   run.schedule.max_lr = 3e-3;
   CLI::App* command =
       app.add_subcommand("demo", "Train a small model on a built-in corpus, show its experts");
