@@ -58,6 +58,10 @@ int run(int argc, char** argv) {
     flush_output();
     return kDone;
   } catch (const CLI::ParseError& e) {
+    if (argc > 1 && argv[1][0] != '-' && app.get_subcommands().empty()) {
+      fmt::print(stderr, "dsmoe: {}: no such command; dsmoe --help lists them\n", argv[1]);
+      return kWrongUsage;
+    }
     fmt::print(stderr, "dsmoe: {}\nSee dsmoe --help, or dsmoe COMMAND --help.\n", e.what());
     return kWrongUsage;
   }
