@@ -1,6 +1,8 @@
 // Targets, status lines, JSON bodies.
 #include "serve/http_message.h"
 
+#include <algorithm>
+
 namespace dsmoe::serve {
 namespace {
 
