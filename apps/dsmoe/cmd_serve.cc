@@ -47,9 +47,9 @@ std::string demo_folder() {
 
 int64_t pages_for_memory(const model::Model& model, double gibibytes) {
   const model::ModelConfig& config = model.config;
-  const double page = 2.0 * static_cast<double>(config.num_hidden_layers *
-                                                config.num_key_value_heads * config.head_dim *
-                                                kernels::kKeyBlock) *
+  const double page = 2.0 *
+                      static_cast<double>(config.num_hidden_layers * config.num_key_value_heads *
+                                          config.head_dim * kernels::kKeyBlock) *
                       static_cast<double>(tensor::size_of(model.operand));
   return static_cast<int64_t>(gibibytes * 1073741824.0 / page);
 }
@@ -70,8 +70,8 @@ int run_serve(ServeCommand command) {
   if (const char* key = std::getenv("DSMOE_API_KEY"); key != nullptr && *key != '\0') {
     service.api.keys.emplace_back(key);
   }
-  serve::check_exposure(service, command.no_auth ? serve::WithoutKeys::allowed
-                                                 : serve::WithoutKeys::refused);
+  serve::check_exposure(
+      service, command.no_auth ? serve::WithoutKeys::allowed : serve::WithoutKeys::refused);
   service.http.drain_deadline =
       std::chrono::milliseconds(static_cast<int64_t>(command.drain_seconds * 1000));
   service.http.handles_signals = true;
@@ -148,7 +148,8 @@ void add_serve(CLI::App& app, Action& action) {
   command->add_flag("-q,--quiet", options->common.quiet, "no messages on stderr but errors");
   add_run_flags(*command, options->common);
   command->footer(
-      "Any OpenAI client works with base_url http://127.0.0.1:8080/v1; a browser shows the page.\n\n"
+      "Any OpenAI client works with base_url http://127.0.0.1:8080/v1; a browser shows the "
+      "page.\n\n"
       "Example:\n  dsmoe serve my-model/ --port 8000\n"
       "  curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\\n"
       "    -d '{\"prompt\": \"Once upon a time\", \"max_tokens\": 40}'");

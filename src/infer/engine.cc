@@ -30,7 +30,8 @@ Engine::Engine(const kernels::Context& context, const model::Model& model,
                const EngineOptions& options)
     : model_(model),
       options_(options),
-      load_(moe_layers(model.config), model.config.num_moe_layers() > 0 ? model.config.n_routed_experts : 0,
+      load_(moe_layers(model.config),
+            model.config.num_moe_layers() > 0 ? model.config.n_routed_experts : 0,
             model.config.vocab_size),
       core_(context, model, options, load_, [this] { beat(); }) {
   if (options_.max_top_k == 0) options_.max_top_k = default_max_top_k(model.config);
@@ -82,7 +83,8 @@ bool Engine::is_alive() const {
     const std::lock_guard lock(mutex_);
     if (dead_) return false;
   }
-  const auto silent = static_cast<double>(now() - last_beat_.load(std::memory_order_relaxed)) * 1e-9;
+  const auto silent =
+      static_cast<double>(now() - last_beat_.load(std::memory_order_relaxed)) * 1e-9;
   return silent < options_.stall_seconds;
 }
 

@@ -20,9 +20,10 @@ EngineOptions complete(const model::Model& model, EngineOptions options) {
   const int64_t one_context = model::KvCache::pages_for(model.context);
   if (options.num_pages == 0) options.num_pages = options.max_batch * one_context;
   if (options.num_pages < one_context) {
-    fail(ErrorKind::usage,
-         "a KV cache of {} pages does not hold one context of {} tokens, which needs {} pages of {}",
-         options.num_pages, model.context, one_context, kernels::kKeyBlock);
+    fail(
+        ErrorKind::usage,
+        "a KV cache of {} pages does not hold one context of {} tokens, which needs {} pages of {}",
+        options.num_pages, model.context, one_context, kernels::kKeyBlock);
   }
   return options;
 }
@@ -73,8 +74,7 @@ void EngineCore::check(const model::Model& model, const EngineOptions& options,
                 prompt, request.max_tokens, model.context);
   }
   infer::check(request.sampler, model.config.vocab_size);
-  const int64_t most =
-      options.max_top_k > 0 ? options.max_top_k : default_max_top_k(model.config);
+  const int64_t most = options.max_top_k > 0 ? options.max_top_k : default_max_top_k(model.config);
   const int64_t top_k = checked_top_k(model.config, request.experts_per_token);
   if (top_k > most) {
     dsmoe::fail(ErrorKind::input,
@@ -97,11 +97,10 @@ std::deque<EngineCore::SequencePtr>::iterator EngineCore::next_waiting() {
   if (waiting_.front()->was_preempted) return waiting_.begin();
   std::map<uint64_t, int64_t> running_of_owner;
   for (const SequencePtr& sequence : running_) ++running_of_owner[sequence->request.owner];
-  return std::min_element(waiting_.begin(), waiting_.end(),
-                          [&](const SequencePtr& a, const SequencePtr& b) {
-                            return running_of_owner[a->request.owner] <
-                                   running_of_owner[b->request.owner];
-                          });
+  return std::min_element(
+      waiting_.begin(), waiting_.end(), [&](const SequencePtr& a, const SequencePtr& b) {
+        return running_of_owner[a->request.owner] < running_of_owner[b->request.owner];
+      });
 }
 
 // Pages for all that is known of the sequence, beyond what running ones still need for theirs.
@@ -140,9 +139,9 @@ void EngineCore::attach_prefix(Sequence& sequence) {
   const auto usable = static_cast<int64_t>(sequence.tokens.size()) - 1;
   int64_t reused = 0;
   while (reused + kBlock <= usable) {
-    const auto node = prefix_.find(
-        sequence.scope(), sequence.node,
-        std::span(sequence.tokens).subspan(static_cast<std::size_t>(reused), kBlock));
+    const auto node =
+        prefix_.find(sequence.scope(), sequence.node,
+                     std::span(sequence.tokens).subspan(static_cast<std::size_t>(reused), kBlock));
     if (node == PrefixCache::kRoot) break;
     const PrefixCache::Block& block = prefix_.block(node);
     cache_.share(block.page);
@@ -173,8 +172,8 @@ void EngineCore::preempt(Sequence& sequence) {
 // sequences admitted last, which start again later (to the same bits). The first admitted never
 // waits, and the pool holds one context: so there is always progress. False: this one had to go.
 bool EngineCore::secure(Sequence& sequence, int64_t length) {
-  const int64_t missing = model::KvCache::pages_for(length) -
-                          static_cast<int64_t>(sequence.kv.pages.size());
+  const int64_t missing =
+      model::KvCache::pages_for(length) - static_cast<int64_t>(sequence.kv.pages.size());
   while (cache_.num_free_pages() < missing) {
     if (prefix_.evict_one()) continue;
     Sequence& last = *running_.back();

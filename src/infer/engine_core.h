@@ -19,12 +19,12 @@
 namespace dsmoe::infer {
 
 struct EngineOptions {
-  int64_t max_batch = 16;       // sequences that run together
-  int64_t max_queue = 256;      // sequences that wait
-  int64_t chunk_tokens = 256;   // of one forward pass: at least max_batch
-  int64_t num_pages = 0;        // 0: max_batch full contexts; at least one full context
-  int64_t max_top_k = 0;        // most experts per token a request may ask for; 0: default_max_top_k
-  double stall_seconds = 2;     // a thread silent for longer is not healthy
+  int64_t max_batch = 16;      // sequences that run together
+  int64_t max_queue = 256;     // sequences that wait
+  int64_t chunk_tokens = 256;  // of one forward pass: at least max_batch
+  int64_t num_pages = 0;       // 0: max_batch full contexts; at least one full context
+  int64_t max_top_k = 0;       // most experts per token a request may ask for; 0: default_max_top_k
+  double stall_seconds = 2;    // a thread silent for longer is not healthy
 };
 
 // Twice the model's K or 16, as far as the model and the kernels can choose.
@@ -39,8 +39,8 @@ struct EngineStats {
   int64_t forwarded_tokens = 0, answer_tokens = 0;
 };
 
-// Not thread-safe: Engine (engine.h) gives it a thread. An answer is a function of the model and its
-// request alone: not of the batch, the order, the pool or what was cached.
+// Not thread-safe: Engine (engine.h) gives it a thread. An answer is a function of the model and
+// its request alone: not of the batch, the order, the pool or what was cached.
 class EngineCore {
  public:
   using Id = uint64_t;

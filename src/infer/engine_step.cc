@@ -1,4 +1,5 @@
-// One forward pass over the planned parts, and what it gives each sequence: routes, scores, a token.
+// One forward pass over the planned parts, and what it gives each sequence: routes, scores, a
+// token.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -60,7 +61,8 @@ void EngineCore::forward(std::span<const Part> parts) {
   deliver(parts, rows);
 }
 
-// What the tokens of a step differ in: how many experts they choose, and whether they choose at all.
+// What the tokens of a step differ in: how many experts they choose, and whether they choose at
+// all.
 EngineCore::RoutingInput EngineCore::routing_input(std::span<const Part> parts,
                                                    int64_t top_k) const {
   RoutingInput input;
@@ -177,9 +179,8 @@ std::vector<EngineCore::Row> EngineCore::wanted_rows(std::span<const Part> parts
     if (sequence.request.scores_prompt) {
       const int64_t end = std::min(sequence.kv.length, sequence.num_prompt() - 1);
       for (int64_t p = std::max(before, sequence.prompt_scored - 1); p < end; ++p) {
-        rows.push_back({.sequence = &sequence,
-                        .hidden_row = first + p - before,
-                        .scored_position = p + 1});
+        rows.push_back(
+            {.sequence = &sequence, .hidden_row = first + p - before, .scored_position = p + 1});
       }
     }
     if (sequence.num_pending() == 0 && sequence.request.max_tokens > 0) {
@@ -207,9 +208,9 @@ void EngineCore::compute_rows(const tensor::TensorView& hidden, std::vector<Row>
     kernels::download(context_, logits, host_logits_.data());
     parallel_for(*context_.pool, count, 1, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {
-        finish_row(rows[begin + static_cast<std::size_t>(i)],
-                   std::span(host_logits_)
-                       .subspan(static_cast<std::size_t>(i) * vocabulary, vocabulary));
+        finish_row(
+            rows[begin + static_cast<std::size_t>(i)],
+            std::span(host_logits_).subspan(static_cast<std::size_t>(i) * vocabulary, vocabulary));
       }
     });
     beat_();

@@ -102,7 +102,9 @@ Answer alone(const Loaded& loaded, EngineRequest request, const EngineOptions& o
 // Requests that mix everything that could leak from one to another. A few beginnings are shared.
 std::vector<EngineRequest> random_requests(const model::Model& model, int count, uint32_t seed) {
   std::mt19937 random(seed);
-  const auto below = [&](int bound) { return static_cast<int>(random() % static_cast<unsigned>(bound)); };
+  const auto below = [&](int bound) {
+    return static_cast<int>(random() % static_cast<unsigned>(bound));
+  };
   const auto vocabulary = static_cast<int>(model.config.vocab_size);
   std::vector<std::vector<int32_t>> beginnings(3);
   for (auto& beginning : beginnings) {
@@ -209,9 +211,9 @@ class EngineTest : public ::testing::Test {
 TEST_F(EngineTest, AnswersLikeGenerate) {
   const EngineRequest asked = request();
   Session session(loaded_.context, *loaded_.model, {});
-  const Generation expected = generate(
-      session, asked.prompt, {.seed = asked.seed, .max_tokens = asked.max_tokens},
-      [](int32_t) { return Next::more; });
+  const Generation expected =
+      generate(session, asked.prompt, {.seed = asked.seed, .max_tokens = asked.max_tokens},
+               [](int32_t) { return Next::more; });
   EXPECT_EQ(alone(loaded_, asked).tokens, expected.tokens);
 }
 

@@ -88,7 +88,8 @@ std::vector<ExpertLoad::TokenCount> ExpertLoad::top_tokens(std::size_t layer_idx
     const std::size_t place =
         layer_idx * static_cast<std::size_t>(num_experts_) + static_cast<std::size_t>(expert);
     for (const auto& [token, count] : tokens_of_expert_.at(place)) {
-      result.push_back({.token = token, .count = count, .seen = seen_[static_cast<std::size_t>(token)]});
+      result.push_back(
+          {.token = token, .count = count, .seen = seen_[static_cast<std::size_t>(token)]});
     }
   }
   std::sort(result.begin(), result.end(), [](const TokenCount& a, const TokenCount& b) {

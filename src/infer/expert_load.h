@@ -38,8 +38,9 @@ class ExpertLoad {
     int64_t count = 0;  // times it took the expert
     int64_t seen = 0;   // times it was forwarded at all
   };
-  // The `limit` tokens that took the expert most often, descending, ties by lower id. Exact while an
-  // expert has seen at most kMaxTokens different ones; above that, rare ones are forgotten first.
+  // The `limit` tokens that took the expert most often, descending, ties by lower id. Exact while
+  // an expert has seen at most kMaxTokens different ones; above that, rare ones are forgotten
+  // first.
   std::vector<TokenCount> top_tokens(std::size_t layer_idx, int64_t expert, int64_t limit) const;
 
   const std::vector<int64_t>& layers() const { return layers_; }
@@ -55,7 +56,7 @@ class ExpertLoad {
   std::chrono::steady_clock::time_point since_ = std::chrono::steady_clock::now();
   int64_t num_tokens_ = 0;
   std::vector<Layer> window_, totals_;
-  std::vector<int64_t> seen_;           // [vocabulary]
+  std::vector<int64_t> seen_;             // [vocabulary]
   std::vector<Counts> tokens_of_expert_;  // [layers * experts]
 };
 

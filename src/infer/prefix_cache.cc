@@ -46,10 +46,8 @@ PrefixCache::NodeId PrefixCache::insert(const PrefixScope& scope, NodeId parent,
   cache_.share(block.page);
   const NodeId id = next_id_++;
   by_key_[key] = id;
-  nodes_[id] = {.key = std::move(key),
-                .parent = parent,
-                .block = std::move(block),
-                .last_used = ++clock_};
+  nodes_[id] = {
+      .key = std::move(key), .parent = parent, .block = std::move(block), .last_used = ++clock_};
   leaves_.insert({clock_, id});
   if (parent != kRoot) {
     Node& above = nodes_.at(parent);

@@ -31,8 +31,8 @@ TokenScore LogProbs::score(int32_t token, int num_top) const {
   TokenScore score{.log_prob = at(token)};
   std::vector<int32_t> ids(logits_.size());
   std::iota(ids.begin(), ids.end(), 0);
-  const auto count = std::min(static_cast<std::ptrdiff_t>(num_top),
-                              static_cast<std::ptrdiff_t>(ids.size()));
+  const auto count =
+      std::min(static_cast<std::ptrdiff_t>(num_top), static_cast<std::ptrdiff_t>(ids.size()));
   std::partial_sort(ids.begin(), ids.begin() + count, ids.end(), [&](int32_t a, int32_t b) {
     const float left = logits_[static_cast<std::size_t>(a)];
     const float right = logits_[static_cast<std::size_t>(b)];

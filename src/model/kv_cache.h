@@ -33,8 +33,9 @@ class KvCache {
   // as zero.
   void truncate(KvSequence& sequence, int64_t length);
 
-  // A full page may be held by several: sequences with a common beginning, or a cache of them. It is
-  // freed when the last lets go. Only full pages may be shared: the rest of a page is written to.
+  // A full page may be held by several: sequences with a common beginning, or a cache of them. It
+  // is freed when the last lets go. Only full pages may be shared: the rest of a page is written
+  // to.
   void share(int32_t page);
   void release(int32_t page);
   int32_t num_holders(int32_t page) const { return holders_[static_cast<std::size_t>(page)]; }

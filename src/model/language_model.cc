@@ -194,8 +194,7 @@ TensorView ForwardPass::run(const ForwardInput& input) {
   return tape_.ffn_normed.rows(0, static_cast<int64_t>(input.tokens.size()));
 }
 
-TensorView ForwardPass::upload_replay(const ForwardInput& input, int64_t moe_layer,
-                                      int64_t top_k) {
+TensorView ForwardPass::upload_replay(const ForwardInput& input, int64_t moe_layer, int64_t top_k) {
   const auto tokens = static_cast<int64_t>(input.tokens.size());
   TensorView view = slots_of_layer(replayed_, moe_layer);
   view.shape = {tokens, top_k};

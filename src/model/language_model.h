@@ -76,8 +76,8 @@ class ForwardPass {
   // logits[r] = head . hidden[r]; any rows of what run() returned.
   void logits(const TensorView& hidden, const TensorView& out) const;
 
-  // What the last run() chose, with KeepRouting::yes: one entry per MoE layer, ascending. Reading it
-  // after the run costs one wait; an observer that reads costs one per layer.
+  // What the last run() chose, with KeepRouting::yes: one entry per MoE layer, ascending. Reading
+  // it after the run costs one wait; an observer that reads costs one per layer.
   struct Routing {
     TensorView index;  // [tokens, top_k] I32
     TensorView gate;   // [tokens, top_k] F32 (F64)
@@ -102,7 +102,7 @@ class ForwardPass {
   BlockTape tape_;       // shared by all blocks; its ffn state is one of the next two
   moe::LayerState moe_state_;
   moe::LayerState dense_state_;
-  BatchViews batch_;  // at full size
+  BatchViews batch_;                              // at full size
   TensorView kept_index_, kept_gate_, replayed_;  // [MoE layers, max_tokens, max_top_k], or absent
   std::vector<Routing> routing_;
 };

@@ -17,7 +17,8 @@ struct ScoredToken {
   int64_t text_offset = 0;  // characters before it
 };
 
-// {"tokens", "token_logprobs", "top_logprobs", "text_offset"}; the token itself is always in its map.
+// {"tokens", "token_logprobs", "top_logprobs", "text_offset"}; the token itself is always in its
+// map.
 Json completion_logprobs(const ServedModel& model, std::span<const ScoredToken> tokens);
 // {"content": [{"token", "logprob", "bytes", "top_logprobs"}]}
 Json chat_logprobs(const ServedModel& model, std::span<const ScoredToken> tokens);

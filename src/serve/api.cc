@@ -32,13 +32,14 @@ const WebAsset* find_asset(const std::string& path) {
 }
 
 HttpResponse asset_response(const WebAsset& asset) {
-  return {.content_type = std::string(asset.content_type),
-          .body = std::string(asset.bytes),
-          .headers = {{"Cache-Control", "no-cache"},
-                      {"Content-Security-Policy",
-                       "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
-                       "object-src 'none'; base-uri 'none'; frame-ancestors 'none'"},
-                      {"Referrer-Policy", "no-referrer"}}};
+  return {
+      .content_type = std::string(asset.content_type),
+      .body = std::string(asset.bytes),
+      .headers = {{"Cache-Control", "no-cache"},
+                  {"Content-Security-Policy",
+                   "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
+                   "object-src 'none'; base-uri 'none'; frame-ancestors 'none'"},
+                  {"Referrer-Policy", "no-referrer"}}};
 }
 
 bool is_loopback_origin(std::string_view origin) {
@@ -113,20 +114,22 @@ std::optional<HttpResponse> Api::answer_head(HttpRequest& head) {
   head.request_id = is_plain_id(id) ? std::string(id) : random_id();
   if (head.method == "OPTIONS") {
     HttpResponse response{.status = 204};
-    response.headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
-                        {"Access-Control-Allow-Headers", "authorization, content-type, x-request-id"},
-                        {"Access-Control-Max-Age", "600"}};
+    response.headers = {
+        {"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
+        {"Access-Control-Allow-Headers", "authorization, content-type, x-request-id"},
+        {"Access-Control-Max-Age", "600"}};
     return response;
   }
   const bool reads = head.method == "GET" || head.method == "HEAD";
-  if (const WebAsset* asset = reads ? find_asset(head.path) : nullptr) return asset_response(*asset);
+  if (const WebAsset* asset = reads ? find_asset(head.path) : nullptr)
+    return asset_response(*asset);
   if (!keys_.empty() && head.path != "/health") {
     const auto owner = keys_.find_bearer(head.header("authorization"));
     if (!owner) {
-      HttpResponse response = json_response(
-          error_body(401, "a valid API key is needed: send Authorization: Bearer KEY", "",
-                     "invalid_api_key"),
-          401);
+      HttpResponse response =
+          json_response(error_body(401, "a valid API key is needed: send Authorization: Bearer KEY",
+                                   "", "invalid_api_key"),
+                        401);
       response.headers.emplace_back("WWW-Authenticate", "Bearer");
       return response;
     }
@@ -181,14 +184,12 @@ void Api::complete(HttpRequest request, std::shared_ptr<Responder> responder) {
       .responder = responder,
       .request_id = request.request_id,
       .owner = request.owner,
-      .on_end =
-          [this, request](int status, const CompletionJob& ended) {
-            metrics_.count_request(request.path, status);
-            log_info("id={} route={} status={} prompt_tokens={} answer_tokens={}",
-                     request.request_id, request.path, status, ended.num_prompt_tokens(),
-                     ended.num_answer_tokens());
-            std::erase_if(jobs_, [&](const auto& other) { return other.get() == &ended; });
-          }});
+      .on_end = [this, request](int status, const CompletionJob& ended) {
+        metrics_.count_request(request.path, status);
+        log_info("id={} route={} status={} prompt_tokens={} answer_tokens={}", request.request_id,
+                 request.path, status, ended.num_prompt_tokens(), ended.num_answer_tokens());
+        std::erase_if(jobs_, [&](const auto& other) { return other.get() == &ended; });
+      }});
   job->start();
   jobs_.insert(job);
 }
@@ -197,9 +198,9 @@ void Api::count(const HttpRequest& request, int status) {
   bool path_exists = false;
   find_route(request, path_exists);
   // Only known paths become labels: strangers must not make new ones.
-  metrics_.count_request(path_exists                            ? request.path
+  metrics_.count_request(path_exists                           ? request.path
                          : find_asset(request.path) != nullptr ? std::string("page")
-                                                                : std::string("other"),
+                                                               : std::string("other"),
                          status);
   log_debug("id={} route={} status={}", request.request_id, path_exists ? request.path : "other",
             status);
@@ -214,8 +215,9 @@ void Api::abort_all() {
 
 void Api::check_model(const std::string& name) const {
   if (name.empty() || name == model_.id()) return;
-  throw ApiError(404, fmt::format("there is no model '{}' here; this server has '{}'",
-                                  name.substr(0, 200), model_.id()),
+  throw ApiError(404,
+                 fmt::format("there is no model '{}' here; this server has '{}'",
+                             name.substr(0, 200), model_.id()),
                  "model", "model_not_found");
 }
 

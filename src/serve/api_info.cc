@@ -86,8 +86,8 @@ HttpResponse Api::detokenize(const HttpRequest& request) {
   TextStream stream(model_, text::SkipSpecial::no);
   std::string text;
   for (const Json& id : *tokens) {
-    text += stream.push(static_cast<int32_t>(
-        as_integer(id, "tokens", {0, model_.config().vocab_size - 1})));
+    text += stream.push(
+        static_cast<int32_t>(as_integer(id, "tokens", {0, model_.config().vocab_size - 1})));
   }
   text += stream.finish();
   return json_response({{"prompt", text}});

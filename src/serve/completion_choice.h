@@ -44,8 +44,8 @@ struct CompletionJob::Choice {
   std::vector<int32_t> prompt_tokens;
   std::string prompt_text;  // for echo
   std::shared_ptr<Sink> sink;
-  ChoiceDelta all;             // a plain answer collects everything here
-  bool has_begun = false;      // something was rendered: the prompt is not shown again
+  ChoiceDelta all;                 // a plain answer collects everything here
+  bool has_begun = false;          // something was rendered: the prompt is not shown again
   std::vector<int32_t> forwarded;  // prompt and answer, to name the tokens of routes
   TextStream offset_text;          // text_offset counts its characters
   int64_t offset = 0;

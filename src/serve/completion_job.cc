@@ -198,13 +198,15 @@ std::vector<int32_t> CompletionJob::flat_replay() const {
 // Throws when prompt and answer do not fit; the last token of an answer needs no place.
 int64_t CompletionJob::answer_length(int64_t num_prompt) const {
   const int64_t context = parts_.model.context();
-  const int64_t wanted = parts_.request.max_tokens.value_or(std::max<int64_t>(1, context - num_prompt));
+  const int64_t wanted =
+      parts_.request.max_tokens.value_or(std::max<int64_t>(1, context - num_prompt));
   if (num_prompt > context || wanted > context + 1 - num_prompt) {
-    throw ApiError(400,
-                   fmt::format("this model's maximum context length is {} tokens; {} were asked for "
-                               "({} in the prompt, {} in the answer)",
-                               context, num_prompt + wanted, num_prompt, wanted),
-                   is_chat() ? "messages" : "prompt", "context_length_exceeded");
+    throw ApiError(
+        400,
+        fmt::format("this model's maximum context length is {} tokens; {} were asked for "
+                    "({} in the prompt, {} in the answer)",
+                    context, num_prompt + wanted, num_prompt, wanted),
+        is_chat() ? "messages" : "prompt", "context_length_exceeded");
   }
   return wanted;
 }
@@ -242,8 +244,8 @@ void CompletionJob::make_choices() {
   std::vector<infer::EngineRequest> requests;
   for (const EncodedPrompt& prompt : encode_prompts()) {
     for (int64_t n = 0; n < parts_.request.num_choices; ++n) {
-      auto choice = std::make_unique<Choice>(parts_.model, static_cast<int64_t>(choices_.size()),
-                                             prompt);
+      auto choice =
+          std::make_unique<Choice>(parts_.model, static_cast<int64_t>(choices_.size()), prompt);
       infer::EngineRequest engine = engine_request(prompt.tokens);
       engine.choice = static_cast<uint32_t>(n);
       engine.replayed = replay;
@@ -322,9 +324,8 @@ void CompletionJob::take(Choice& choice, ChoiceDelta delta) {
     send_chunk(render(choice, std::exchange(choice.all, {})));
   }
   if (!finished) return;
-  Json last{{"index", choice.index},
-            {"logprobs", nullptr},
-            {"finish_reason", finish_reason(finish)}};
+  Json last{
+      {"index", choice.index}, {"logprobs", nullptr}, {"finish_reason", finish_reason(finish)}};
   if (is_chat()) {
     last["delta"] = Json::object();
   } else {

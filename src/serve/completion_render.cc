@@ -36,10 +36,10 @@ Json CompletionJob::usage() const {
 void CompletionJob::send_chunk(Json choice) {
   Json choices = Json::array();
   choices.push_back(std::move(choice));
-  parts_.responder->write("data: " +
-                          to_text(body(is_chat() ? "chat.completion.chunk" : "text_completion",
-                                       std::move(choices))) +
-                          "\n\n");
+  parts_.responder->write(
+      "data: " +
+      to_text(body(is_chat() ? "chat.completion.chunk" : "text_completion", std::move(choices))) +
+      "\n\n");
 }
 
 // Whether a delta is worth a chunk of its own.

@@ -77,9 +77,9 @@ void read_messages(const Json& body, CompletionRequest& request) {
   const Json* messages = find_field(body, "messages");
   if (messages == nullptr || !messages->is_array() || messages->empty()) {
     refuse("messages", "messages: expected a list of at least one message, got {}",
-           messages == nullptr          ? "nothing"
+           messages == nullptr    ? "nothing"
            : messages->is_array() ? "an empty list"
-                                        : kind_of(*messages));
+                                  : kind_of(*messages));
   }
   if (messages->size() > kMaxMessages) {
     refuse("messages", "messages: {} messages, at most {} are possible", messages->size(),
@@ -96,9 +96,8 @@ void read_messages(const Json& body, CompletionRequest& request) {
     static constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant",
                                                   "tool"};
     if (!role || std::find(std::begin(kRoles), std::end(kRoles), *role) == std::end(kRoles)) {
-      refuse(name + ".role",
-             "{}.role: expected system, developer, user, assistant or tool, got {}", name,
-             role ? *role : "nothing");
+      refuse(name + ".role", "{}.role: expected system, developer, user, assistant or tool, got {}",
+             name, role ? *role : "nothing");
     }
     const Json* content = find_field(message, "content");
     if (content == nullptr && *role != "assistant") {
@@ -175,9 +174,9 @@ void read_sampling(const Json& body, CompletionRequest& request) {
   // -1 is another way to say all.
   sampler.top_k = std::max<int64_t>(0, integer_field(body, "top_k", {-1, kMaxToken}).value_or(0));
   read_bias(body, request);
-  if (const auto seed = integer_field(body, "seed",
-                                      {std::numeric_limits<int64_t>::min(),
-                                       std::numeric_limits<int64_t>::max()})) {
+  if (const auto seed = integer_field(
+          body, "seed",
+          {std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()})) {
     request.seed = static_cast<uint64_t>(*seed);
   }
 }
@@ -221,8 +220,7 @@ void read_stream(const Json& body, CompletionRequest& request) {
 }
 
 void read_experts(const Json& body, CompletionRequest& request) {
-  request.experts_per_token =
-      integer_field(body, "num_experts_per_tok", {1, 1 << 16}).value_or(0);
+  request.experts_per_token = integer_field(body, "num_experts_per_tok", {1, 1 << 16}).value_or(0);
   request.return_gates = bool_field(body, "return_routed_gates");
   request.return_routes = bool_field(body, "return_routed_experts") || request.return_gates;
   request.return_token_ids = bool_field(body, "return_token_ids");
@@ -261,8 +259,10 @@ void refuse_unsupported(const Json& body) {
     if (value != nullptr && *value != "none") refuse(name, "{}: tools are not supported", name);
   }
   if (const Json* format = find_field(body, "response_format")) {
-    const bool is_text = format->is_object() && format->contains("type") && (*format)["type"] == "text";
-    if (!is_text) refuse("response_format", "response_format: only {{\"type\": \"text\"}} is supported");
+    const bool is_text =
+        format->is_object() && format->contains("type") && (*format)["type"] == "text";
+    if (!is_text)
+      refuse("response_format", "response_format: only {{\"type\": \"text\"}} is supported");
   }
   if (const Json* suffix = find_field(body, "suffix"); suffix != nullptr && *suffix != "") {
     refuse("suffix", "suffix: not supported");

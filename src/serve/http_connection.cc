@@ -174,8 +174,8 @@ void HttpConnection::on_head(ErrorCode error) {
   keep_alive_ = keep_alive_ && message.keep_alive();
   if (!parse_target(view(message.target()), head)) {
     keep_alive_ = false;
-    return answer(std::move(head), json_response(error_body(400, "the request target is malformed"),
-                                                 400));
+    return answer(std::move(head),
+                  json_response(error_body(400, "the request target is malformed"), 400));
   }
   if (auto response = api_.answer_head(head)) {
     // A body that nobody will read would be taken for the next request.
@@ -197,12 +197,12 @@ void HttpConnection::on_head(ErrorCode error) {
 
 void HttpConnection::read_body(HttpRequest head) {
   arm(options_.body_deadline);
-  http::async_read(socket_, buffer_, *parser_,
-                   [self = shared_from_this(), head = std::move(head)](ErrorCode error,
-                                                                      std::size_t) mutable {
-                     self->disarm();
-                     self->on_body(error, std::move(head));
-                   });
+  http::async_read(
+      socket_, buffer_, *parser_,
+      [self = shared_from_this(), head = std::move(head)](ErrorCode error, std::size_t) mutable {
+        self->disarm();
+        self->on_body(error, std::move(head));
+      });
 }
 
 void HttpConnection::on_body(ErrorCode error, HttpRequest head) {
@@ -214,17 +214,17 @@ void HttpConnection::on_body(ErrorCode error, HttpRequest head) {
 }
 
 void HttpConnection::on_read_error(ErrorCode error, const HttpRequest& head) {
-  const bool is_ours = error.category() == http::make_error_code(http::error::bad_method).category();
+  const bool is_ours =
+      error.category() == http::make_error_code(http::error::bad_method).category();
   const bool nothing_came = error == http::error::end_of_stream;
   if (closing_ || nothing_came || (!timed_out_ && !is_ours)) return close();
   keep_alive_ = false;
   const int status = timed_out_ ? 408 : status_of_parse_error(error);
-  const std::string text = timed_out_      ? "the request did not arrive in time"
-                           : status == 413 ? fmt::format("the body is larger than {} bytes",
-                                                         options_.max_body_bytes)
-                           : status == 431 ? fmt::format("the header is larger than {} bytes",
-                                                         options_.max_header_bytes)
-                                           : "malformed HTTP: " + error.message();
+  const std::string text =
+      timed_out_      ? "the request did not arrive in time"
+      : status == 413 ? fmt::format("the body is larger than {} bytes", options_.max_body_bytes)
+      : status == 431 ? fmt::format("the header is larger than {} bytes", options_.max_header_bytes)
+                      : "malformed HTTP: " + error.message();
   answer(head, json_response(error_body(status, text), status));
 }
 

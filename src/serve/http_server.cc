@@ -18,7 +18,8 @@ net::ip::address parse_address(const std::string& host) {
   ErrorCode error;
   const net::ip::address address = net::ip::make_address(host, error);
   if (error) {
-    fail(ErrorKind::usage, "--host {}: expected an address such as 127.0.0.1, 0.0.0.0 or ::1", host);
+    fail(ErrorKind::usage, "--host {}: expected an address such as 127.0.0.1, 0.0.0.0 or ::1",
+         host);
   }
   return address;
 }
@@ -29,7 +30,11 @@ bool is_loopback(const std::string& host) { return parse_address(host).is_loopba
 
 struct HttpServer::State {
   explicit State(HttpOptions its_options)
-      : options(std::move(its_options)), acceptor(io), accept_timer(io), drain_timer(io), signals(io) {}
+      : options(std::move(its_options)),
+        acceptor(io),
+        accept_timer(io),
+        drain_timer(io),
+        signals(io) {}
 
   HttpOptions options;
   net::io_context io{1};

@@ -34,7 +34,8 @@ const char* kind_of(const Json& value) {
 bool bool_field(const Json& object, const char* name) {
   const Json* value = find_field(object, name);
   if (value == nullptr) return false;
-  if (!value->is_boolean()) refuse(name, "{}: expected true or false, got {}", name, kind_of(*value));
+  if (!value->is_boolean())
+    refuse(name, "{}: expected true or false, got {}", name, kind_of(*value));
   return value->get<bool>();
 }
 
@@ -51,8 +52,8 @@ std::optional<std::string> string_field(const Json& object, const char* name,
 }
 
 int64_t as_integer(const Json& value, const std::string& name, IntegerRange range) {
-  const bool too_large = value.is_number_unsigned() &&
-                         value.get<uint64_t>() > static_cast<uint64_t>(range.high);
+  const bool too_large =
+      value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(range.high);
   if (!value.is_number_integer()) {
     refuse(name, "{}: expected an integer, got {}", name, kind_of(value));
   }

@@ -17,8 +17,8 @@ std::string single(const std::string& name, const char* type, const std::string&
 
 std::string engine_text(const infer::EngineStats& stats, bool is_alive) {
   std::string text;
-  text += single("dsmoe_engine_up", "gauge", "1 while the engine's thread is alive",
-                 is_alive ? 1 : 0);
+  text +=
+      single("dsmoe_engine_up", "gauge", "1 while the engine's thread is alive", is_alive ? 1 : 0);
   text += single("dsmoe_sequences_running", "gauge", "Sequences in the batch", stats.running);
   text += single("dsmoe_sequences_waiting", "gauge", "Sequences in the queue", stats.waiting);
   text += single("dsmoe_prompt_tokens_total", "counter", "Prompt tokens of admitted sequences",

@@ -77,9 +77,9 @@ std::string ServedModel::token_text(int32_t id) const {
 
 TextStream::TextStream(const ServedModel& model, text::SkipSpecial skip) {
   if (model.text().tokenizer) {
-    decoder_.emplace(*model.text().tokenizer,
-                     text::DecodeOptions{.skip_special = skip,
-                                         .ill_formed = text::IllFormed::replace});
+    decoder_.emplace(
+        *model.text().tokenizer,
+        text::DecodeOptions{.skip_special = skip, .ill_formed = text::IllFormed::replace});
   }
 }
 

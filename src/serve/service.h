@@ -28,8 +28,8 @@ class Service {
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
 
-  void run() { http_->run(*api_); }            // until shut down
-  void shut_down() { http_->shut_down(); }     // from any thread
+  void run() { http_->run(*api_); }         // until shut down
+  void shut_down() { http_->shut_down(); }  // from any thread
   uint16_t port() const { return http_->port(); }
   infer::Engine& engine() { return *engine_; }
 

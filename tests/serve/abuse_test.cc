@@ -22,7 +22,9 @@ struct BodyCase {
 std::string with(const std::string& field) {
   return R"({"prompt": "The cat", "max_tokens": 2, )" + field + "}";
 }
-std::string prompt(const std::string& value) { return R"({"max_tokens": 2, "prompt": )" + value + "}"; }
+std::string prompt(const std::string& value) {
+  return R"({"max_tokens": 2, "prompt": )" + value + "}";
+}
 std::string repeated(const std::string& text, int count) {
   std::string all;
   for (int i = 0; i < count; ++i) all += text;
@@ -61,7 +63,8 @@ std::vector<BodyCase> completion_cases() {
       {"prompt over the context", prompt("[" + repeated("5,", 400) + "5]"), 400, "prompt"},
       {"text over the context", prompt("\"" + repeated("word ", 100000) + "\""), 400, "prompt"},
       {"max_tokens over the context", R"({"prompt": "a", "max_tokens": 300})", 400, "prompt"},
-      {"max_tokens huge", R"({"prompt": "a", "max_tokens": 9223372036854775807})", 400, "max_tokens"},
+      {"max_tokens huge", R"({"prompt": "a", "max_tokens": 9223372036854775807})", 400,
+       "max_tokens"},
       {"max_tokens beyond 64 bits", R"({"prompt": "a", "max_tokens": 1e30})", 400, "max_tokens"},
       {"max_tokens negative", R"({"prompt": "a", "max_tokens": -1})", 400, "max_tokens"},
       {"max_tokens text", R"({"prompt": "a", "max_tokens": "5"})", 400, "max_tokens"},
@@ -82,7 +85,8 @@ std::vector<BodyCase> completion_cases() {
       {"stop number", with(R"("stop": 5)"), 400, "stop"},
       {"stop empty", with(R"("stop": "")"), 400, "stop"},
       {"stop null inside", with(R"("stop": [null])"), 400, "stop"},
-      {"stop of 100,000 characters", with("\"stop\": \"" + repeated("s", 100000) + "\""), 400, "stop"},
+      {"stop of 100,000 characters", with("\"stop\": \"" + repeated("s", 100000) + "\""), 400,
+       "stop"},
       {"17 stops", with("\"stop\": [" + repeated("\"s\",", 16) + "\"s\"]"), 400, "stop"},
       {"stop_token_ids beyond", with(R"("stop_token_ids": [5000])"), 400, "stop_token_ids"},
       {"stop_token_ids text", with(R"("stop_token_ids": "1")"), 400, "stop_token_ids"},
@@ -98,28 +102,36 @@ std::vector<BodyCase> completion_cases() {
       {"logprobs true", with(R"("logprobs": true)"), 400, "logprobs"},
       {"echo number", with(R"("echo": 1)"), 400, "echo"},
       {"stream text", with(R"("stream": "yes")"), 400, "stream"},
-      {"stream_options alone", with(R"("stream_options": {"include_usage": true})"), 400, "stream_options"},
-      {"stream_options list", with(R"("stream": true, "stream_options": [])"), 400, "stream_options"},
+      {"stream_options alone", with(R"("stream_options": {"include_usage": true})"), 400,
+       "stream_options"},
+      {"stream_options list", with(R"("stream": true, "stream_options": [])"), 400,
+       "stream_options"},
       {"user number", with(R"("user": 5)"), 400, "user"},
       {"model number", with(R"("model": 5)"), 400, "model"},
       {"unknown model", with(R"("model": "gpt-4")"), 404, "model"},
       {"suffix", with(R"("suffix": "end")"), 400, "suffix"},
       {"best_of", with(R"("best_of": 4)"), 400, "best_of"},
-      {"response_format", with(R"("response_format": {"type": "json_object"})"), 400, "response_format"},
+      {"response_format", with(R"("response_format": {"type": "json_object"})"), 400,
+       "response_format"},
       {"K zero", with(R"("num_experts_per_tok": 0)"), 400, "num_experts_per_tok"},
       {"K beyond", with(R"("num_experts_per_tok": 9)"), 400},
       {"replay text", with(R"("routed_experts": "x")"), 400, "routed_experts"},
       {"replay flat", with(R"("routed_experts": [1, 2])"), 400, "routed_experts"},
       {"replay layers", with(R"("routed_experts": [[[1, 2]]])"), 400, "routed_experts"},
-      {"replay expert beyond", with(R"("routed_experts": [[[1, 8], [1, 2]]])"), 400, "routed_experts"},
-      {"replay expert twice", with(R"("routed_experts": [[[1, 1], [1, 2]]])"), 400, "routed_experts"},
-      {"replay more than K", with(R"("routed_experts": [[[1, 2, 3], [1, 2]]])"), 400, "routed_experts"},
+      {"replay expert beyond", with(R"("routed_experts": [[[1, 8], [1, 2]]])"), 400,
+       "routed_experts"},
+      {"replay expert twice", with(R"("routed_experts": [[[1, 1], [1, 2]]])"), 400,
+       "routed_experts"},
+      {"replay more than K", with(R"("routed_experts": [[[1, 2, 3], [1, 2]]])"), 400,
+       "routed_experts"},
       {"replay nothing chosen", with(R"("routed_experts": [[[], [1, 2]]])"), 400, "routed_experts"},
-      {"replay over the context", with("\"routed_experts\": [" + repeated("[[1],[2]],", 300) + "[[1],[2]]]"), 400,
+      {"replay over the context",
+       with("\"routed_experts\": [" + repeated("[[1],[2]],", 300) + "[[1],[2]]]"), 400,
        "routed_experts"},
       // Odd, and right.
       {"unknown fields", with(R"("whatever": {"a": [1]})"), 200},
-      {"null fields", with(R"("temperature": null, "stop": null, "logprobs": null, "n": null)"), 200},
+      {"null fields", with(R"("temperature": null, "stop": null, "logprobs": null, "n": null)"),
+       200},
       {"no model", with(R"("seed": -9223372036854775808)"), 200},
       {"max_tokens 0", R"({"prompt": "a", "max_tokens": 0})", 200},
       {"top_p 0", with(R"("top_p": 0)"), 200},
@@ -143,25 +155,39 @@ std::vector<BodyCase> chat_cases() {
       {"role unknown", messages(R"([{"role": "king", "content": "x"}])"), 400, "messages[0].role"},
       {"role number", messages(R"([{"role": 5, "content": "x"}])"), 400, "role"},
       {"no content", messages(R"([{"role": "user"}])"), 400, "messages[0].content"},
-      {"content number", messages(R"([{"role": "user", "content": 5}])"), 400, "messages[0].content"},
-      {"image part", messages(R"([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])"), 400,
+      {"content number", messages(R"([{"role": "user", "content": 5}])"), 400,
        "messages[0].content"},
-      {"part text", messages(R"([{"role": "user", "content": ["x"]}])"), 400, "messages[0].content"},
-      {"tool_calls", messages(R"([{"role": "assistant", "tool_calls": [{}]}])"), 400, "messages[0].tool_calls"},
-      {"many messages", messages("[" + repeated(R"({"role": "user", "content": "x"},)", 5000) +
-                                 R"({"role": "user", "content": "x"}])"), 400, "messages"},
+      {"image part",
+       messages(R"([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])"), 400,
+       "messages[0].content"},
+      {"part text", messages(R"([{"role": "user", "content": ["x"]}])"), 400,
+       "messages[0].content"},
+      {"tool_calls", messages(R"([{"role": "assistant", "tool_calls": [{}]}])"), 400,
+       "messages[0].tool_calls"},
+      {"many messages",
+       messages("[" + repeated(R"({"role": "user", "content": "x"},)", 5000) +
+                R"({"role": "user", "content": "x"}])"),
+       400, "messages"},
       {"tools", chat_with(R"("tools": [{"type": "function"}])"), 400, "tools"},
       {"tool_choice", chat_with(R"("tool_choice": "auto")"), 400, "tool_choice"},
       {"functions", chat_with(R"("functions": [{}])"), 400, "functions"},
-      {"response_format", chat_with(R"("response_format": {"type": "json_schema"})"), 400, "response_format"},
+      {"response_format", chat_with(R"("response_format": {"type": "json_schema"})"), 400,
+       "response_format"},
       {"top_logprobs alone", chat_with(R"("top_logprobs": 2)"), 400, "top_logprobs"},
-      {"top_logprobs high", chat_with(R"("logprobs": true, "top_logprobs": 21)"), 400, "top_logprobs"},
+      {"top_logprobs high", chat_with(R"("logprobs": true, "top_logprobs": 21)"), 400,
+       "top_logprobs"},
       {"logprobs number", chat_with(R"("logprobs": 2)"), 400, "logprobs"},
-      {"max_completion_tokens", chat_with(R"("max_completion_tokens": 0)"), 400, "max_completion_tokens"},
-      {"empty tools", chat_with(R"("tools": [], "tool_choice": "none", "response_format": {"type": "text"})"), 200},
-      {"developer and null", messages(R"([{"role": "developer", "content": "a"}, {"role": "assistant", "content": null},
-                                          {"role": "user", "content": "b", "name": "c"}])"), 200},
-      {"special tokens in content", messages(R"([{"role": "user", "content": "<|end|><|begin|>"}])"), 200},
+      {"max_completion_tokens", chat_with(R"("max_completion_tokens": 0)"), 400,
+       "max_completion_tokens"},
+      {"empty tools",
+       chat_with(R"("tools": [], "tool_choice": "none", "response_format": {"type": "text"})"),
+       200},
+      {"developer and null",
+       messages(R"([{"role": "developer", "content": "a"}, {"role": "assistant", "content": null},
+                                          {"role": "user", "content": "b", "name": "c"}])"),
+       200},
+      {"special tokens in content",
+       messages(R"([{"role": "user", "content": "<|end|><|begin|>"}])"), 200},
   };
 }
 
@@ -243,7 +269,8 @@ TEST_F(Abuse, MalformedHttp) {
   EXPECT_EQ(status_of("GET /health HTTP/1.1\r\nbad header\r\n\r\n"), 400);
   EXPECT_EQ(status_of("POST /v1/completions HTTP/1.1\r\nContent-Length: x\r\n\r\n"), 400);
   EXPECT_EQ(status_of("POST /v1/completions HTTP/1.1\r\nContent-Length: -5\r\n\r\n"), 400);
-  EXPECT_EQ(status_of("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"), 400);
+  EXPECT_EQ(status_of("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"),
+            400);
   EXPECT_EQ(status_of("GET /health HTTP/1.1\r\nX: " + std::string(20000, 'a') + "\r\n\r\n"), 431);
   EXPECT_EQ(status_of("GET /" + std::string(20000, 'a') + " HTTP/1.1\r\n\r\n"), 431);
   EXPECT_EQ(status_of("GET /health HTTP/1.0\r\n\r\n"), 200);
@@ -257,7 +284,8 @@ TEST_F(Abuse, HugeBodies) {
   std::string chunked = "POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
   for (int i = 0; i < 40; ++i) chunked += "10000\r\n" + std::string(65536, ' ') + "\r\n";
   EXPECT_EQ(status_of(chunked), 413);
-  const std::string large = Json{{"prompt", "a"}, {"max_tokens", 1}, {"x", std::string(900000, 'y')}}.dump();
+  const std::string large =
+      Json{{"prompt", "a"}, {"max_tokens", 1}, {"x", std::string(900000, 'y')}}.dump();
   EXPECT_EQ(status_of(format_request("POST", "/v1/completions", large)), 200);
 }
 
@@ -281,7 +309,8 @@ TEST_F(Abuse, SlowHeadAndBody) {
 }
 
 TEST_F(Abuse, ConnectionsThatLeave) {
-  const Json body{{"prompt", "The cat"}, {"max_tokens", 200}, {"ignore_eos", true}, {"stream", true}};
+  const Json body{
+      {"prompt", "The cat"}, {"max_tokens", 200}, {"ignore_eos", true}, {"stream", true}};
   for (int i = 0; i < 10; ++i) {
     Client at_once(port());
     at_once.send(format_request("POST", "/v1/completions", body.dump()));
@@ -313,8 +342,9 @@ TEST_F(Abuse, Pipelining) {
 TEST_F(Abuse, ExpectContinueAndHead) {
   Client client(port());
   const std::string body = kNormal.dump();
-  client.send(fmt::format("POST /v1/completions HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n",
-                          body.size()));
+  client.send(fmt::format(
+      "POST /v1/completions HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n",
+      body.size()));
   EXPECT_TRUE(client.receive_some(5).starts_with("HTTP/1.1 100"));
   client.send(body);
   EXPECT_EQ(client.receive().status, 200);

@@ -59,10 +59,11 @@ TEST_F(ApiTest, PlainAndStreamedCompletionsSayTheSame) {
 }
 
 TEST_F(ApiTest, ChatPlainAndStreamed) {
-  Json body{{"messages", {{{"role", "system"}, {"content", "Be brief."}},
-                          {{"role", "user"},
-                           {"content", {{{"type", "text"}, {"text", "The "}},
-                                        {{"type", "text"}, {"text", "dog"}}}}}}},
+  Json body{{"messages",
+             {{{"role", "system"}, {"content", "Be brief."}},
+              {{"role", "user"},
+               {"content",
+                {{{"type", "text"}, {"text", "The "}}, {{"type", "text"}, {"text", "dog"}}}}}}},
             {"max_completion_tokens", 10},
             {"temperature", 0},
             {"logprobs", true},
@@ -95,9 +96,9 @@ TEST_F(ApiTest, ChatPlainAndStreamed) {
 
 TEST_F(ApiTest, LmEvalFormEqualsEvaluation) {
   const std::vector<int32_t> tokens{5, 9, 270, 33, 260, 101, 7};
-  const Json body{{"model", "small"},      {"prompt", Json::array({tokens, {4, 8, 15}})},
-                  {"temperature", 0},      {"max_tokens", 1},
-                  {"logprobs", 1},         {"echo", true},
+  const Json body{{"model", "small"}, {"prompt", Json::array({tokens, {4, 8, 15}})},
+                  {"temperature", 0}, {"max_tokens", 1},
+                  {"logprobs", 1},    {"echo", true},
                   {"seed", 1234}};
   const Answer answer = server().complete(body);
   ASSERT_EQ(answer.status, 200) << answer.body;
@@ -156,12 +157,15 @@ TEST_F(ApiTest, StopStringsAndTokens) {
   EXPECT_EQ(cut["choices"][0]["finish_reason"], "stop");
   const Json ids = server().complete(greedy({{"return_token_ids", true}})).json();
   const Json third = ids["choices"][0]["token_ids"][2];
-  const Json shorter = server().complete(
-      greedy({{"stop_token_ids", {third}}, {"return_token_ids", true}})).json();
+  const Json shorter =
+      server().complete(greedy({{"stop_token_ids", {third}}, {"return_token_ids", true}})).json();
   EXPECT_EQ(shorter["choices"][0]["finish_reason"], "stop");
   EXPECT_LE(shorter["choices"][0]["token_ids"].size(), 2u);
-  const Json longer = server().complete(
-      greedy({{"stop_token_ids", {third}}, {"min_tokens", 6}, {"return_token_ids", true}})).json();
+  const Json longer =
+      server()
+          .complete(
+              greedy({{"stop_token_ids", {third}}, {"min_tokens", 6}, {"return_token_ids", true}}))
+          .json();
   EXPECT_GE(longer["choices"][0]["token_ids"].size(), 6u);
 }
 
@@ -200,8 +204,10 @@ TEST_F(ApiTest, RoutesComeBackAndCanBeReplayed) {
   EXPECT_EQ(forced["routed_experts"][2][1], (Json{7, 6}));
   EXPECT_NE(forced["routed_gates"], plain["routed_gates"]);
 
-  const Json more = server().complete(greedy({{"num_experts_per_tok", 5},
-                                              {"return_routed_experts", true}})).json();
+  const Json more =
+      server()
+          .complete(greedy({{"num_experts_per_tok", 5}, {"return_routed_experts", true}}))
+          .json();
   EXPECT_EQ(more["choices"][0]["routed_experts"][0][0].size(), 5u);
   EXPECT_FALSE(more["choices"][0].contains("routed_gates"));
 }
@@ -240,7 +246,8 @@ TEST_F(ApiTest, InformationRoutes) {
   EXPECT_EQ(server().get("/health").json()["status"], "ok");
   EXPECT_TRUE(server().get("/version").json().contains("version"));
   EXPECT_EQ(server().get("/tokenizer_info").json()["eos_token"], "<|end|>");
-  const Json ids = server().post("/tokenize", {{"content", "The cat"}, {"add_special_tokens", false}}).json();
+  const Json ids =
+      server().post("/tokenize", {{"content", "The cat"}, {"add_special_tokens", false}}).json();
   EXPECT_EQ(server().post("/detokenize", {{"tokens", ids["tokens"]}}).json()["prompt"], "The cat");
   const std::string metrics = server().get("/metrics").body;
   for (const char* name : {"dsmoe_requests_total{route=\"/v1/models\",status=\"200\"}",
@@ -255,12 +262,14 @@ TEST_F(ApiTest, InformationRoutes) {
 
 TEST_F(ApiTest, HeadersIdsAndCors) {
   Client client(server().port());
-  const Answer echoed = client.request("GET", "/health", "", {"X-Request-Id: abc-1", "Origin: http://localhost:3000"});
+  const Answer echoed = client.request("GET", "/health", "",
+                                       {"X-Request-Id: abc-1", "Origin: http://localhost:3000"});
   EXPECT_EQ(echoed.headers.at("x-request-id"), "abc-1");
   EXPECT_EQ(echoed.headers.at("access-control-allow-origin"), "http://localhost:3000");
   const Answer other = client.request("GET", "/health", "", {"Origin: http://example.org"});
   EXPECT_EQ(other.headers.count("access-control-allow-origin"), 0u);
-  const Answer preflight = client.request("OPTIONS", "/v1/completions", "", {"Origin: http://127.0.0.1:1"});
+  const Answer preflight =
+      client.request("OPTIONS", "/v1/completions", "", {"Origin: http://127.0.0.1:1"});
   EXPECT_EQ(preflight.status, 204);
   EXPECT_EQ(preflight.headers.at("access-control-allow-headers"),
             "authorization, content-type, x-request-id");
@@ -270,7 +279,8 @@ TEST_F(ApiTest, ALeavingClientFreesItsSlot) {
   for (const bool streams : {true, false}) {
     {
       Client client(server().port());
-      const Json body{{"prompt", "The cat"}, {"max_tokens", 240}, {"ignore_eos", true}, {"stream", streams}};
+      const Json body{
+          {"prompt", "The cat"}, {"max_tokens", 240}, {"ignore_eos", true}, {"stream", streams}};
       client.send(format_request("POST", "/v1/completions", body.dump()));
       if (streams) client.receive_some();
     }
@@ -289,11 +299,14 @@ TEST(Server, KeysAreNeededEverywhereButHealthAndThePage) {
   SmallServer server({.api = {.keys = {"first-key", "second-key"}}});
   EXPECT_EQ(server.get("/health").status, 200);
   EXPECT_EQ(server.get("/").status, 200);
-  for (const char* path : {"/v1/models", "/metrics", "/version", "/tokenizer_info", "/v1/experts", "/nothing"}) {
+  for (const char* path :
+       {"/v1/models", "/metrics", "/version", "/tokenizer_info", "/v1/experts", "/nothing"}) {
     EXPECT_EQ(server.get(path).status, 401) << path;
   }
   const auto with = [&](const std::string& header) {
-    return Client(server.port()).request("GET", "/v1/models", "", {"Authorization: " + header}).status;
+    return Client(server.port())
+        .request("GET", "/v1/models", "", {"Authorization: " + header})
+        .status;
   };
   EXPECT_EQ(with("Bearer first-key"), 200);
   EXPECT_EQ(with("bearer second-key"), 200);
@@ -312,7 +325,8 @@ TEST(Server, AFullQueueGives429AndNothingElse) {
   std::atomic<int> ok{0}, full{0}, other{0};
   for (int i = 0; i < 30; ++i) {
     threads.emplace_back([&] {
-      const Answer answer = server.complete({{"prompt", "The cat"}, {"max_tokens", 60}, {"ignore_eos", true}});
+      const Answer answer =
+          server.complete({{"prompt", "The cat"}, {"max_tokens", 60}, {"ignore_eos", true}});
       if (answer.status == 429) EXPECT_EQ(answer.headers.at("retry-after"), "1");
       ++(answer.status == 200 ? ok : answer.status == 429 ? full : other);
     });
@@ -326,7 +340,8 @@ TEST(Server, AFullQueueGives429AndNothingElse) {
 TEST(Server, DrainsRunningRequestsAndRefusesNewOnes) {
   SmallServer server;
   Client streaming(server.port());
-  const Json body{{"prompt", "The cat"}, {"max_tokens", 200}, {"ignore_eos", true}, {"stream", true}};
+  const Json body{
+      {"prompt", "The cat"}, {"max_tokens", 200}, {"ignore_eos", true}, {"stream", true}};
   streaming.send(format_request("POST", "/v1/completions", body.dump()));
   ASSERT_NE(streaming.receive_some(), "");
   server.service().shut_down();
@@ -347,7 +362,11 @@ TEST(Server, DrainsRunningRequestsAndRefusesNewOnes) {
 TEST(Server, TheDrainDeadlineEndsWhatStillRuns) {
   SmallServer server({.http = {.drain_deadline = std::chrono::milliseconds(1)}});
   Client streaming(server.port());
-  const Json body{{"prompt", "The cat"}, {"max_tokens", 240}, {"ignore_eos", true}, {"stream", true}, {"n", 16}};
+  const Json body{{"prompt", "The cat"},
+                  {"max_tokens", 240},
+                  {"ignore_eos", true},
+                  {"stream", true},
+                  {"n", 16}};
   streaming.send(format_request("POST", "/v1/completions", body.dump()));
   ASSERT_NE(streaming.receive_some(), "");
   const auto start = std::chrono::steady_clock::now();

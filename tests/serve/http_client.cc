@@ -95,7 +95,8 @@ Answer Client::receive(double seconds) {
     const std::size_t line_end = head.find("\r\n", at);
     const std::size_t colon = head.find(": ", at);
     std::string name = head.substr(at, colon - at);
-    std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
+    std::transform(name.begin(), name.end(), name.begin(),
+                   [](unsigned char c) { return std::tolower(c); });
     answer.headers[name] = head.substr(colon + 2, line_end - colon - 2);
     at = line_end + 2;
   }

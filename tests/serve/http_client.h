@@ -12,7 +12,7 @@
 namespace dsmoe::testing {
 
 struct Answer {
-  int status = 0;  // 0: the connection ended without an answer
+  int status = 0;                              // 0: the connection ended without an answer
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;                            // chunks joined
   std::vector<std::string> chunks;

@@ -22,7 +22,8 @@ TEST(RecordedClients, EveryRequestIsAnsweredInTheShapeItsClientReads) {
       headers.push_back(name + ": " + value.get<std::string>());
     }
     const std::string body = recorded["body"].is_null() ? "" : recorded["body"].dump();
-    const Answer answer = Client(server.port()).request(recorded["method"], recorded["path"], body, headers);
+    const Answer answer =
+        Client(server.port()).request(recorded["method"], recorded["path"], body, headers);
     ASSERT_EQ(answer.status, recorded["status"]) << line << answer.body;
     if (answer.status != 200 || !recorded["body"].is_object()) continue;
     if (recorded["body"].value("stream", false)) {
@@ -35,7 +36,8 @@ TEST(RecordedClients, EveryRequestIsAnsweredInTheShapeItsClientReads) {
       if (recorded["path"] != "/v1/completions") {
         EXPECT_TRUE(choice["message"]["content"].is_string());
       } else if (recorded["body"].value("echo", false)) {
-        const std::size_t prompt = recorded["body"]["prompt"][choice["index"].get<std::size_t>()].size();
+        const std::size_t prompt =
+            recorded["body"]["prompt"][choice["index"].get<std::size_t>()].size();
         EXPECT_EQ(choice["logprobs"]["token_logprobs"].size(), prompt + 1);
       }
     }

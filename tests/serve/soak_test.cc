@@ -1,4 +1,5 @@
-// Load for minutes: every answer bitwise that of the same request alone, memory flat, streams smooth.
+// Load for minutes: every answer bitwise that of the same request alone, memory flat, streams
+// smooth.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,7 +38,8 @@ std::vector<Json> mixed_requests() {
   std::mt19937 random(1);
   std::vector<Json> requests;
   const std::string beginning =
-      "The cat sat on the mat. The dog sat on the log. One day the cat and the dog met, and they sat "
+      "The cat sat on the mat. The dog sat on the log. One day the cat and the dog met, and they "
+      "sat "
       "on the mat together, and the rain in the lane ran down the drain again and again.";
   for (int i = 0; i < 48; ++i) {
     Json body{{"prompt", beginning.substr(0, 20 + random() % 140)},
@@ -61,9 +63,16 @@ std::vector<Json> mixed_requests() {
 
 // What an answer says, whatever its chunks: text, tokens, scores and routes joined.
 Json joined(const Answer& answer) {
-  Json all{{"text", ""}, {"ids", Json::array()}, {"scores", Json::array()}, {"routes", Json::array()},
-           {"gates", Json::array()}, {"finish", nullptr}, {"done", answer.is_done()}};
-  const auto append = [](Json& to, const Json& from) { to.insert(to.end(), from.begin(), from.end()); };
+  Json all{{"text", ""},
+           {"ids", Json::array()},
+           {"scores", Json::array()},
+           {"routes", Json::array()},
+           {"gates", Json::array()},
+           {"finish", nullptr},
+           {"done", answer.is_done()}};
+  const auto append = [](Json& to, const Json& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
   for (const Json& event : answer.events()) {
     const Json& choice = event.at("choices").at(0);
     all["text"] = all["text"].get<std::string>() + choice.at("text").get<std::string>();
@@ -146,7 +155,8 @@ TEST(Soak, ALongPromptDoesNotStallStreams) {
   ASSERT_EQ(server.complete(long_request(5)).status, 200);
   const double chunk_seconds = seconds_since(start) / (2000.0 / kChunk);
   Client streaming(server.port());
-  const Json body{{"prompt", "The cat"}, {"max_tokens", 1500}, {"ignore_eos", true}, {"stream", true}};
+  const Json body{
+      {"prompt", "The cat"}, {"max_tokens", 1500}, {"ignore_eos", true}, {"stream", true}};
   streaming.send(format_request("POST", "/v1/completions", body.dump()));
   streaming.receive_some();
   std::atomic<bool> done{false};
