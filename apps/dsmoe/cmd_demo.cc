@@ -32,7 +32,7 @@ constexpr uint64_t kTokenizerDocuments = 5000;
 constexpr uint64_t kValidDocuments = 1000;
 constexpr uint64_t kMinDocuments = 2000;    // fewer would leave the trigram model little to count
 constexpr uint64_t kMaxDocuments = 100000;  // memory and the time to make them; then epochs
-constexpr int64_t kTokensPerDocument = 47;  // about, with the demo's tokenizer
+constexpr int64_t kTokensPerDocument = 53;  // about, with the demo's tokenizer
 
 struct DemoOptions {
   CommonOptions common;
@@ -190,8 +190,8 @@ DemoOptions default_options() {
   train::RunOptions& run = options.run;
   run.out = kDemoFolder;
   run.batch = 8;
-  run.schedule.total_steps = 1200;
-  run.schedule.max_lr = 3e-3;
+  run.schedule.total_steps = 1000;
+  run.schedule.max_lr = 1e-2;
   return options;
 }
 
