@@ -288,7 +288,8 @@ Json parse_body(std::string_view body) {
   return json;
 }
 
-CompletionRequest parse_completion(const Json& body, Endpoint endpoint) {
+CompletionRequest parse_completion(std::string_view text, Endpoint endpoint) {
+  const Json body = parse_body(text);
   CompletionRequest request{.endpoint = endpoint};
   request.model = string_field(body, "model", 4096).value_or("");
   refuse_unsupported(body);
@@ -313,10 +314,6 @@ CompletionRequest parse_completion(const Json& body, Endpoint endpoint) {
     refuse("routed_experts", "routed_experts: possible for one prompt only, got {}", num_prompts);
   }
   return request;
-}
-
-CompletionRequest parse_completion(std::string_view body, Endpoint endpoint) {
-  return parse_completion(parse_body(body), endpoint);
 }
 
 }  // namespace dsmoe::serve

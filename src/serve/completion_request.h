@@ -54,8 +54,6 @@ struct CompletionRequest {
 
 // Throws ApiError(400) that names the field, what was expected and what came. Unknown fields are
 // ignored; null is the same as absent.
-CompletionRequest parse_completion(const Json& body, Endpoint endpoint);
-// The same from text: also refuses what is not JSON, and depth.
 CompletionRequest parse_completion(std::string_view body, Endpoint endpoint);
 
 // parse_json() with an ApiError; the value must be an object.

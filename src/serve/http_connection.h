@@ -1,7 +1,16 @@
 // One connection: requests in, answers out, one at a time, each under its deadlines.
 #pragma once
 
-#include <boost/asio.hpp>
+// Boost 1.74 uses std::exchange and does not include it: these come first.
+#include <array>
+#include <utility>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
 #include <deque>
