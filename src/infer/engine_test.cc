@@ -73,7 +73,7 @@ std::filesystem::path golden(const std::string& name) {
 }
 
 struct Loaded {
-  explicit Loaded(const std::string& name, const kernels::KernelTable& table) : pool(2) {
+  explicit Loaded(const std::string& name, const kernels::KernelTable& table) : pool(1) {
     context = {.table = &table, .pool = &pool};
     model = load_model(context, golden(name), {});
   }

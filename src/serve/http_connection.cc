@@ -43,14 +43,15 @@ int status_of_parse_error(ErrorCode error) {
 
 }  // namespace
 
-// Lives as long as the connection answers it; a job may hold it longer and then talks to nobody.
+// Keeps its connection until it is over: nothing else may be under way on it. A job may hold it
+// longer and then talks to nobody.
 class HttpConnection::Exchange : public Responder {
  public:
-  Exchange(std::weak_ptr<HttpConnection> connection, HttpRequest head, bool is_http10)
+  Exchange(std::shared_ptr<HttpConnection> connection, HttpRequest head, bool is_http10)
       : connection_(std::move(connection)), head_(std::move(head)), is_http10_(is_http10) {}
 
   void respond(HttpResponse response) override {
-    const auto connection = connection_.lock();
+    const auto connection = connection_;
     if (!connection || done_) return;
     done_ = true;
     connection->api_.add_headers(head_, response);
@@ -60,7 +61,7 @@ class HttpConnection::Exchange : public Responder {
   }
 
   void begin_stream(HttpResponse head) override {
-    const auto connection = connection_.lock();
+    const auto connection = connection_;
     if (!connection || done_) return;
     if (is_http10_) connection->keep_alive_ = false;
     connection->api_.add_headers(head_, head);
@@ -69,14 +70,14 @@ class HttpConnection::Exchange : public Responder {
   }
 
   void write(std::string bytes) override {
-    const auto connection = connection_.lock();
+    const auto connection = connection_;
     if (!connection || done_ || bytes.empty()) return;
     connection->send(is_http10_ ? std::move(bytes)
                                 : fmt::format("{:x}\r\n{}\r\n", bytes.size(), bytes));
   }
 
   void end_stream() override {
-    const auto connection = connection_.lock();
+    const auto connection = connection_;
     if (!connection || done_) return;
     done_ = true;
     connection->send(is_http10_ ? "" : "0\r\n\r\n");
@@ -85,13 +86,15 @@ class HttpConnection::Exchange : public Responder {
   void on_gone(std::function<void()> callback) override { on_gone_ = std::move(callback); }
 
   bool is_done() const { return done_; }
+  void let_go() { connection_.reset(); }
   void tell_gone() {
     done_ = true;
+    let_go();
     if (const auto callback = std::exchange(on_gone_, nullptr)) callback();
   }
 
  private:
-  std::weak_ptr<HttpConnection> connection_;
+  std::shared_ptr<HttpConnection> connection_;
   HttpRequest head_;
   bool is_http10_;
   bool done_ = false;
@@ -230,7 +233,7 @@ void HttpConnection::on_read_error(ErrorCode error, const HttpRequest& head) {
 
 std::shared_ptr<HttpConnection::Exchange> HttpConnection::begin_exchange(HttpRequest head) {
   const bool is_http10 = parser_ && parser_->is_header_done() && parser_->get().version() < 11;
-  exchange_ = std::make_shared<Exchange>(weak_from_this(), std::move(head), is_http10);
+  exchange_ = std::make_shared<Exchange>(shared_from_this(), std::move(head), is_http10);
   return exchange_;
 }
 
@@ -259,6 +262,7 @@ void HttpConnection::watch_for_leaving() {
 }
 
 void HttpConnection::gone() {
+  const auto self = shared_from_this();
   if (const auto exchange = std::exchange(exchange_, nullptr)) exchange->tell_gone();
   close();
 }
@@ -304,7 +308,8 @@ void HttpConnection::on_written(ErrorCode error) {
 }
 
 void HttpConnection::finish_exchange() {
-  exchange_.reset();
+  const auto self = shared_from_this();
+  std::exchange(exchange_, nullptr)->let_go();
   ++watch_turn_;
   ErrorCode ignored;
   socket_.cancel(ignored);
@@ -334,6 +339,7 @@ void HttpConnection::discard() {
 
 void HttpConnection::close() {
   if (closing_) return;
+  const auto self = shared_from_this();
   closing_ = true;
   disarm();
   write_timer_.cancel();

@@ -37,6 +37,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void refuse_as_overloaded();
   // No further request is read; an answer under way is finished.
   void close_when_idle();
+  // Now, whatever is under way.
+  void close();
 
  private:
   class Exchange;  // the Responder of the request that is being answered
@@ -58,7 +60,6 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void finish_exchange();
   void linger();
   void discard();
-  void close();
 
   void arm(std::chrono::milliseconds deadline);
   void disarm();

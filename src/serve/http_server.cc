@@ -152,6 +152,9 @@ void HttpServer::run(Api& api) {
   }
   state_->accept();
   state_->io.run();
+  for (const auto& weak : state_->connections) {
+    if (const auto connection = weak.lock()) connection->close();
+  }
 }
 
 void HttpServer::shut_down() {

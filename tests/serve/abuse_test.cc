@@ -223,7 +223,9 @@ class Abuse : public ::testing::Test {
       const Json error = Json::parse(answer.body, nullptr, false);
       ASSERT_TRUE(error.is_object()) << each.name;
       EXPECT_TRUE(error["error"]["message"].is_string()) << each.name;
-      if (*each.param != '\0') EXPECT_EQ(error["error"]["param"], each.param) << each.name;
+      if (*each.param != '\0') {
+        EXPECT_EQ(error["error"]["param"], each.param) << each.name;
+      }
     }
   }
 

@@ -24,7 +24,7 @@ class ApiTest : public ::testing::Test {
 };
 std::unique_ptr<SmallServer> ApiTest::server_;
 
-Json greedy(const Json& more = {}) {
+Json greedy(const Json& more = Json::object()) {
   Json body{{"model", "small"}, {"prompt", "The cat"}, {"max_tokens", 12}, {"temperature", 0}};
   body.update(more);
   return body;
@@ -228,7 +228,8 @@ TEST_F(ApiTest, ExpertLoadCountsWhatWasForwarded) {
     EXPECT_EQ(load["layers"][l]["layer"], l + 1);
   }
   int64_t total = 0;
-  for (const Json& expert : server().get("/v1/experts/tokens?layer=1").json()["experts"]) {
+  const Json of_layer = server().get("/v1/experts/tokens?layer=1").json();
+  for (const Json& expert : of_layer["experts"]) {
     total += expert["total"].get<int64_t>();
   }
   EXPECT_EQ(total, static_cast<int64_t>(routes.size()) * 2);
@@ -327,7 +328,9 @@ TEST(Server, AFullQueueGives429AndNothingElse) {
     threads.emplace_back([&] {
       const Answer answer =
           server.complete({{"prompt", "The cat"}, {"max_tokens", 60}, {"ignore_eos", true}});
-      if (answer.status == 429) EXPECT_EQ(answer.headers.at("retry-after"), "1");
+      if (answer.status == 429) {
+        EXPECT_EQ(answer.headers.at("retry-after"), "1");
+      }
       ++(answer.status == 200 ? ok : answer.status == 429 ? full : other);
     });
   }
