@@ -9,6 +9,7 @@
 #include "data/content_hash.h"
 #include "demo_config.h"
 #include "demo_report.h"
+#include "demo_run.h"
 #include "interrupt.h"
 #include "model/initialise.h"
 #include "options.h"
@@ -184,15 +185,27 @@ int run_demo(const DemoOptions& options) {
   return options.random ? write_random(options) : train_demo(options);
 }
 
-}  // namespace
-
-void add_demo(CLI::App& app, Action& action) {
-  auto options = std::make_shared<DemoOptions>();
-  train::RunOptions& run = options->run;
-  run.out = "demo-out";
+DemoOptions default_options() {
+  DemoOptions options;
+  train::RunOptions& run = options.run;
+  run.out = kDemoFolder;
   run.batch = 8;
   run.schedule.total_steps = 1000;
   run.schedule.max_lr = 1e-2;
+  return options;
+}
+
+}  // namespace
+
+int train_default_demo() {
+  DemoOptions options = default_options();
+  options.run.resume = fs::exists(options.run.out);
+  return run_demo(options);
+}
+
+void add_demo(CLI::App& app, Action& action) {
+  auto options = std::make_shared<DemoOptions>(default_options());
+  train::RunOptions& run = options->run;
   CLI::App* command =
       app.add_subcommand("demo", "Train a small model on a built-in corpus, show its experts");
   command->add_option("-o,--out", run.out, "folder of the run")
