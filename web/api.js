@@ -12,8 +12,14 @@ export class ApiError extends Error {
 
 const unreachable = () => new ApiError("unreachable", "The server cannot be reached. Is dsmoe serve still running?");
 
-// What a status means here; `text` is what the server says itself.
-function errorOf(status, text, retryAfter) {
+// The server begins its messages with a small letter and ends them without a stop.
+function sentenceOf(text) {
+  return text === "" ? "" : text[0].toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
+}
+
+// What a status means here; `said` is what the server says itself.
+function errorOf(status, said, retryAfter) {
+  const text = sentenceOf(said);
   const say = (sentence) => (text ? `${sentence} ${text}` : sentence);
   if (status === 401) return new ApiError("key", say("The server did not accept the API key."), { status });
   if (status === 429) return new ApiError("busy", "The server is busy: its queue is full.", { status, retryAfter });

@@ -158,6 +158,7 @@ export class TurnView {
     const again = this.focus.answer === this.answer && this.focus.token === i;
     if (again) this.focus.clear();
     else this.focus.selectToken(this.answer, i);
+    this.spans[i].scrollIntoView({ block: "nearest" }); // the atlas may just have opened below
     hideTip();
   }
 

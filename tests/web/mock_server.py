@@ -132,7 +132,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def is_let_in(self):
         if not self.mock.key or self.headers.get("Authorization") == f"Bearer {self.mock.key}":
             return True
-        self.refuse(401, "Give the key as 'Authorization: Bearer KEY'.")
+        self.refuse(401, "give the key as 'Authorization: Bearer KEY'")
         return False
 
     def do_GET(self):
@@ -167,11 +167,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.path not in ("/v1/chat/completions", "/v1/completions"):
             return self.refuse(404, f"There is no {self.path}.")
         if self.mock.fault == "busy":
-            return self.refuse(429, "The queue is full.", [("Retry-After", "2")])
+            return self.refuse(429, "the queue is full", [("Retry-After", "2")])
         if self.mock.fault == "draining":
-            return self.refuse(503, "The server is shutting down.")
+            return self.refuse(503, "the server is shutting down")
         if self.mock.fault == "refused":
-            return self.refuse(400, "The prompt has 5,120 tokens and max_tokens is 256; together they exceed the context of 4,096.")
+            return self.refuse(400, "the prompt has 5,120 tokens and max_tokens is 256; together they exceed the context of 4,096")
         self.mock.requests.append(body)
         return self.answer(body)
 
@@ -219,7 +219,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         waiting, start = prompt, 0
         for i, token in enumerate(answer):
             if mock.fault == "midstream" and i == 12:
-                return self.event({"error": {"message": "The engine stopped.", "type": "server_error", "param": None, "code": None}})
+                return self.event({"error": {"message": "the engine stopped", "type": "server_error", "param": None, "code": None}})
             if mock.fault == "cut" and i == 12:
                 raise BrokenPipeError
             time.sleep(mock.delay)
