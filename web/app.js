@@ -156,5 +156,5 @@ startKeyboard([
 
 setAtlas(WIDE.matches);
 composer.setBusy(false);
-byId("prompt").focus({ preventScroll: true });
+if (WIDE.matches) byId("prompt").focus({ preventScroll: true }); // on a phone it would call up the keyboard
 connection.connect();

@@ -11,6 +11,12 @@ const IDLE_MS = 3000;
 const FAILED_MS = 6000;
 const NUM_LEGEND = 10;
 
+function hideInspector(section) {
+  const hadFocus = section.contains(document.activeElement);
+  section.hidden = true;
+  if (hadFocus) byId("map").querySelector('[tabindex="0"]')?.focus();
+}
+
 export class Atlas {
   // hooks: { isBusy(), isOpen(), trouble(error | null) }
   constructor(api, focus, hooks) {
@@ -18,6 +24,7 @@ export class Atlas {
     this.load = null;
     this.taken = null; // of the picked expert
     this.asked = "";
+    this.inspected = []; // what the inspector shows
     this.timer = 0;
     this.frame = null;
     this.map = new HeatMap(byId("map"), byId("map-readout"), {
@@ -88,16 +95,16 @@ export class Atlas {
     if (!hasLayers) return;
     this.map.mark({ row: focus.row, picked: focus.picked, path: focus.tokenShown?.experts });
     this.#showLegend();
-    if (focus.tokenShown) this.#once(`token ${focus.token} ${focus.row} ${focus.answer.seed}`, () => showToken(byId("inspector"), focus));
+    if (focus.tokenShown) this.#inspect([focus.tokenShown, focus.row], showToken);
     else if (focus.picked) this.#showPicked();
-    else byId("inspector").hidden = true;
-    if (byId("inspector").hidden) this.inspected = "";
+    else this.#inspect([], hideInspector);
   }
 
-  // The token table is not made again while it shows the same: focus stays where it is.
-  #once(what, make) {
-    if (this.inspected !== what) make();
+  // Made anew only when what it shows has changed: the keyboard's place in it stays.
+  #inspect(what, make) {
+    const isSame = what.length === this.inspected.length && what.every((part, i) => part === this.inspected[i]);
     this.inspected = what;
+    if (!isSame) make(byId("inspector"), this.focus);
   }
 
   #showLegend() {
@@ -158,10 +165,11 @@ export class Atlas {
 
   #showPicked() {
     const { row, expert } = this.focus.picked;
-    const load = this.load?.layers[row];
     this.#askTaken();
-    this.inspected = "expert";
-    showExpert(byId("inspector"), this.focus, load, this.taken?.key === `${row} ${expert}` ? this.taken.value : null);
+    const load = this.load?.layers[row];
+    const taken = this.taken?.key === `${row} ${expert}` ? this.taken.value : null;
+    const what = [row, expert, load?.tokens[expert], load?.ratio[expert], taken, this.focus.answer?.tokens.length];
+    this.#inspect(what, (section, focus) => showExpert(section, focus, load, taken));
   }
 
   // Once per expert and state of the counts.

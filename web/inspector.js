@@ -9,6 +9,14 @@ function head(title, onClose) {
   return el("div", { class: "section-head" }, el("h3", {}, title), el("button", { type: "button", class: "quiet small", onclick: onClose }, "Clear"));
 }
 
+// New content; the keyboard's place moves to `heir` when it was in the old.
+function fill(section, heir, ...children) {
+  const hadFocus = section.contains(document.activeElement);
+  section.replaceChildren(...children);
+  section.hidden = false;
+  if (hadFocus) (heir ?? section.querySelector("button")).focus();
+}
+
 function chip(expert, attributes, ...children) {
   const node = el("button", { type: "button", class: "chip", ...attributes }, ...children);
   paint(node, expert);
@@ -50,12 +58,13 @@ export function showToken(section, focus) {
     rows.map(({ layer, cells }) => [layer, ...cells]),
   );
   enter(rows[focus.row]?.layer ?? null);
-  section.replaceChildren(
+  fill(
+    section,
+    rows[focus.row]?.layer,
     head(`Token ${quoted(focus.answer.textOf(token))}`, () => focus.clear()),
     el("p", { class: "hint" }, `Number ${focus.token + 1} of the answer. Each row is a layer; the figures are gates.`),
     table,
   );
-  section.hidden = false;
 }
 
 // `load` is the layer's entry in /v1/experts; `taken` the body of /v1/experts/tokens, null while it is on its way, or an error.
@@ -69,8 +78,7 @@ export function showExpert(section, focus, load, taken) {
   if (load) lines.push(`${ratioText(load.ratio[expert])} fair share: taken ${plural(load.tokens[expert], "time")}, ${load.first[expert].toLocaleString("en")} of them as the strongest.`);
   const here = focus.answer?.tokens.filter((token) => token.experts[row]?.includes(expert)).length ?? 0;
   if (focus.answer?.tokens.length) lines.push(`In this answer: ${plural(here, "token")}.`);
-  section.replaceChildren(heading, ...lines.map((line) => el("p", { class: "hint" }, line)), takenList(taken));
-  section.hidden = false;
+  fill(section, null, heading, ...lines.map((line) => el("p", { class: "hint" }, line)), takenList(taken));
 }
 
 function takenList(taken) {

@@ -125,6 +125,7 @@ class Browser:
         box.clear()
         box.send_keys(text)
         turns = len(self.find_all(".turn"))
+        self.wait("!document.getElementById('send').disabled", "the page to be ready to send")
         self.find("#send").click()
         self.wait(lambda: len(self.find_all(".turn")) == turns + 1, "the new turn")
 
