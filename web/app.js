@@ -127,8 +127,13 @@ byId("atlas-close").addEventListener("click", () => {
 });
 byId("colour-tokens").addEventListener("change", (event) => focus.set({ colours: event.target.checked }));
 byId("number-tokens").addEventListener("change", (event) => byId("log").classList.toggle("numbers", event.target.checked));
-// On a small screen the atlas lies over the conversation, so it opens when there is something to show.
-focus.addEventListener("change", () => focus.tokenShown && byId("atlas").hidden && setAtlas(true));
+// The atlas opens when there is something to show; on a small screen, at the part that shows it.
+let shown = null;
+focus.addEventListener("change", () => {
+  if (focus.tokenShown && byId("atlas").hidden) setAtlas(true);
+  if (focus.tokenShown !== shown && focus.tokenShown && !WIDE.matches) byId("inspector").scrollIntoView({ block: "start" });
+  shown = focus.tokenShown;
+});
 
 startKeyboard([
   { keys: "Enter", says: "Send" },

@@ -51,7 +51,7 @@ export class Conversation {
     const answer = new Answer(body.seed);
     turn.answer = answer;
     const view = this.#viewOf(turn);
-    this.focus.set({ answer, token: -1 });
+    this.focus.set({ answer, token: -1, picked: null, hinted: null });
     const abort = new AbortController();
     this.abort = abort;
     const { signal } = abort;

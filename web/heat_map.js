@@ -6,6 +6,7 @@ import { LOAD_STEPS, loadStep } from "./palette.js";
 const MAX_ROW_PX = 22;
 const MIN_ROW_PX = 7;
 const MAP_PX = 232;
+const MAX_SPACED = 32; // cells in a row with gaps between them; more would be mostly gaps
 const IDLE_TEXT = "Rows are layers, columns experts. 1× is a fair share.";
 
 export class HeatMap {
@@ -47,7 +48,9 @@ export class HeatMap {
   #build(load) {
     const rowPx = Math.max(MIN_ROW_PX, Math.min(MAX_ROW_PX, Math.floor(MAP_PX / load.layers.length)));
     this.root.style.setProperty("--row", `${rowPx}px`);
-    this.root.style.setProperty("--columns", Math.max(...load.layers.map((layer) => layer.num_experts)));
+    const columns = Math.max(...load.layers.map((layer) => layer.num_experts));
+    this.root.style.setProperty("--columns", columns);
+    this.root.classList.toggle("dense", columns > MAX_SPACED);
     // Names of rows need about 11 px; when rows are thinner, every second or third has one.
     const every = Math.ceil(11 / rowPx);
     this.heads = [];
@@ -110,6 +113,8 @@ export class HeatMap {
 
 export function fillScale(list) {
   list.replaceChildren(
-    ...LOAD_STEPS.map((step, i) => el("li", {}, el("span", { class: "cell", "data-step": i, "aria-hidden": "true" }), el("span", {}, step.name))),
+    ...LOAD_STEPS.map((step, i) =>
+      el("li", { title: step.name }, el("span", { class: "cell", "data-step": i }), el("span", { "aria-hidden": "true" }, step.from), el("span", { class: "unseen" }, step.name)),
+    ),
   );
 }

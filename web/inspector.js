@@ -4,6 +4,7 @@ import { gridNavigation } from "./grid_nav.js";
 import { paint } from "./palette.js";
 
 const NUM_TOKENS = 12; // of an expert's list
+const LIFT = "How much more often than chance";
 
 function head(title, onClose) {
   return el("div", { class: "section-head" }, el("h3", {}, title), el("button", { type: "button", class: "quiet small", onclick: onClose }, "Clear"));
@@ -89,14 +90,17 @@ function takenList(taken) {
   const rows = taken.tokens.slice(0, NUM_TOKENS).map((token) => {
     const bar = el("span", { class: "bar-fill", "aria-hidden": "true" });
     bar.style.setProperty("--part", token.count / most);
-    const lift = el("span", { class: "lift", title: "How much more often than chance" }, token.lift >= 0.1 ? ratioText(token.lift) : "");
+    const lift = el("span", { class: "lift", title: LIFT }, token.lift >= 0.1 ? ratioText(token.lift) : "");
     return el("tr", {}, el("th", { scope: "row" }, quoted(token.text)), el("td", { class: "bar-cell" }, bar), el("td", {}, token.count.toLocaleString("en")), el("td", {}, lift));
   });
   return el(
     "table",
     { class: "taken" },
-    el("caption", {}, "Tokens it takes most"),
-    el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "Token"), el("td", {}), el("th", { scope: "col" }, "Times"), el("th", { scope: "col", title: "How much more often than chance" }, "Lift"))),
+    el(
+      "thead",
+      {},
+      el("tr", {}, el("th", { scope: "col", colspan: 2 }, "Tokens it takes most"), el("th", { scope: "col" }, "times"), el("th", { scope: "col", title: LIFT }, "lift")),
+    ),
     el("tbody", {}, ...rows),
   );
 }

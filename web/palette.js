@@ -16,14 +16,14 @@ export function unpaint(node) {
 
 // Steps of load over fair share. Even on both sides of 1 by factors, because a load of 2 and of 1/2 are equally far from fair.
 export const LOAD_STEPS = [
-  { below: 0, name: "none" },
-  { below: 0.25, name: "below ¼×" },
-  { below: 0.5, name: "¼–½×" },
-  { below: 0.8, name: "½–0.8×" },
-  { below: 1.25, name: "fair" },
-  { below: 2, name: "1.25–2×" },
-  { below: 4, name: "2–4×" },
-  { below: Infinity, name: "over 4×" },
+  { below: 0, from: "none", name: "no tokens" },
+  { below: 0.25, from: "", name: "below ¼ of a fair share" },
+  { below: 0.5, from: "¼", name: "¼ to ½" },
+  { below: 0.8, from: "½", name: "½ to 0.8" },
+  { below: 1.25, from: "0.8", name: "fair: 0.8 to 1.25" },
+  { below: 2, from: "1.25", name: "1.25 to 2" },
+  { below: 4, from: "2", name: "2 to 4" },
+  { below: Infinity, from: "4×", name: "4 times and more" },
 ];
 
 export function loadStep(ratio) {

@@ -11,7 +11,8 @@ export class TurnView {
     this.turn = turn;
     this.focus = focus;
     this.actions = actions;
-    this.spans = [];
+    this.spans = []; // one per token: what is tinted
+    this.leads = []; // the blanks before it, as text nodes
     this.tail = el("span", { class: "tail" });
     this.body = el("div", {
       class: "body",
@@ -39,6 +40,7 @@ export class TurnView {
   // The turn has a new answer.
   restart() {
     this.spans = [];
+    this.leads = [];
     this.complete = 0; // spans before this one hold all their text
     this.tail.textContent = "";
     this.body.replaceChildren(...(this.turn.mode === "continue" ? [el("span", { class: "given" }, this.turn.text)] : []), this.tail);
@@ -48,14 +50,18 @@ export class TurnView {
   update() {
     const answer = this.answer;
     const fresh = this.spans.length;
-    for (let i = fresh; i < answer.tokens.length; ++i) this.spans.push(el("span", { class: "token" }));
-    if (this.spans.length > fresh) this.tail.before(...this.spans.slice(fresh));
+    for (let i = fresh; i < answer.tokens.length; ++i) {
+      this.leads.push(new Text());
+      this.spans.push(el("span", { class: "token" }));
+      this.tail.before(this.leads[i], this.spans[i]);
+    }
     for (let i = this.complete; i < this.spans.length; ++i) {
       const token = answer.tokens[i];
-      const text = answer.textOf(token);
-      this.spans[i].textContent = text;
-      this.spans[i].classList.toggle("narrow", text.trim().length < 3);
-      this.spans[i].classList.toggle("break", text.startsWith("\n"));
+      // Tinted blanks would hang over the ends of lines; words apart read better. A token of blanks only keeps them.
+      const [, lead, word] = /^( *)(.*)$/s.exec(answer.textOf(token));
+      this.leads[i].data = word === "" ? "" : lead;
+      this.spans[i].textContent = word === "" ? lead : word;
+      this.spans[i].classList.toggle("break", word.startsWith("\n"));
       if (this.complete === i && token.end <= answer.text.length) this.complete = i + 1;
     }
     for (let i = fresh; i < this.spans.length; ++i) this.#paint(i);
@@ -109,7 +115,9 @@ export class TurnView {
     const buttons = [];
     if (answer.text !== "") buttons.push(button("Copy", (event) => this.#copy(event.currentTarget)));
     if (isLast && answer.state !== "failed") buttons.push(button("Regenerate", () => this.actions.regenerate()));
-    this.foot.replaceChildren(el("span", { class: "notes" }, notes.join(" · ")), ...buttons);
+    if (notes.length > 0) buttons.unshift(el("span", { class: "notes" }, notes.join(" · ")));
+    this.foot.replaceChildren(...buttons);
+    if (!isLast) this.problem.querySelector("button")?.remove(); // only the last turn can be asked again
   }
 
   #showProblem() {

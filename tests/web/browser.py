@@ -85,7 +85,7 @@ class Browser:
         """The last answer as the reader sees it."""
         return self.js(
             "const body = [...document.querySelectorAll('.turn .body')].at(-1);"
-            "return [...body.querySelectorAll('.token, .tail')].map(n => n.textContent).join('')"
+            "return body.textContent.slice(body.querySelector('.given')?.textContent.length ?? 0)"
         )
 
     def state(self):

@@ -6,12 +6,14 @@ It can do what the real one does only in trouble: `Mock.fault` makes the next re
 """
 import argparse
 import collections
+import contextlib
 import hashlib
 import http.server
 import json
 import mimetypes
 import pathlib
 import re
+import socket
 import threading
 import time
 import urllib.parse
@@ -233,10 +235,31 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
+    block_on_close = False
     allow_reuse_address = True
+
+    def __init__(self, *arguments):
+        self.connections = set()
+        super().__init__(*arguments)
+
+    def process_request(self, request, client_address):
+        self.connections.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request):
+        self.connections.discard(request)
+        super().shutdown_request(request)
 
     def handle_error(self, request, client_address):
         pass  # a client that leaves is no news
+
+    def stop(self):
+        """Gone, with its open connections: browsers keep some for later."""
+        self.shutdown()
+        self.server_close()
+        for connection in list(self.connections):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 def start(mock, port=0):

@@ -30,8 +30,7 @@ class PageTest(unittest.TestCase):
         told = self.page.console()
         self.assertEqual([line for line in told if not (self.faults_expected and line.startswith("network:"))], [])
         self.assertEqual(self.page.outside_requests(), [])
-        self.server.shutdown()
-        self.server.server_close()
+        self.server.stop()
 
     def open(self):
         self.page.open(self.server.url)
@@ -177,8 +176,7 @@ class PageTest(unittest.TestCase):
         self.faults_expected = True
         self.open()
         port = self.server.server_address[1]
-        self.server.shutdown()
-        self.server.server_close()
+        self.server.stop()
         self.page.say("Anyone?")
         self.page.ended()
         self.assertIn("cannot be reached", self.problem())

