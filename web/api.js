@@ -4,9 +4,9 @@ const ANSWER_MS = 10000; // for everything but streams, which take as long as th
 
 export class ApiError extends Error {
   // kind: unreachable | key | busy | unavailable | refused | broken
-  constructor(kind, message, { status = 0, retryAfter = 0 } = {}) {
+  constructor(kind, message, { status = 0, retryAfter = 0, code = "" } = {}) {
     super(message);
-    Object.assign(this, { kind, status, retryAfter });
+    Object.assign(this, { kind, status, retryAfter, code });
   }
 }
 
@@ -18,24 +18,25 @@ function sentenceOf(text) {
 }
 
 // What a status means here; `said` is what the server says itself.
-function errorOf(status, said, retryAfter) {
+function errorOf(status, said, { retryAfter = 0, code = "" } = {}) {
   const text = sentenceOf(said);
   const say = (sentence) => (text ? `${sentence} ${text}` : sentence);
   if (status === 401) return new ApiError("key", say("The server did not accept the API key."), { status });
   if (status === 429) return new ApiError("busy", "The server is busy: its queue is full.", { status, retryAfter });
   if (status === 503) return new ApiError("unavailable", say("The server takes no requests right now."), { status, retryAfter });
   if (status >= 500) return new ApiError("broken", say("The server failed."), { status });
-  return new ApiError("refused", text || `The server answered with status ${status}.`, { status });
+  return new ApiError("refused", text || `The server answered with status ${status}.`, { status, code });
 }
 
 async function failure(response) {
-  let text = "";
+  let error = {};
   try {
-    text = String((await response.json()).error.message);
+    error = (await response.json()).error ?? {};
   } catch {
     // not the API's error format; the status has to do
   }
-  return errorOf(response.status, text, Number(response.headers.get("retry-after")) || 0);
+  const retryAfter = Number(response.headers.get("retry-after")) || 0;
+  return errorOf(response.status, String(error.message ?? ""), { retryAfter, code: error.code ?? "" });
 }
 
 const isAbort = (error) => error instanceof DOMException && error.name === "AbortError";
@@ -108,7 +109,7 @@ function chunkOf(data) {
   } catch {
     throw new ApiError("broken", "The server sent a part that is not JSON.");
   }
-  if (chunk.error) throw errorOf(chunk.error.code === "draining" ? 503 : 500, String(chunk.error.message ?? ""), 0);
+  if (chunk.error) throw errorOf(chunk.error.code === "draining" ? 503 : 500, String(chunk.error.message ?? ""));
   return chunk;
 }
 

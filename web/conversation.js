@@ -47,8 +47,8 @@ export class Conversation {
   }
 
   async #run(turn) {
-    const { path, body } = requestOf(this.hooks.settings, this.turns, this.hooks.model());
-    const answer = new Answer(body.seed);
+    const request = requestOf(this.hooks.settings, this.turns, this.hooks.model());
+    const answer = new Answer(request.body.seed);
     turn.answer = answer;
     const view = this.#viewOf(turn);
     this.focus.set({ answer, token: -1, picked: null, hinted: null });
@@ -59,13 +59,10 @@ export class Conversation {
     this.#follow();
     let error = null;
     try {
-      for await (const chunk of this.api.stream(path, body, signal)) {
-        const follows = this.#isAtEnd();
-        answer.take(chunk);
-        view.update();
-        this.hooks.changed();
-        if (follows) this.#follow();
-      }
+      await this.#read(request, view, signal).catch(async (refusal) => {
+        if (refusal.code !== "context_length_exceeded") throw refusal;
+        await this.#read(await this.#fitted(request, refusal), view, signal);
+      });
     } catch (caught) {
       error = caught;
     }
@@ -78,6 +75,28 @@ export class Conversation {
     this.hooks.busy(false);
     this.hooks.changed();
     this.#tell(answer);
+  }
+
+  async #read({ path, body }, view, signal) {
+    for await (const chunk of this.api.stream(path, body, signal)) {
+      const follows = this.#isAtEnd();
+      view.answer.take(chunk);
+      view.update();
+      this.hooks.changed();
+      if (follows) this.#follow();
+    }
+  }
+
+  // The server refuses an answer that might not fit into the context; the reader meant "at most". So: as much as fits.
+  async #fitted({ path, body }, refusal) {
+    const fitted = { ...body };
+    delete fitted.max_tokens; // a chat's answer may then fill the context
+    if (body.prompt !== undefined) {
+      const { count, max_model_len } = await this.api.json("POST", "tokenize", { prompt: body.prompt });
+      if (count >= max_model_len) throw refusal;
+      fitted.max_tokens = max_model_len - count;
+    }
+    return { path, body: fitted };
   }
 
   #viewOf(turn) {

@@ -57,6 +57,7 @@ class Mock:
         self.key = ""
         self.fault = ""  # busy | draining | refused | midstream | cut
         self.template = True
+        self.context = 4096
         self.requests = []  # bodies of what was asked
         self.left = 0  # clients that went away before their answer was complete
         self.lock = threading.Lock()
@@ -101,7 +102,7 @@ class Mock:
     def models(self):
         shape = self.shape
         return {"object": "list", "data": [{
-            "id": "mock-moe", "object": "model", "created": 0, "owned_by": "dsmoe", "max_model_len": 4096,
+            "id": "mock-moe", "object": "model", "created": 0, "owned_by": "dsmoe", "max_model_len": self.context,
             "num_experts_per_tok": shape["k"], "max_experts_per_tok": shape["experts"], "num_experts": shape["experts"],
             "moe_layers": shape["layers"], "has_chat_template": self.template}]}
 
@@ -128,8 +129,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def refuse(self, status, message, headers=()):
-        self.reply(status, {"error": {"message": message, "type": "error", "param": None, "code": None}}, headers=headers)
+    def refuse(self, status, message, headers=(), code=None):
+        self.reply(status, {"error": {"message": message, "type": "error", "param": None, "code": code}}, headers=headers)
 
     def is_let_in(self):
         if not self.mock.key or self.headers.get("Authorization") == f"Bearer {self.mock.key}":
@@ -166,6 +167,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.path == "/v1/experts/reset":
             self.mock.reset()
             return self.reply(200, self.mock.load())
+        if self.path == "/tokenize":
+            tokens = [1] * len(tokens_of(body["prompt"]))
+            return self.reply(200, {"tokens": tokens, "count": len(tokens), "max_model_len": self.mock.context})
         if self.path not in ("/v1/chat/completions", "/v1/completions"):
             return self.refuse(404, f"There is no {self.path}.")
         if self.mock.fault == "busy":
@@ -175,6 +179,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.mock.fault == "refused":
             return self.refuse(400, "the prompt has 5,120 tokens and max_tokens is 256; together they exceed the context of 4,096")
         self.mock.requests.append(body)
+        is_chat = "messages" in body
+        prompt = tokens_of("".join(message["content"] for message in body["messages"]) if is_chat else body["prompt"])
+        left = self.mock.context - len(prompt)
+        if body.setdefault("max_tokens", max(left, 1)) > left:
+            return self.refuse(400, f"this model's maximum context length is {self.mock.context} tokens; {len(prompt)} are in the prompt", code="context_length_exceeded")
         return self.answer(body)
 
     def answer(self, body):

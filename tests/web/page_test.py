@@ -111,6 +111,22 @@ class PageTest(unittest.TestCase):
         self.page.set_input("#experts", 5000)  # more than the model has
         self.assertEqual(self.page.find("#experts").get_property("value"), "64")
 
+    def test_an_answer_is_as_long_as_fits(self):
+        self.faults_expected = True
+        self.mock.context = 100
+        self.open()
+        self.page.set_input("#max-tokens", 90)
+        self.page.choose_mode("continue")
+        self.answer("one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen")
+        self.assertEqual(self.page.state(), "done", self.problem())
+        refused, fitted = (body["max_tokens"] for body in self.mock.requests)
+        self.assertEqual((refused, fitted), (90, 100 - len(mock_server.tokens_of(self.mock.requests[0]["prompt"]))))
+        self.page.choose_mode("chat")
+        self.answer("one two three four five six seven eight nine ten eleven twelve")
+        self.assertEqual(self.page.state(), "done", self.problem())
+        self.answer("word " * 100)
+        self.assertIn("maximum context length is 100", self.problem())
+
     # ---- trouble ----
     def test_key(self):
         self.faults_expected = True
