@@ -286,7 +286,7 @@ class PageTest(unittest.TestCase):
         self.open()
         self.answer()
         nameless = self.page.js(
-            """return [...document.querySelectorAll('button, input, textarea')].filter((n) =>
+            """return [...document.querySelectorAll('button, input, textarea')].filter((n) => !n.hidden &&
                  !(n.getAttribute('aria-label') || n.labels?.[0]?.textContent.trim() || n.textContent.trim())).map((n) => n.outerHTML)"""
         )
         self.assertEqual(nameless, [])
