@@ -128,8 +128,9 @@ void router_forward(const Context&, const RouterForward& args) {
       std::fill_n(index, rule.top_k, -1);
       std::fill_n(gate, rule.top_k, S(0));
       if (!finite) continue;
-      if (args.replayed_index) {
-        const int32_t* replayed = args.replayed_index.as<int32_t>() + t * rule.top_k;
+      const int32_t* replayed =
+          args.replayed_index ? args.replayed_index.as<int32_t>() + t * rule.top_k : nullptr;
+      if (replayed != nullptr && replayed[0] != kChooseFreely) {
         count = static_cast<int>(std::find(replayed, replayed + rule.top_k, -1) - replayed);
         std::copy_n(replayed, count, index);
       } else {
