@@ -90,6 +90,7 @@ export class Api {
     try {
       for await (const data of eventsOf(reader)) {
         if (data === "[DONE]") return;
+        signal.throwIfAborted(); // what had arrived already is not wanted either
         yield chunkOf(data);
       }
     } catch (error) {
