@@ -151,14 +151,16 @@ struct Comparison {
   int different = 0;
   EngineStats stats;
 };
-Comparison compare(const kernels::KernelTable& table, const EngineOptions& options, uint32_t seed) {
+// `burst` requests arrive at once, then a pause.
+Comparison compare(const kernels::KernelTable& table, const EngineOptions& options, uint32_t seed,
+                   std::size_t burst = 5) {
   const Loaded loaded("released", table);
   const auto requests = random_requests(*loaded.model, 30, seed);
   Engine engine(loaded.context, *loaded.model, options);
   std::vector<std::shared_ptr<Collector>> sinks;
-  for (std::size_t at = 0; at < requests.size(); at += 5) {
-    for (auto& sink : send(engine, {requests.begin() + static_cast<std::ptrdiff_t>(at),
-                                    requests.begin() + static_cast<std::ptrdiff_t>(at) + 5})) {
+  for (std::size_t at = 0; at < requests.size(); at += burst) {
+    const auto first = requests.begin() + static_cast<std::ptrdiff_t>(at);
+    for (auto& sink : send(engine, {first, first + static_cast<std::ptrdiff_t>(burst)})) {
       sinks.push_back(sink);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(seed % 7));
@@ -180,7 +182,7 @@ TEST(Engine, BatchingNeverChangesAnAnswer) {
   EXPECT_GT(roomy.stats.reused_tokens, 0);
   // Too few pages: sequences are preempted and start again.
   const Comparison tight = compare(kernels::select_cpu_table(),
-                                   {.max_batch = 12, .chunk_tokens = 33, .num_pages = 7}, 2);
+                                   {.max_batch = 12, .chunk_tokens = 33, .num_pages = 7}, 2, 30);
   EXPECT_EQ(tight.different, 0);
   EXPECT_GT(tight.stats.preemptions, 0);
 }
