@@ -2,6 +2,7 @@
 #include "infer/engine_core.h"
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 
 #include "infer/engine_sequence.h"
@@ -230,7 +231,10 @@ bool EngineCore::step() {
   const std::vector<Part> parts = plan();
   if (parts.empty()) return !waiting_.empty();
   ++stats_.steps;
+  const auto start = std::chrono::steady_clock::now();
   run(parts);
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  stats_.longest_step_seconds = std::max(stats_.longest_step_seconds, taken.count());
   return true;
 }
 

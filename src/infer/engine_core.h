@@ -37,6 +37,7 @@ struct EngineStats {
   int64_t prompt_tokens = 0;  // of requests that were admitted
   int64_t reused_tokens = 0;  // of them, found in the prefix cache
   int64_t forwarded_tokens = 0, answer_tokens = 0;
+  double longest_step_seconds = 0;  // what a stream may have to wait for its next token
 };
 
 // Not thread-safe: Engine (engine.h) gives it a thread. An answer is a function of the model and

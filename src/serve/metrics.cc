@@ -29,6 +29,8 @@ std::string engine_text(const infer::EngineStats& stats, bool is_alive) {
   text += single("dsmoe_forwarded_tokens_total", "counter", "Tokens through the model",
                  stats.forwarded_tokens);
   text += single("dsmoe_steps_total", "counter", "Forward passes", stats.steps);
+  text += head("dsmoe_longest_step_seconds", "gauge", "The longest forward pass since start") +
+          fmt::format("dsmoe_longest_step_seconds {}\n", stats.longest_step_seconds);
   text += single("dsmoe_preemptions_total", "counter",
                  "Sequences that gave their pages back and started again", stats.preemptions);
   text += head("dsmoe_kv_pages", "gauge", "Pages of the KV cache");

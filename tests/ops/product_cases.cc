@@ -133,6 +133,7 @@ class RouterCase : public OpCase {
         const bool absent = slot >= 1 + t % top_k;
         replayed.push_back(absent ? -1 : static_cast<int32_t>((t + slot * 3) % shape.experts));
       }
+      if (t % 3 == 1) replayed[replayed.size() - top_k] = kernels::kChooseFreely;
     }
     if (shape.kind == RouterShape::per_token) args_.experts_of_token = ints(counts);
     if (shape.kind == RouterShape::replay) {

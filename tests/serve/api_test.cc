@@ -151,7 +151,13 @@ TEST_F(ApiTest, SeveralChoicesAndPromptForms) {
 TEST_F(ApiTest, StopStringsAndTokens) {
   const std::string text = server().complete(greedy()).json()["choices"][0]["text"];
   ASSERT_GT(text.size(), 6u);
-  const std::string stop = text.substr(text.size() / 2, 2);
+  // Whole characters from the middle.
+  const auto inside = [&](std::size_t at) { return (text[at] & 0xC0) == 0x80; };
+  std::size_t begin = text.size() / 2;
+  while (inside(begin)) --begin;
+  std::size_t end = begin + 1;
+  while (end < text.size() && inside(end)) ++end;
+  const std::string stop = text.substr(begin, end - begin);
   const Json cut = server().complete(greedy({{"stop", {stop, "never there"}}})).json();
   EXPECT_EQ(cut["choices"][0]["text"], text.substr(0, text.find(stop)));
   EXPECT_EQ(cut["choices"][0]["finish_reason"], "stop");
