@@ -223,4 +223,32 @@ void adamw_step(const Context& context, const AdamwStep& args) {
   launch(context, scalar, &KernelTable::adamw_step, args);
 }
 
+namespace {
+
+void check_step(const OpCheck& check, const OptimizerStep& args) {
+  check.rank("tensor_of_tile", args.tensor_of_tile, 1);
+  check.rank("square_sums", args.square_sums, 1);
+  const int64_t count = args.square_sums.dim(0);
+  check.tensor("square_sums", args.square_sums, DType::F64, {count});
+  check.tensor("tensor_of_tile", args.tensor_of_tile, DType::I32, args.tensor_of_tile.shape);
+  check.that(args.tensors.num_bytes() == static_cast<std::size_t>(count) * sizeof(OptimizerTensor),
+             "tensors and square_sums differ in their number");
+}
+
+}  // namespace
+
+void gradient_square_sums(const Context& context, const OptimizerStep& args) {
+  const OpCheck check("gradient_square_sums", context);
+  check.that(context.table->gradient_square_sums != nullptr, "this table steps tensors one by one");
+  check_step(check, args);
+  launch(context, DType::F32, &KernelTable::gradient_square_sums, args);
+}
+
+void optimizer_step(const Context& context, const OptimizerStep& args) {
+  const OpCheck check("optimizer_step", context);
+  check.that(context.table->optimizer_step != nullptr, "this table steps tensors one by one");
+  check_step(check, args);
+  launch(context, DType::F32, &KernelTable::optimizer_step, args);
+}
+
 }  // namespace dsmoe::kernels
