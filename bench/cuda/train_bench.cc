@@ -5,7 +5,7 @@
 //                                                     0.97B parameters, 0.19B active, rows of 2048
 //
 // Values repeat a pattern of normal numbers. Layer times are CUDA events around `reps` passes after
-// a warm-up; every op is also timed by itself. Step times are wall clock, median.
+// a warm-up, step times wall clock, both medians; then every op is timed by itself.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -62,8 +62,8 @@ class Pattern {
 
 struct Bench {
   ThreadPool pool{16};
-  Context context{
-      .table = &kernels::cuda_table(), .pool = &pool, .stream = kernels::make_cuda_stream()};
+  kernels::KernelTable table = kernels::cuda_table();
+  Context context{.table = &table, .pool = &pool, .stream = kernels::make_cuda_stream()};
   Pattern pattern;
 
   ~Bench() { kernels::release_cuda_stream(context.stream); }
@@ -118,51 +118,72 @@ struct Bench {
   }
 };
 
-constexpr const char* kOps[] = {
-    "router_forward",  "plan_build",     "experts_up_forward",    "experts_down_forward",
-    "combine_forward", "dispatch_gates", "experts_down_backward", "experts_up_backward",
-    "weight_gradient", "balance_loss",   "router_backward",       "matmul_forward"};
-
-// The table's ops, each run twice where it is called, the second time timed.
-void time_ops(Bench& bench, const moe::LayerForward& forward, const moe::LayerBackward& backward) {
-  static std::vector<std::pair<const char*, double>> times;
-  kernels::KernelTable table = *bench.context.table;
-  const auto wrap = []<int kOp, class Args>(void (*&slot)(const Context&, const Args&)) {
+// Runs `body` with every op of the table timed by itself, and prints the sums.
+template <class Body>
+void time_ops(Bench& bench, Body&& body) {
+  struct Sum {
+    const char* name;
+    int calls;
+    double milliseconds;
+  };
+  static std::vector<Sum> sums;
+  const auto wrap = []<int kOp, class Args>(const char* name,
+                                            void (*&slot)(const Context&, const Args&)) {
     static void (*original)(const Context&, const Args&);
     original = slot;
+    sums.push_back({name, 0, 0});
     slot = [](const Context& context, const Args& args) {
       const auto stream = static_cast<cudaStream_t>(context.stream);
       cudaEvent_t begin, end;
       cudaEventCreate(&begin);
       cudaEventCreate(&end);
-      for (int i = 0; i < 2; ++i) {
-        cudaEventRecord(begin, stream);
-        original(context, args);
-        cudaEventRecord(end, stream);
-        cudaEventSynchronize(end);
-      }
+      cudaEventRecord(begin, stream);
+      original(context, args);
+      cudaEventRecord(end, stream);
+      cudaEventSynchronize(end);
       float time = 0;
       cudaEventElapsedTime(&time, begin, end);
-      times.emplace_back(kOps[kOp], time);
+      cudaEventDestroy(begin);
+      cudaEventDestroy(end);
+      sums[kOp].calls += 1;
+      sums[kOp].milliseconds += time;
     };
   };
-  wrap.operator()<0>(table.router_forward);
-  wrap.operator()<1>(table.plan_build);
-  wrap.operator()<2>(table.experts_up_forward);
-  wrap.operator()<3>(table.experts_down_forward);
-  wrap.operator()<4>(table.combine_forward);
-  wrap.operator()<5>(table.dispatch_gates);
-  wrap.operator()<6>(table.experts_down_backward);
-  wrap.operator()<7>(table.experts_up_backward);
-  wrap.operator()<8>(table.weight_gradient);
-  wrap.operator()<9>(table.balance_loss);
-  wrap.operator()<10>(table.router_backward);
-  wrap.operator()<11>(table.matmul_forward);
-  Context timed = bench.context;
-  timed.table = &table;
-  moe::layer_forward(timed, forward);
-  moe::layer_backward(timed, backward);
-  for (const auto& [name, time] : times) std::printf("  %-24s %8.3f ms\n", name, time);
+  kernels::KernelTable& table = bench.table;
+  wrap.template operator()<0>("embedding_forward", table.embedding_forward);
+  wrap.template operator()<1>("rms_norm_forward", table.rms_norm_forward);
+  wrap.template operator()<2>("matmul_forward", table.matmul_forward);
+  wrap.template operator()<3>("rope_forward", table.rope_forward);
+  wrap.template operator()<4>("attention_forward", table.attention_forward);
+  wrap.template operator()<5>("router_forward", table.router_forward);
+  wrap.template operator()<6>("plan_build", table.plan_build);
+  wrap.template operator()<7>("experts_up_forward", table.experts_up_forward);
+  wrap.template operator()<8>("experts_down_forward", table.experts_down_forward);
+  wrap.template operator()<9>("combine_forward", table.combine_forward);
+  wrap.template operator()<10>("dispatch_gates", table.dispatch_gates);
+  wrap.template operator()<11>("weight_gradient", table.weight_gradient);
+  wrap.template operator()<12>("round_values", table.round_values);
+  wrap.template operator()<13>("experts_down_backward", table.experts_down_backward);
+  wrap.template operator()<14>("experts_up_backward", table.experts_up_backward);
+  wrap.template operator()<15>("router_backward", table.router_backward);
+  wrap.template operator()<16>("rms_norm_backward", table.rms_norm_backward);
+  wrap.template operator()<17>("rope_backward", table.rope_backward);
+  wrap.template operator()<18>("attention_backward", table.attention_backward);
+  wrap.template operator()<19>("embedding_backward", table.embedding_backward);
+  wrap.template operator()<20>("cross_entropy_backward", table.cross_entropy_backward);
+  wrap.template operator()<21>("balance_loss", table.balance_loss);
+  wrap.template operator()<22>("gradient_square_sums", table.gradient_square_sums);
+  wrap.template operator()<23>("optimizer_step", table.optimizer_step);
+  body();
+  std::sort(sums.begin(), sums.end(),
+            [](const Sum& a, const Sum& b) { return a.milliseconds > b.milliseconds; });
+  double total = 0;
+  for (const Sum& sum : sums) {
+    total += sum.milliseconds;
+    if (sum.calls > 0)
+      std::printf("  %-24s %5d calls %9.3f ms\n", sum.name, sum.calls, sum.milliseconds);
+  }
+  std::printf("  all ops %.3f ms\n", total);
 }
 
 void run_layer(int64_t tokens, int reps) {
@@ -245,7 +266,10 @@ void run_layer(int64_t tokens, int reps) {
       "working memory\n",
       static_cast<long long>(tokens), up, both,
       static_cast<double>(work.total_bytes()) / (1 << 30));
-  time_ops(bench, forward, backward);
+  time_ops(bench, [&] {
+    moe::layer_forward(bench.context, forward);
+    moe::layer_backward(bench.context, backward);
+  });
 }
 
 // The pattern as every tensor of a model.
@@ -322,9 +346,7 @@ void run_steps(const StepBench& options) {
   std::printf("%s\n", tensor::budget_table(arenas).c_str());
   const Rng rng{.seed = 3, .purpose = RngPurpose::test};
   uint64_t at = 0;
-  std::vector<double> seconds;
-  double loss = 0;
-  for (int64_t step = 0; step < options.steps; ++step) {
+  const auto make_rows = [&] {
     train::StepRows rows;
     for (int64_t row = 0; row < options.rows; ++row) {
       for (int64_t i = 0; i < kRowTokens; ++i) {
@@ -340,8 +362,13 @@ void run_steps(const StepBench& options) {
       rows.documents_per_row.push_back(1);
       rows.document_lengths.push_back(kRowTokens);
     }
+    return rows;
+  };
+  std::vector<double> seconds;
+  for (int64_t step = 0; step < options.steps; ++step) {
+    const train::StepRows rows = make_rows();
     const auto begin = std::chrono::steady_clock::now();
-    loss = trainer.step(rows, 1e-4).language;
+    const double loss = trainer.step(rows, 1e-4).language;
     kernels::synchronize_cuda(bench.context);
     seconds.push_back(
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());

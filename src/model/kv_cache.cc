@@ -41,26 +41,31 @@ void KvCache::reserve(KvSequence& sequence, int64_t length) {
 void KvCache::truncate(KvSequence& sequence, int64_t length) {
   const int64_t kept = pages_for(length);
   while (static_cast<int64_t>(sequence.pages.size()) > kept) {
-    // A freed page is cleared at once, so that free pages are always zero.
-    zero_page(sequence.pages.back());
-    free_pages_.push_back(sequence.pages.back());
-    sequence.pages.pop_back();
+    // A freed page is cleared at once, so that free pages are always zero; neighbours together.
+    const int32_t last = sequence.pages.back();
+    int32_t first = last + 1;
+    while (static_cast<int64_t>(sequence.pages.size()) > kept &&
+           sequence.pages.back() == first - 1) {
+      --first;
+      free_pages_.push_back(first);
+      sequence.pages.pop_back();
+    }
+    zero_pages(first, last + 1 - first);
   }
   if (length % kernels::kKeyBlock != 0)
     zero_from(sequence.pages.back(), length % kernels::kKeyBlock);
   sequence.length = length;
 }
 
-void KvCache::zero_page(int32_t page) {
+void KvCache::zero_pages(int32_t first, int64_t count) {
   for (const kernels::KvPages& pages : layers_) {
     const std::size_t element = tensor::size_of(pages.dtype);
-    const auto clear = [&](void* data, int64_t offset, int64_t count) {
-      kernels::zero(context_, static_cast<char*>(data) + static_cast<std::size_t>(offset) * element,
-                    static_cast<std::size_t>(count) * element);
+    const auto clear = [&](void* data, int64_t begin, int64_t end) {
+      kernels::zero(context_, static_cast<char*>(data) + static_cast<std::size_t>(begin) * element,
+                    static_cast<std::size_t>(end - begin) * element);
     };
-    clear(pages.keys, pages.key_offset(page, 0), pages.num_kv_heads * pages.key_head_elements());
-    clear(pages.values, pages.value_offset(page, 0),
-          pages.num_kv_heads * pages.value_head_elements());
+    clear(pages.keys, pages.key_offset(first, 0), pages.key_offset(first + count, 0));
+    clear(pages.values, pages.value_offset(first, 0), pages.value_offset(first + count, 0));
   }
 }
 

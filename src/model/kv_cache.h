@@ -38,7 +38,7 @@ class KvCache {
   const tensor::Arena& arena() const { return arena_; }
 
  private:
-  void zero_page(int32_t page);
+  void zero_pages(int32_t first, int64_t count);
   void zero_from(int32_t page, int64_t place);
 
   kernels::Context context_;

@@ -32,7 +32,9 @@ __device__ inline float high_half(uint32_t word) { return __uint_as_float(word &
 
 // 32 rows at a time: activation, gate and up products come through shared memory in pieces of 16
 // bytes, are replaced there by the results, and go out the same way. A thread writes back the
-// pieces it fetched, so the next rows need no barrier of their own.
+// pieces it fetched, so the next rows need no barrier of their own; they are on their way from
+// memory meanwhile. Results may overwrite what they were made from: a thread fetches only rows that
+// it has not written.
 template <class V, int kRows>
 __device__ void store_swiglu_backward(const ProductFamily& family, const Tile& tile,
                                       int first_weight, int consumer, uint32_t memory,
@@ -51,10 +53,8 @@ __device__ void store_swiglu_backward(const ProductFamily& family, const Tile& t
   const bool inside = first_weight + thread % 8 * 8 < family.n;
   const int64_t corner =
       static_cast<int64_t>(tile.first_row + thread / 8) * family.n + first_weight + thread % 8 * 8;
-#pragma unroll
-  for (int c = 0; c < kRows / 32; ++c) {
-    if (c * 32 >= tile.num_rows) break;
-    uint4 value[3][2];
+  uint4 value[3][2];  // of the rows to come
+  const auto fetch = [&](int c) {
 #pragma unroll
     for (int t = 0; t < 3; ++t) {
 #pragma unroll
@@ -67,6 +67,11 @@ __device__ void store_swiglu_backward(const ProductFamily& family, const Tile& t
                 : make_uint4(0, 0, 0, 0);
       }
     }
+  };
+  fetch(0);
+#pragma unroll
+  for (int c = 0; c < kRows / 32; ++c) {
+    if (c * 32 >= tile.num_rows) break;
 #pragma unroll
     for (int t = 0; t < 3; ++t) {
 #pragma unroll
@@ -77,6 +82,7 @@ __device__ void store_swiglu_backward(const ProductFamily& family, const Tile& t
                      : "memory");
       }
     }
+    if ((c + 1) * 32 < kRows) fetch(c + 1);
     named_sync(2 + consumer, 128);
 #pragma unroll
     for (int j = 0; j < 4; j += 2) {

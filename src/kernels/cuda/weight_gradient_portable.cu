@@ -129,15 +129,22 @@ __global__ void __launch_bounds__(kThreads) gradient_f32(const __grid_constant__
 }
 
 // The same for one matrix, segments side by side: blockIdx.z is the segment, counted over all
-// sequences.
+// sequences. Tiles of 64 n x 128 k, sixteen rows at a time through shared memory, 8 x 4 to a
+// thread.
+constexpr int kTileN = 64;
+constexpr int kTileK = 128;
+constexpr int kTileRows = 16;
+constexpr int kTileThreads = 256;
+
 template <class X>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kTileThreads)
     gradient_f32_segments(const __grid_constant__ Parameters p) {
+  __shared__ float dy_tile[kTileRows][kTileN];
+  __shared__ float x_tile[kTileRows][kTileK];
   wait_for_previous_kernel();
   let_next_kernel_start();
-  const int k = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
-  const int first_n = static_cast<int>(blockIdx.y) * kShare;
-  if (k >= p.k) return;
+  const int first_k = static_cast<int>(blockIdx.x) * kTileK;
+  const int first_n = static_cast<int>(blockIdx.y) * kTileN;
   int segment = static_cast<int>(blockIdx.z);
   int begin = 0;
   int end = 0;  // absent segments are empty: their sums are zero
@@ -151,12 +158,48 @@ __global__ void __launch_bounds__(kThreads)
     }
     segment -= segments;
   }
-  float chain[kShare];
-  segment_sums<X>(chain, p, begin, end, first_n, k);
-  float* out = p.segments + (static_cast<int64_t>(blockIdx.z) * p.n + first_n) * p.k + k;
+  const int tn = threadIdx.x / 32 * 8;
+  const int tk = threadIdx.x % 32;
+  float chain[8][4] = {};
+  for (int row0 = begin; row0 < end; row0 += kTileRows) {
+    for (int i = threadIdx.x; i < kTileRows * kTileN; i += kTileThreads) {
+      const int row = row0 + i / kTileN;
+      const int n = first_n + i % kTileN;
+      dy_tile[i / kTileN][i % kTileN] =
+          row < end && n < p.n ? static_cast<const float*>(p.dy)[p.dy_row(row) * p.n + n] : 0.0f;
+    }
+    for (int i = threadIdx.x; i < kTileRows * kTileK; i += kTileThreads) {
+      const int row = row0 + i / kTileK;
+      const int k = first_k + i % kTileK;
+      x_tile[i / kTileK][i % kTileK] =
+          row < end && k < p.k ? widen(static_cast<const X*>(p.x)[p.x_row(row) * p.k + k]) : 0.0f;
+    }
+    __syncthreads();
+    // Rows past the end are zero on both sides: fma(0, 0, chain) leaves the chain as it is.
+#pragma unroll 4
+    for (int r = 0; r < kTileRows; ++r) {
+      float dy[8], x[4];
 #pragma unroll
-  for (int i = 0; i < kShare; ++i) {
-    if (first_n + i < p.n) out[static_cast<int64_t>(i) * p.k] = chain[i];
+      for (int i = 0; i < 8; ++i) dy[i] = dy_tile[r][tn + i];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) x[j] = x_tile[r][tk + 32 * j];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) chain[i][j] = fmaf(dy[i], x[j], chain[i][j]);
+      }
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int n = first_n + tn + i;
+      const int k = first_k + tk + 32 * j;
+      if (n < p.n && k < p.k)
+        p.segments[(static_cast<int64_t>(blockIdx.z) * p.n + n) * p.k + k] = chain[i][j];
+    }
   }
 }
 
@@ -189,7 +232,8 @@ void launch_f32(const Context& context, Parameters p, int64_t count, int64_t row
   p.segments = static_cast<float*>(scratch_of(context, bytes));
   p.num_segments = static_cast<int32_t>(segments);
   launch(context,
-         {.grid = dim3(grid.x, grid.y, static_cast<unsigned>(segments)), .block = dim3(kThreads)},
+         {.grid = dim3(parts(p.k, kTileK), parts(p.n, kTileN), static_cast<unsigned>(segments)),
+          .block = dim3(kTileThreads)},
          gradient_f32_segments<X>, p);
   launch(context,
          {.grid = dim3(parts(static_cast<int64_t>(p.n) * p.k, kThreads)), .block = dim3(kThreads)},
