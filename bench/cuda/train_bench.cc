@@ -381,6 +381,8 @@ void run_steps(const StepBench& options) {
               static_cast<double>(config.num_parameters()) / 1e9,
               static_cast<long long>(options.rows), static_cast<long long>(kRowTokens),
               median * 1e3, static_cast<double>(options.rows * kRowTokens) / median);
+  const train::StepRows rows = make_rows();
+  time_ops(bench, [&] { trainer.step(rows, 1e-4); });
 }
 
 }  // namespace

@@ -214,8 +214,8 @@ constexpr int kTileThreads = 256;
 
 __global__ void __launch_bounds__(kTileThreads)
     product_f32_tiled(const __grid_constant__ Parameters p) {
-  __shared__ float x_tile[kTileDepth][kTileSide + 1];
-  __shared__ float w_tile[kTileDepth][kTileSide + 1];
+  __shared__ __align__(16) float x_tile[kTileDepth][kTileSide + 4];
+  __shared__ __align__(16) float w_tile[kTileDepth][kTileSide + 4];
   wait_for_previous_kernel();
   let_next_kernel_start();
   const int first_n = static_cast<int>(blockIdx.x) * kTileSide;
@@ -243,12 +243,10 @@ __global__ void __launch_bounds__(kTileThreads)
       __syncthreads();
 #pragma unroll 8
       for (int k = 0; k < kTileDepth; ++k) {
-        float x[4], w[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          x[i] = x_tile[k][tr + 16 * i];
-          w[i] = w_tile[k][tn + 16 * i];
-        }
+        const float4 four_x = *reinterpret_cast<const float4*>(&x_tile[k][4 * tr]);
+        const float4 four_w = *reinterpret_cast<const float4*>(&w_tile[k][4 * tn]);
+        const float x[4] = {four_x.x, four_x.y, four_x.z, four_x.w};
+        const float w[4] = {four_w.x, four_w.y, four_w.z, four_w.w};
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
 #pragma unroll
@@ -267,8 +265,8 @@ __global__ void __launch_bounds__(kTileThreads)
   for (int i = 0; i < 4; ++i) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const int row = first_row + tr + 16 * i;
-      const int n = first_n + tn + 16 * j;
+      const int row = first_row + 4 * tr + i;
+      const int n = first_n + 4 * tn + j;
       if (row < p.rows && n < p.n) finish<Epilogue::dense, float>(p, row, n, acc[i][j], 0.0f);
     }
   }

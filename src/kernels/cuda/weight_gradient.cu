@@ -22,7 +22,9 @@ constexpr int kDepth = 64;             // rows of a stage
 constexpr int kBox = kDepth * 128;     // bytes of 64 rows x 64 columns
 constexpr int kStageBytes = 4 * kBox;  // two boxes of each side
 constexpr int kStages = 3;
-constexpr int kThreads = 288;  // two warpgroups that multiply, one warp that loads
+constexpr int kMultipliers = 256;  // threads: two warpgroups
+constexpr int kLoaders = 2;        // warps
+constexpr int kThreads = kMultipliers + 32 * kLoaders;
 constexpr int kSharedBytes = kStages * kStageBytes + 128;
 
 struct Parameters {
@@ -48,6 +50,7 @@ struct Shared {
   uint32_t empty;
   int32_t* tile;   // [stages]: tile of the stage, -1: no more
   int32_t* count;  // [stages]: its rows; negative: -rows, the tile's last
+  int32_t* next;   // [2]: the next tile, for the loaders
 
   __device__ explicit Shared(unsigned char* memory) {
     stages = shared_address(memory);
@@ -55,6 +58,7 @@ struct Shared {
     empty = full + 8 * kStages;
     tile = reinterpret_cast<int32_t*>(memory + kStages * kStageBytes + 16 * kStages);
     count = tile + kStages;
+    next = count + kStages;
   }
   __device__ uint32_t straight(int stage) const { return stages + stage * kStageBytes; }
   __device__ uint32_t other(int stage) const { return straight(stage) + 2 * kBox; }
@@ -82,38 +86,48 @@ __device__ Place place_of(const Parameters& p, int tile) {
   return {tile / tiles, inside / p.n_tiles * kTile, inside % p.n_tiles * kTile};
 }
 
-// By a whole warp when gathered, else by one thread.
+// By one thread, or when gathered by kLoaders warps of which each copies its share of the rows.
 template <bool kGathered>
 __device__ void produce(const Parameters& p, const Shared& shared) {
-  const int lane = threadIdx.x % 32;
+  constexpr int kShare = kDepth / kLoaders;  // rows of a warp
+  static_assert(kShare <= 32);
+  const int thread = static_cast<int>(threadIdx.x) - kMultipliers;
+  const int lane = thread % 32;
+  const int first_line = thread / 32 * kShare;
   const int column = lane % 16;  // of 8 values
-  const int line = lane / 16;    // rows line, line + 2, ...
+  const int line = lane / 16;    // rows line, line + 2, ... of the share
   const int tiles = p.count * p.m_tiles * p.n_tiles;
+  const auto pitch = static_cast<uint32_t>(p.n / 8);  // in units of 16 bytes
+  const uint32_t place = column / 8 * kBox + (first_line + line) * 128;
   Ring ring;
   ring.parity = 1;
+  int turn = 0;
   int tile = static_cast<int>(blockIdx.x);
   while (tile < tiles) {
     int next = 0;
-    if (lane == 0) next = static_cast<int>(gridDim.x) + atomicAdd(p.counters, 1);
+    if (thread == 0) next = static_cast<int>(gridDim.x) + atomicAdd(p.counters, 1);
     const Place at = place_of(p, tile);
     const int32_t* offsets =
         p.sequence_offsets + static_cast<int64_t>(at.matrix) * (p.sequences + 1);
     const bool wanted = !p.slot_of_matrix || p.slot_of_matrix[at.matrix] >= 0;
-    const int end = wanted ? offsets[p.sequences] : offsets[0];
+    const int begin = offsets[0];
+    const int end = wanted ? offsets[p.sequences] : begin;
     const int bytes = at.first_n + column * 8 < p.n ? 16 : 0;
     const bf16* base = p.gathered + (bytes ? at.first_n + column * 8 : 0);
     int sequence = 0;
-    for (int row = offsets[0]; row < end;) {
-      while (offsets[sequence + 1] <= row) ++sequence;
-      const int count = min(kDepth, offsets[sequence + 1] - row);
-      int token[2] = {0, 0};  // of rows lane and lane + 32
-      if constexpr (kGathered) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) token[i] = p.source[row + min(lane + 32 * i, count - 1)];
-      }
+    int sequence_end = begin;
+    // The row of this lane, looked up one stage ahead; rows past the end repeat one inside.
+    const auto look_up = [&](int row) {
+      return static_cast<uint32_t>(p.source[min(row + first_line + lane % kShare, end - 1)]) *
+             pitch;
+    };
+    uint32_t source = kGathered && begin < end ? look_up(begin) : 0;
+    for (int row = begin; row < end;) {
+      while (sequence_end <= row) sequence_end = offsets[++sequence];
+      const int count = min(kDepth, sequence_end - row);
       const uint32_t full = shared.full + 8 * ring.stage;
       barrier_wait(shared.empty + 8 * ring.stage, ring.parity);
-      if (lane == 0) {
+      if (thread == 0) {
         shared.tile[ring.stage] = tile;
         shared.count[ring.stage] = row + count == end ? -count : count;
         barrier_expect(full, (kGathered ? 2 : 4) * kBox);
@@ -127,23 +141,38 @@ __device__ void produce(const Parameters& p, const Shared& shared) {
         }
       }
       if constexpr (kGathered) {
+        const uint32_t current = source;
+        if (row + count < end) source = look_up(row + count);
         const int padded = (count + 15) / 16 * 16;
-        const uint32_t target = shared.other(ring.stage) + (column / 8) * kBox;
-#pragma unroll 8
-        for (int r = line; r < padded; r += 2) {
-          const int64_t from = __shfl_sync(~0u, r < 32 ? token[0] : token[1], r % 32);
-          copy_async_16(target + r * 128 + ((column % 8) ^ (r % 8)) * 16, base + from * p.n,
-                        r < count ? bytes : 0);
+        const uint32_t target = shared.other(ring.stage) + place;
+        if (first_line < padded) {
+#pragma unroll
+          for (int i = 0; i < kShare / 2; ++i) {
+            const int r = line + 2 * i;  // within the share; kShare is a multiple of 8
+            const uint32_t from = __shfl_sync(~0u, current, r);
+            const uint32_t twist = ((column % 8) ^ (r % 8)) * 16;
+            const int row_bytes = first_line + r < count ? bytes : 0;
+            if (kShare <= 16 || first_line + 2 * i < padded)
+              copy_async_16(target + i * 256 + twist, base + static_cast<uint64_t>(from) * 8,
+                            row_bytes);
+          }
         }
         copy_async_arrive(full);
       }
       row += count;
       ring.advance();
     }
-    tile = kGathered ? __shfl_sync(~0u, next, 0) : next;
+    if constexpr (kGathered) {
+      if (thread == 0) shared.next[turn] = next;
+      named_sync(1, 32 * kLoaders);
+      tile = *const_cast<volatile int32_t*>(shared.next + turn);
+      turn ^= 1;
+    } else {
+      tile = next;
+    }
   }
   barrier_wait(shared.empty + 8 * ring.stage, ring.parity);
-  if (lane == 0) {
+  if (thread == 0) {
     shared.tile[ring.stage] = -1;
     let_next_kernel_start();
     barrier_arrive(shared.full + 8 * ring.stage);
@@ -262,12 +291,12 @@ __global__ void __launch_bounds__(kThreads, 2)
     weight_gradient_kernel(const __grid_constant__ Parameters p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const Shared shared(memory);
-  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);  // 2: the warp that loads
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);  // 2: the loaders
   if (threadIdx.x == 0) {
     prefetch_map(&p.straight);
     if (!kGathered) prefetch_map(&p.other);
     for (int s = 0; s < kStages; ++s) {
-      barrier_init(shared.full + 8 * s, kGathered ? 33 : 1);
+      barrier_init(shared.full + 8 * s, kGathered ? 32 * kLoaders + 1 : 1);
       barrier_init(shared.empty + 8 * s, 8);
     }
     barrier_init_fence();
@@ -278,8 +307,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     consume<kGathered, kSwapped>(p, shared, warpgroup);
     return;
   }
-  if (kGathered || threadIdx.x % 32 == 0) produce<kGathered>(p, shared);
-  if (threadIdx.x % 32 == 0) {
+  if (kGathered || threadIdx.x == kMultipliers) produce<kGathered>(p, shared);
+  if (threadIdx.x == kMultipliers) {
     __threadfence();
     if (atomicInc(reinterpret_cast<unsigned*>(p.counters) + 1, gridDim.x - 1) == gridDim.x - 1)
       p.counters[0] = 0;
@@ -312,7 +341,9 @@ bool fits(const WeightGradient& args) {
   return args.x.dtype == DType::BF16 && args.dy.dtype == DType::BF16 &&
          !(args.x_of_row && args.dy_of_row) && args.x.dim(1) % 8 == 0 && args.dy.dim(1) % 8 == 0 &&
          aligned(args.x.data) && aligned(args.dy.data) && aligned(args.d_weight.data) &&
-         args.x.dim(0) < (1 << 30) && args.dy.dim(0) < (1 << 30);
+         args.x.dim(0) < (1 << 30) && args.dy.dim(0) < (1 << 30) &&
+         args.x.dim(0) * args.x.dim(1) < (int64_t{1} << 35) &&
+         args.dy.dim(0) * args.dy.dim(1) < (int64_t{1} << 35);
 }
 
 }  // namespace
