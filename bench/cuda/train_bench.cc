@@ -174,6 +174,7 @@ void time_ops(Bench& bench, Body&& body) {
   wrap.template operator()<21>("balance_loss", table.balance_loss);
   wrap.template operator()<22>("gradient_square_sums", table.gradient_square_sums);
   wrap.template operator()<23>("optimizer_step", table.optimizer_step);
+  wrap.template operator()<24>("weight_gradients", table.weight_gradients);
   body();
   std::sort(sums.begin(), sums.end(),
             [](const Sum& a, const Sum& b) { return a.milliseconds > b.milliseconds; });

@@ -3,7 +3,9 @@
 
 namespace dsmoe::kernels {
 
-void weight_gradient(const Context& context, const WeightGradient& args) {
+namespace {
+
+void check_gradient(const Context& context, const WeightGradient& args) {
   const OpCheck check("weight_gradient", context);
   check.rank("dy", args.dy, 2);
   check.rank("x", args.x, 2);
@@ -18,7 +20,25 @@ void weight_gradient(const Context& context, const WeightGradient& args) {
              "one slot per matrix is needed");
   check.tensor("d_weight", args.d_weight, scalar,
                {args.d_weight.dim(0), args.dy.dim(1), args.x.dim(1)});
+}
+
+}  // namespace
+
+void weight_gradient(const Context& context, const WeightGradient& args) {
+  check_gradient(context, args);
   launch(context, args.x.dtype, &KernelTable::weight_gradient, args);
+}
+
+void weight_gradients(const Context& context, std::span<const WeightGradient> list) {
+  const bool one_by_one = context.table->weight_gradients == nullptr ||
+                          (!list.empty() && list.front().x.dtype == DType::F64);
+  if (one_by_one) {
+    for (const WeightGradient& args : list) weight_gradient(context, args);
+    return;
+  }
+  if (list.empty()) return;
+  for (const WeightGradient& args : list) check_gradient(context, args);
+  launch(context, list.front().x.dtype, &KernelTable::weight_gradients, list);
 }
 
 void bias_gradient(const Context& context, const BiasGradient& args) {

@@ -64,7 +64,8 @@ struct KernelTable {
   void (*sum_of_squares)(const Context&, const SumOfSquares&) = nullptr;
   void (*adamw_step)(const Context&, const AdamwStep&) = nullptr;
 
-  // Empty where tensors are stepped one by one.
+  // Empty where gradients are made, and tensors stepped, one by one.
+  void (*weight_gradients)(const Context&, const std::span<const WeightGradient>&) = nullptr;
   void (*gradient_square_sums)(const Context&, const OptimizerStep&) = nullptr;
   void (*optimizer_step)(const Context&, const OptimizerStep&) = nullptr;
 };

@@ -174,17 +174,19 @@ __global__ void __launch_bounds__(kThreads)
     }
     d = row_sum4(d);
     if (quarter == 0 && rows.position[h] >= 0)
-      p.statistics[row] = make_float4(max[h], 1.0f / sum[h], d, 0.0f);
+      p.statistics[row] = make_float4(max[h] * kLog2E, 1.0f / sum[h], d, 0.0f);
   }
 }
 
-// p and ds of sixteen rows and sixteen columns; `inside(row half, column)` masks.
+// p and ds of sixteen rows and sixteen columns; kMasked: only where `inside(row half, column)`.
+template <bool kMasked>
 struct Gradient {
   uint32_t p[4];
   uint32_t ds[4];
   template <class Statistics, class Inside>
   __device__ Gradient(const float (&s)[2][4], const float (&dp)[2][4], float scale,
                       Statistics&& statistics, Inside&& inside) {
+    const float scale2 = scale * kLog2E;
     float probability[2][4];
     float score[2][4];
 #pragma unroll
@@ -192,8 +194,8 @@ struct Gradient {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const float4 of = statistics(i / 2, 8 * t + i % 2);
-        const float v =
-            inside(i / 2, 8 * t + i % 2) ? exp_device(s[t][i] * scale - of.x) * of.y : 0.0f;
+        float v = exp2_approx(fmaf(s[t][i], scale2, -of.x)) * of.y;
+        if (kMasked && !inside(i / 2, 8 * t + i % 2)) v = 0;
         probability[t][i] = v;
         score[t][i] = (v * (dp[t][i] - of.z)) * scale;
       }
@@ -226,7 +228,7 @@ __device__ void write_rows(const float (&sums)[kDim / 8][4], int head_dim, Targe
 }
 
 template <int kDim>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kDim == 64 ? 4 : 2)
     query_gradient_kernel(const __grid_constant__ AttentionBackwardParameters p) {
   extern __shared__ __align__(128) unsigned char memory[];
   const uint32_t buffers = shared_address(memory);
@@ -264,19 +266,26 @@ __global__ void __launch_bounds__(kThreads)
     }
     __syncthreads();
     const uint32_t keys = buffers + block % 2 * 2 * kBlockBytes<kDim>;
+    const auto visit = [&]<bool kMasked>() {
 #pragma unroll
-    for (int g = 0; g < 4; ++g) {
-      float s[2][4];
-      float dp[2][4];
-      score_keys<kDim>(s, q, keys, 16 * g);
-      score_keys<kDim>(dp, d_out, keys + kBlockBytes<kDim>, 16 * g);
-      const int first_key = block * 64 + 16 * g + 2 * quarter;
-      const Gradient gradient(
-          s, dp, p.scale, [&](int half, int) { return statistics[half]; },
-          [&](int half, int column) { return first_key + column <= rows.position[half]; });
+      for (int g = 0; g < 4; ++g) {
+        float s[2][4];
+        float dp[2][4];
+        score_keys<kDim>(s, q, keys, 16 * g);
+        score_keys<kDim>(dp, d_out, keys + kBlockBytes<kDim>, 16 * g);
+        const int first_key = block * 64 + 16 * g + 2 * quarter;
+        const Gradient<kMasked> gradient(
+            s, dp, p.scale, [&](int half, int) { return statistics[half]; },
+            [&](int half, int column) { return first_key + column <= rows.position[half]; });
 #pragma unroll
-      for (int d = 0; d < kDim; d += 16)
-        add_values<kDim>(dq[d / 8], dq[d / 8 + 1], gradient.ds, keys, 16 * g, d);
+        for (int d = 0; d < kDim; d += 16)
+          add_values<kDim>(dq[d / 8], dq[d / 8 + 1], gradient.ds, keys, 16 * g, d);
+      }
+    };
+    if (block + 1 == num_blocks) {
+      visit.template operator()<true>();
+    } else {
+      visit.template operator()<false>();
     }
     __syncthreads();
   }
@@ -286,7 +295,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <int kDim>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kDim == 64 ? 3 : 2)
     key_gradient_kernel(const __grid_constant__ AttentionBackwardParameters p) {
   extern __shared__ __align__(128) unsigned char memory[];
   const uint32_t buffers = shared_address(memory);
@@ -345,25 +354,32 @@ __global__ void __launch_bounds__(kThreads)
     const uint32_t queries = buffers + step % 2 * 2 * kBlockBytes<kDim>;
     const float4* of_query = statistics + step % 2 * 64;
     const int first = (first_block + step % blocks) * 64;
+    const auto visit = [&]<bool kMasked>() {
 #pragma unroll
-    for (int g = 0; g < 4; ++g) {
-      float s[2][4];
-      float dp[2][4];
-      score_keys<kDim>(s, k, queries, 16 * g);
-      score_keys<kDim>(dp, v, queries + kBlockBytes<kDim>, 16 * g);
-      const int column0 = 16 * g + 2 * (lane % 4);
-      const Gradient gradient(
-          s, dp, p.scale, [&](int, int column) { return of_query[column0 + column]; },
-          [&](int half, int column) {
-            const int query = first + column0 + column;
-            return tile.first + first_row + 8 * half <= query && query < tile.length;
-          });
+      for (int g = 0; g < 4; ++g) {
+        float s[2][4];
+        float dp[2][4];
+        score_keys<kDim>(s, k, queries, 16 * g);
+        score_keys<kDim>(dp, v, queries + kBlockBytes<kDim>, 16 * g);
+        const int column0 = 16 * g + 2 * (lane % 4);
+        const Gradient<kMasked> gradient(
+            s, dp, p.scale, [&](int, int column) { return of_query[column0 + column]; },
+            [&](int half, int column) {
+              const int query = first + column0 + column;
+              return tile.first + first_row + 8 * half <= query && query < tile.length;
+            });
 #pragma unroll
-      for (int d = 0; d < kDim; d += 16) {
-        add_values<kDim>(dv[d / 8], dv[d / 8 + 1], gradient.p, queries + kBlockBytes<kDim>, 16 * g,
-                         d);
-        add_values<kDim>(dk[d / 8], dk[d / 8 + 1], gradient.ds, queries, 16 * g, d);
+        for (int d = 0; d < kDim; d += 16) {
+          add_values<kDim>(dv[d / 8], dv[d / 8 + 1], gradient.p, queries + kBlockBytes<kDim>,
+                           16 * g, d);
+          add_values<kDim>(dk[d / 8], dk[d / 8 + 1], gradient.ds, queries, 16 * g, d);
+        }
       }
+    };
+    if (first == tile.first || first + 64 > tile.length) {
+      visit.template operator()<true>();
+    } else {
+      visit.template operator()<false>();
     }
     __syncthreads();
   }

@@ -19,7 +19,7 @@ struct AttentionBackwardParameters {
   const void* out;
   const void* d_out;
   float* d_qkv;
-  float4* statistics;  // [tokens, heads]: maximum, 1 / sum, d_out . out
+  float4* statistics;  // [tokens, heads]: maximum (tiles: times log2 e), 1 / sum, d_out . out
   float scale;
   int32_t sequences;
   int32_t max_pages;

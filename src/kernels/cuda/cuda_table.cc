@@ -99,6 +99,7 @@ const KernelTable& cuda_table() {
                        .router_z_loss = cuda::router_z_loss,
                        .sum_of_squares = cuda::sum_of_squares,
                        .adamw_step = cuda::adamw_step,
+                       .weight_gradients = cuda::weight_gradients,
                        .gradient_square_sums = cuda::gradient_square_sums,
                        .optimizer_step = cuda::optimizer_step};
   }();

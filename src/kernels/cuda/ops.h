@@ -20,6 +20,7 @@ void log_prob_forward(const Context&, const LogProbForward&);
 
 void dispatch_gates(const Context&, const DispatchGates&);
 void weight_gradient(const Context&, const WeightGradient&);
+void weight_gradients(const Context&, const std::span<const WeightGradient>&);
 void bias_gradient(const Context&, const BiasGradient&);
 void round_values(const Context&, const RoundValues&);
 void experts_down_backward(const Context&, const ExpertsDownBackward&);

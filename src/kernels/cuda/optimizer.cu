@@ -164,23 +164,36 @@ __global__ void __launch_bounds__(kThreads)
   float* const first = tensor.first_moment;
   float* const second = tensor.second_moment;
   const bool rounded = tensor.stored == DType::BF16;
+  // All loads of eight rows before the first store: memory that may alias would otherwise wait.
+  constexpr int kBatch = 8;
   if (column < columns) {
-#pragma unroll 4
-    for (int r = static_cast<int>(threadIdx.x) / kTile; r < rows; r += kRowsAtOnce) {
-      const int64_t i = (origin.row + r) * tensor.columns + origin.column + column;
-      float g = gradient[i];
-      gradient[i] = 0;
-      if (second_gradient) {
-        g = g + second_gradient[i];
-        second_gradient[i] = 0;
+    const int64_t corner = origin.row * tensor.columns + origin.column + column;
+    for (int first_row = static_cast<int>(threadIdx.x) / kTile; first_row < rows;
+         first_row += kBatch * kRowsAtOnce) {
+      float g[kBatch], w[kBatch], m[kBatch], v[kBatch];
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        const int r = first_row + b * kRowsAtOnce;
+        const int64_t i = corner + min(r, rows - 1) * tensor.columns;
+        g[b] = gradient[i];
+        w[b] = weight[i];
+        m[b] = first[i];
+        v[b] = second[i];
+        if (second_gradient) g[b] = g[b] + second_gradient[i];
       }
-      float m = first[i];
-      float v = second[i];
-      const float w = rule(g, weight[i], m, v, tensor.weight_decay);
-      first[i] = m;
-      second[i] = v;
-      weight[i] = w;
-      values[r][column] = rounded ? widen(__float2bfloat16_rn(w)) : w;
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        const int r = first_row + b * kRowsAtOnce;
+        if (r >= rows) break;
+        const int64_t i = corner + r * tensor.columns;
+        w[b] = rule(g[b], w[b], m[b], v[b], tensor.weight_decay);
+        gradient[i] = 0;
+        if (second_gradient) second_gradient[i] = 0;
+        first[i] = m[b];
+        second[i] = v[b];
+        weight[i] = w[b];
+        values[r][column] = rounded ? widen(__float2bfloat16_rn(w[b])) : w[b];
+      }
     }
   }
   __syncthreads();

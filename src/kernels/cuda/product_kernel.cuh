@@ -394,7 +394,12 @@ __device__ void consume(const ProductParameters& p, const SharedLayout<V>& share
         const float* own = sums + part * (kN * kCount / 2);
         const int first_weight = tile.first_weight + (consumer * V::kParts + part) * 64;
         if constexpr (kEpilogue == Epilogue::dense) {
-          store_dense<kN * kCount>(p, family, tile, first_weight, own);
+          if constexpr (V::kRows >= 128) {
+            store_dense_staged<V, kN * kCount>(p, family, tile, first_weight, consumer, staging,
+                                               own);
+          } else {
+            store_dense<kN * kCount>(p, family, tile, first_weight, own);
+          }
         } else if constexpr (kEpilogue == Epilogue::swiglu) {
           store_swiglu<V, kN * kCount>(family, tile, first_weight, consumer, staging, turn, own);
         } else if constexpr (kEpilogue == Epilogue::swiglu_backward) {

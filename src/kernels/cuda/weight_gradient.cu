@@ -27,21 +27,30 @@ constexpr int kLoaders = 2;        // warps
 constexpr int kThreads = kMultipliers + 32 * kLoaders;
 constexpr int kSharedBytes = kStages * kStageBytes + 128;
 
-struct Parameters {
-  CUtensorMap straight;  // the m64 side, [rows, m]
-  CUtensorMap other;     // the n side, [rows, n]; unused when gathered
-  const bf16* gathered;  // the n side when gathered, [*, n]
-  const int32_t* source;
+// One call's matrices. The straight side is the m64 one.
+struct Problem {
+  CUtensorMap straight;   // [rows, m]
+  CUtensorMap other;      // the n side, [rows, n]; unused when gathered
+  const bf16* gathered;   // the n side when gathered, [*, n]
+  const int32_t* source;  // null: not gathered
   const int32_t* sequence_offsets;
   const int32_t* slot_of_matrix;
-  float* d_weight;
-  int32_t* counters;
-  int32_t count;
+  float* d_weight;  // [slots, m, n], or [slots, n, m] when swapped
+  int32_t swapped;
   int32_t sequences;
   int32_t m;
   int32_t n;
   int32_t m_tiles;
   int32_t n_tiles;
+  int32_t first_tile;
+};
+
+constexpr int kMostProblems = 6;
+struct Parameters {
+  Problem problem[kMostProblems];
+  int32_t* counters;
+  int32_t num_problems;
+  int32_t tiles;
 };
 
 struct Shared {
@@ -76,52 +85,58 @@ struct Ring {
 };
 
 struct Place {
+  int problem;
   int matrix;
   int first_m;
   int first_n;
 };
 __device__ Place place_of(const Parameters& p, int tile) {
-  const int tiles = p.m_tiles * p.n_tiles;
-  const int inside = tile % tiles;
-  return {tile / tiles, inside / p.n_tiles * kTile, inside % p.n_tiles * kTile};
+  int problem = 0;
+  while (problem + 1 < p.num_problems && tile >= p.problem[problem + 1].first_tile) ++problem;
+  const Problem& of = p.problem[problem];
+  const int tiles = of.m_tiles * of.n_tiles;
+  const int inside = (tile - of.first_tile) % tiles;
+  return {problem, (tile - of.first_tile) / tiles, inside / of.n_tiles * kTile,
+          inside % of.n_tiles * kTile};
 }
 
-// By one thread, or when gathered by kLoaders warps of which each copies its share of the rows.
-template <bool kGathered>
+// The loading warps. The copy engine brings the straight side, and the other one too unless it is
+// gathered: then each warp copies its share of the rows.
 __device__ void produce(const Parameters& p, const Shared& shared) {
   constexpr int kShare = kDepth / kLoaders;  // rows of a warp
-  static_assert(kShare <= 32);
+  static_assert(kShare <= 32 && kShare % 8 == 0);
   const int thread = static_cast<int>(threadIdx.x) - kMultipliers;
   const int lane = thread % 32;
   const int first_line = thread / 32 * kShare;
   const int column = lane % 16;  // of 8 values
   const int line = lane / 16;    // rows line, line + 2, ... of the share
-  const int tiles = p.count * p.m_tiles * p.n_tiles;
-  const auto pitch = static_cast<uint32_t>(p.n / 8);  // in units of 16 bytes
   const uint32_t place = column / 8 * kBox + (first_line + line) * 128;
   Ring ring;
   ring.parity = 1;
   int turn = 0;
   int tile = static_cast<int>(blockIdx.x);
-  while (tile < tiles) {
+  while (tile < p.tiles) {
     int next = 0;
     if (thread == 0) next = static_cast<int>(gridDim.x) + atomicAdd(p.counters, 1);
     const Place at = place_of(p, tile);
+    const Problem& of = p.problem[at.problem];
+    const bool gathered = of.source != nullptr;
+    const auto pitch = static_cast<uint32_t>(of.n / 8);  // in units of 16 bytes
     const int32_t* offsets =
-        p.sequence_offsets + static_cast<int64_t>(at.matrix) * (p.sequences + 1);
-    const bool wanted = !p.slot_of_matrix || p.slot_of_matrix[at.matrix] >= 0;
+        of.sequence_offsets + static_cast<int64_t>(at.matrix) * (of.sequences + 1);
+    const bool wanted = !of.slot_of_matrix || of.slot_of_matrix[at.matrix] >= 0;
     const int begin = offsets[0];
-    const int end = wanted ? offsets[p.sequences] : begin;
-    const int bytes = at.first_n + column * 8 < p.n ? 16 : 0;
-    const bf16* base = p.gathered + (bytes ? at.first_n + column * 8 : 0);
+    const int end = wanted ? offsets[of.sequences] : begin;
+    const int bytes = at.first_n + column * 8 < of.n ? 16 : 0;
+    const bf16* base = of.gathered + (bytes ? at.first_n + column * 8 : 0);
     int sequence = 0;
     int sequence_end = begin;
     // The row of this lane, looked up one stage ahead; rows past the end repeat one inside.
     const auto look_up = [&](int row) {
-      return static_cast<uint32_t>(p.source[min(row + first_line + lane % kShare, end - 1)]) *
+      return static_cast<uint32_t>(of.source[min(row + first_line + lane % kShare, end - 1)]) *
              pitch;
     };
-    uint32_t source = kGathered && begin < end ? look_up(begin) : 0;
+    uint32_t source = gathered && begin < end ? look_up(begin) : 0;
     for (int row = begin; row < end;) {
       while (sequence_end <= row) sequence_end = offsets[++sequence];
       const int count = min(kDepth, sequence_end - row);
@@ -130,46 +145,42 @@ __device__ void produce(const Parameters& p, const Shared& shared) {
       if (thread == 0) {
         shared.tile[ring.stage] = tile;
         shared.count[ring.stage] = row + count == end ? -count : count;
-        barrier_expect(full, (kGathered ? 2 : 4) * kBox);
+        barrier_expect(full, (gathered ? 2 : 4) * kBox);
         for (int half = 0; half < 2; ++half) {
-          tma_load_2d(shared.straight(ring.stage) + half * kBox, &p.straight, full,
+          tma_load_2d(shared.straight(ring.stage) + half * kBox, &of.straight, full,
                       at.first_m + 64 * half, row);
-          if constexpr (!kGathered) {
-            tma_load_2d(shared.other(ring.stage) + half * kBox, &p.other, full,
+          if (!gathered) {
+            tma_load_2d(shared.other(ring.stage) + half * kBox, &of.other, full,
                         at.first_n + 64 * half, row);
           }
         }
       }
-      if constexpr (kGathered) {
+      if (gathered) {
         const uint32_t current = source;
         if (row + count < end) source = look_up(row + count);
         const int padded = (count + 15) / 16 * 16;
         const uint32_t target = shared.other(ring.stage) + place;
-        if (first_line < padded) {
 #pragma unroll
-          for (int i = 0; i < kShare / 2; ++i) {
-            const int r = line + 2 * i;  // within the share; kShare is a multiple of 8
-            const uint32_t from = __shfl_sync(~0u, current, r);
-            const uint32_t twist = ((column % 8) ^ (r % 8)) * 16;
-            const int row_bytes = first_line + r < count ? bytes : 0;
-            if (kShare <= 16 || first_line + 2 * i < padded)
-              copy_async_16(target + i * 256 + twist, base + static_cast<uint64_t>(from) * 8,
-                            row_bytes);
+        for (int i = 0; i < kShare / 2; ++i) {
+          const int r = line + 2 * i;  // within the share
+          const uint32_t from = __shfl_sync(~0u, current, r);
+          if (first_line + 2 * i < padded) {
+            copy_async_16(target + i * 256 + ((column % 8) ^ (r % 8)) * 16,
+                          base + static_cast<uint64_t>(from) * 8,
+                          first_line + r < count ? bytes : 0);
           }
         }
         copy_async_arrive(full);
+      } else {
+        barrier_arrive(full);
       }
       row += count;
       ring.advance();
     }
-    if constexpr (kGathered) {
-      if (thread == 0) shared.next[turn] = next;
-      named_sync(1, 32 * kLoaders);
-      tile = *const_cast<volatile int32_t*>(shared.next + turn);
-      turn ^= 1;
-    } else {
-      tile = next;
-    }
+    if (thread == 0) shared.next[turn] = next;
+    named_sync(1, 32 * kLoaders);
+    tile = *const_cast<volatile int32_t*>(shared.next + turn);
+    turn ^= 1;
   }
   barrier_wait(shared.empty + 8 * ring.stage, ring.parity);
   if (thread == 0) {
@@ -177,18 +188,17 @@ __device__ void produce(const Parameters& p, const Shared& shared) {
     let_next_kernel_start();
     barrier_arrive(shared.full + 8 * ring.stage);
   }
-  if constexpr (kGathered) barrier_arrive(shared.full + 8 * ring.stage);
+  barrier_arrive(shared.full + 8 * ring.stage);
 }
 
-// body(first, second, element, distance) for every pair of sums that lies inside the matrix: the
-// first belongs to *element, the second to element[distance]. d_weight is [m, n], or [n, m] when
-// swapped.
+// body(first, second, element) for every pair of sums that lies inside the matrix: neighbours in a
+// row of d_weight, or with kSwapped in a column.
 template <bool kSwapped, class Body>
-__device__ void for_each_sum(const Parameters& p, int tile, int consumer, float* sums,
-                             Body&& body) {
-  const Place at = place_of(p, tile);
-  const int slot = p.slot_of_matrix ? p.slot_of_matrix[at.matrix] : at.matrix;
-  float* matrix = p.d_weight + static_cast<int64_t>(slot) * p.m * p.n;
+__device__ void for_each_pair(const Parameters& p, const Place& at, int consumer, float* sums,
+                              Body&& body) {
+  const Problem& of = p.problem[at.problem];
+  const int slot = of.slot_of_matrix ? of.slot_of_matrix[at.matrix] : at.matrix;
+  float* matrix = of.d_weight + static_cast<int64_t>(slot) * of.m * of.n;
   const int lane = threadIdx.x % 32;
   const int m0 = at.first_m + consumer * 64 + threadIdx.x % 128 / 32 * 16 + lane / 4;
   const int n0 = at.first_n + 2 * (lane % 4);
@@ -198,34 +208,41 @@ __device__ void for_each_sum(const Parameters& p, int tile, int consumer, float*
     for (int half = 0; half < 2; ++half) {
       const int m = m0 + 8 * half;
       const int n = n0 + 8 * j;
-      if (m < p.m && n < p.n) {
+      if (m < of.m && n < of.n) {
         body(sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1],
-             matrix +
-                 (kSwapped ? static_cast<int64_t>(n) * p.m + m : static_cast<int64_t>(m) * p.n + n),
-             p.m);
+             matrix + (kSwapped ? static_cast<int64_t>(n) * of.m + m
+                                : static_cast<int64_t>(m) * of.n + n));
       }
     }
   }
 }
 
-template <bool kSwapped>
-__device__ void read_pair(float& first, float& second, const float* element, int distance) {
-  if constexpr (kSwapped) {
-    first = element[0];
-    second = element[distance];
+__device__ void read_sums(const Parameters& p, const Place& at, int consumer, float* sums) {
+  const int64_t distance = p.problem[at.problem].m;
+  if (p.problem[at.problem].swapped) {
+    for_each_pair<true>(p, at, consumer, sums, [&](float& a, float& b, const float* element) {
+      a = element[0];
+      b = element[distance];
+    });
   } else {
-    const float2 pair = *reinterpret_cast<const float2*>(element);
-    first = pair.x;
-    second = pair.y;
+    for_each_pair<false>(p, at, consumer, sums, [&](float& a, float& b, const float* element) {
+      const float2 pair = *reinterpret_cast<const float2*>(element);
+      a = pair.x;
+      b = pair.y;
+    });
   }
 }
-template <bool kSwapped>
-__device__ void write_pair(float first, float second, float* element, int distance) {
-  if constexpr (kSwapped) {
-    element[0] = first;
-    element[distance] = second;
+__device__ void write_sums(const Parameters& p, const Place& at, int consumer, float* sums) {
+  const int64_t distance = p.problem[at.problem].m;
+  if (p.problem[at.problem].swapped) {
+    for_each_pair<true>(p, at, consumer, sums, [&](float a, float b, float* element) {
+      element[0] = a;
+      element[distance] = b;
+    });
   } else {
-    *reinterpret_cast<float2*>(element) = make_float2(first, second);
+    for_each_pair<false>(p, at, consumer, sums, [&](float a, float b, float* element) {
+      *reinterpret_cast<float2*>(element) = make_float2(a, b);
+    });
   }
 }
 
@@ -240,7 +257,6 @@ __device__ void clear_tail(uint32_t box, int count, int consumer) {
   named_sync(2 + consumer, 128);
 }
 
-template <bool kGathered, bool kSwapped>
 __device__ void consume(const Parameters& p, const Shared& shared, int consumer) {
   Ring ring;
   while (true) {
@@ -250,7 +266,9 @@ __device__ void consume(const Parameters& p, const Shared& shared, int consumer)
     float sums[64];
 #pragma unroll
     for (float& sum : sums) sum = 0;
-    for_each_sum<kSwapped>(p, tile, consumer, sums, read_pair<kSwapped>);
+    const Place at = place_of(p, tile);
+    const bool gathered = p.problem[at.problem].source != nullptr;
+    read_sums(p, at, consumer, sums);
     int before = -1;
     for (bool more = true; more;) {
       barrier_wait(shared.full + 8 * ring.stage, ring.parity);
@@ -260,18 +278,17 @@ __device__ void consume(const Parameters& p, const Shared& shared, int consumer)
       const uint32_t box = shared.straight(ring.stage) + consumer * kBox;
       if (count % 16 != 0) {
         clear_tail(box, count, consumer);
-      } else if (kGathered) {
+      } else if (gathered) {
         fence_async_proxy();
       }
-      uint64_t a = transposed_descriptor(box);
-      uint64_t b = transposed_descriptor(shared.other(ring.stage));
+      const uint64_t a = transposed_descriptor(box);
+      const uint64_t b = transposed_descriptor(shared.other(ring.stage));
       wgmma_fence();
-#pragma unroll 1
-      for (int k = 0; k < count; k += 16) {
-        wgmma_step_transposed_128(sums, a, b);
-        a += 128;
-        b += 128;
-      }
+      // Not a loop: the compiler would wait after every step.
+      wgmma_step_transposed_128(sums, a, b);
+      if (count > 16) wgmma_step_transposed_128(sums, a + 128, b + 128);
+      if (count > 32) wgmma_step_transposed_128(sums, a + 256, b + 256);
+      if (count > 48) wgmma_step_transposed_128(sums, a + 384, b + 384);
       wgmma_commit();
       wgmma_wait<1>();
       __syncwarp();
@@ -282,21 +299,18 @@ __device__ void consume(const Parameters& p, const Shared& shared, int consumer)
     wgmma_wait<0>();
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(shared.empty + 8 * before);
-    for_each_sum<kSwapped>(p, tile, consumer, sums, write_pair<kSwapped>);
+    write_sums(p, at, consumer, sums);
   }
 }
 
-template <bool kGathered, bool kSwapped>
 __global__ void __launch_bounds__(kThreads, 2)
     weight_gradient_kernel(const __grid_constant__ Parameters p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const Shared shared(memory);
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);  // 2: the loaders
   if (threadIdx.x == 0) {
-    prefetch_map(&p.straight);
-    if (!kGathered) prefetch_map(&p.other);
     for (int s = 0; s < kStages; ++s) {
-      barrier_init(shared.full + 8 * s, kGathered ? 32 * kLoaders + 1 : 1);
+      barrier_init(shared.full + 8 * s, 32 * kLoaders + 1);
       barrier_init(shared.empty + 8 * s, 8);
     }
     barrier_init_fence();
@@ -304,27 +318,15 @@ __global__ void __launch_bounds__(kThreads, 2)
   wait_for_previous_kernel();
   __syncthreads();
   if (warpgroup < 2) {
-    consume<kGathered, kSwapped>(p, shared, warpgroup);
+    consume(p, shared, warpgroup);
     return;
   }
-  if (kGathered || threadIdx.x == kMultipliers) produce<kGathered>(p, shared);
+  produce(p, shared);
   if (threadIdx.x == kMultipliers) {
     __threadfence();
     if (atomicInc(reinterpret_cast<unsigned*>(p.counters) + 1, gridDim.x - 1) == gridDim.x - 1)
       p.counters[0] = 0;
   }
-}
-
-template <bool kGathered, bool kSwapped>
-void launch_one(const Context& context, const Parameters& p) {
-  const auto kernel = weight_gradient_kernel<kGathered, kSwapped>;
-  static const bool once = (allow_shared(kernel, kSharedBytes), true);
-  (void)once;
-  launch(context,
-         {.grid = dim3(static_cast<unsigned>(num_multiprocessors() * 2)),
-          .block = dim3(kThreads),
-          .shared_bytes = kSharedBytes},
-         kernel, p);
 }
 
 CUtensorMap row_map(const TensorView& rows) {
@@ -337,43 +339,77 @@ CUtensorMap row_map(const TensorView& rows) {
 }
 
 bool fits(const WeightGradient& args) {
-  const auto aligned = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; };
-  return args.x.dtype == DType::BF16 && args.dy.dtype == DType::BF16 &&
-         !(args.x_of_row && args.dy_of_row) && args.x.dim(1) % 8 == 0 && args.dy.dim(1) % 8 == 0 &&
-         aligned(args.x.data) && aligned(args.dy.data) && aligned(args.d_weight.data) &&
-         args.x.dim(0) < (1 << 30) && args.dy.dim(0) < (1 << 30) &&
-         args.x.dim(0) * args.x.dim(1) < (int64_t{1} << 35) &&
-         args.dy.dim(0) * args.dy.dim(1) < (int64_t{1} << 35);
+  const auto readable = [](const TensorView& rows) {
+    return rows.dtype == DType::BF16 && rows.dim(1) % 8 == 0 &&
+           reinterpret_cast<uintptr_t>(rows.data) % 16 == 0 && rows.dim(0) < (1 << 30) &&
+           rows.num_elements() < (int64_t{1} << 35);
+  };
+  return readable(args.x) && readable(args.dy) && !(args.x_of_row && args.dy_of_row) &&
+         reinterpret_cast<uintptr_t>(args.d_weight.data) % 16 == 0;
 }
 
-}  // namespace
-
-void weight_gradient(const Context& context, const WeightGradient& args) {
-  if (args.dy.dim(0) == 0 || args.x.dim(0) == 0) return;
-  if (!fits(args)) return weight_gradient_portable(context, args);
+Problem describe(const WeightGradient& args) {
   // The gathered side, if any, is the n side.
   const bool swapped = static_cast<bool>(args.dy_of_row);
   const TensorView& straight = swapped ? args.x : args.dy;
   const TensorView& other = swapped ? args.dy : args.x;
   const TensorView& source = swapped ? args.dy_of_row : args.x_of_row;
+  Problem problem{};
+  problem.straight = row_map(straight);
+  if (!source) problem.other = row_map(other);
+  problem.gathered = static_cast<const bf16*>(other.data);
+  problem.source = source ? source.as<int32_t>() : nullptr;
+  problem.sequence_offsets = args.sequence_offsets.as<int32_t>();
+  problem.slot_of_matrix = args.slot_of_matrix ? args.slot_of_matrix.as<int32_t>() : nullptr;
+  problem.d_weight = args.d_weight.as<float>();
+  problem.swapped = swapped;
+  problem.sequences = static_cast<int32_t>(args.sequence_offsets.dim(1) - 1);
+  problem.m = static_cast<int32_t>(straight.dim(1));
+  problem.n = static_cast<int32_t>(other.dim(1));
+  problem.m_tiles = (problem.m + kTile - 1) / kTile;
+  problem.n_tiles = (problem.n + kTile - 1) / kTile;
+  return problem;
+}
+
+bool is_empty(const WeightGradient& args) { return args.dy.dim(0) == 0 || args.x.dim(0) == 0; }
+
+}  // namespace
+
+void weight_gradients(const Context& context, const std::span<const WeightGradient>& list) {
   Parameters p{};
-  p.straight = row_map(straight);
-  if (!source) p.other = row_map(other);
-  p.gathered = static_cast<const bf16*>(other.data);
-  p.source = source ? source.as<int32_t>() : nullptr;
-  p.sequence_offsets = args.sequence_offsets.as<int32_t>();
-  p.slot_of_matrix = args.slot_of_matrix ? args.slot_of_matrix.as<int32_t>() : nullptr;
-  p.d_weight = args.d_weight.as<float>();
-  p.counters = next_counters();
-  p.count = static_cast<int32_t>(args.sequence_offsets.dim(0));
-  p.sequences = static_cast<int32_t>(args.sequence_offsets.dim(1) - 1);
-  p.m = static_cast<int32_t>(straight.dim(1));
-  p.n = static_cast<int32_t>(other.dim(1));
-  p.m_tiles = (p.m + kTile - 1) / kTile;
-  p.n_tiles = (p.n + kTile - 1) / kTile;
-  if (swapped) return launch_one<true, true>(context, p);
-  if (source) return launch_one<true, false>(context, p);
-  launch_one<false, false>(context, p);
+  const auto run = [&] {
+    if (p.num_problems == 0) return;
+    static const bool once = (allow_shared(weight_gradient_kernel, kSharedBytes), true);
+    (void)once;
+    p.counters = next_counters();
+    launch(context,
+           {.grid = dim3(static_cast<unsigned>(num_multiprocessors() * 2)),
+            .block = dim3(kThreads),
+            .shared_bytes = kSharedBytes},
+           weight_gradient_kernel, p);
+    p = {};
+  };
+  // Long sums first: the others fill what they leave.
+  for (const bool one_matrix : {true, false}) {
+    for (const WeightGradient& args : list) {
+      if ((args.sequence_offsets.dim(0) == 1) != one_matrix || is_empty(args)) continue;
+      if (!fits(args)) {
+        weight_gradient_portable(context, args);
+        continue;
+      }
+      Problem& problem = p.problem[p.num_problems++];
+      problem = describe(args);
+      problem.first_tile = p.tiles;
+      p.tiles +=
+          static_cast<int32_t>(args.sequence_offsets.dim(0)) * problem.m_tiles * problem.n_tiles;
+      if (p.num_problems == kMostProblems) run();
+    }
+  }
+  run();
+}
+
+void weight_gradient(const Context& context, const WeightGradient& args) {
+  cuda::weight_gradients(context, std::span<const WeightGradient>(&args, 1));
 }
 
 }  // namespace dsmoe::kernels::cuda
