@@ -382,6 +382,8 @@ __device__ void consume(const ProductParameters& p, const SharedLayout<V>& share
     if (tile.family < 0) return;
     const ProductFamily& family = p.family[tile.family];
     const int steps = sum_steps<V, kEpilogue>(family);
+    if constexpr (kEpilogue == Epilogue::swiglu_backward)
+      prefetch_swiglu_backward<V>(family, tile, consumer);
     // A short tile multiplies only the chunks that hold rows. Each way has its own sums: shared
     // ones would be moved between registers, and the compiler would then wait after every step.
     const auto run = [&]<int kN, int kCount>() {

@@ -30,6 +30,22 @@ __device__ inline float sum_of_sixteen(float first, float second) {
 __device__ inline float low_half(uint32_t word) { return __uint_as_float(word << 16); }
 __device__ inline float high_half(uint32_t word) { return __uint_as_float(word & 0xffff0000u); }
 
+// Sends for what store_swiglu_backward will read, while the products are still being made.
+template <class V>
+__device__ void prefetch_swiglu_backward(const ProductFamily& family, const Tile& tile,
+                                         int consumer) {
+  const SwigluBackward& io = family.swiglu;
+  const void* in[3] = {io.activation, io.gate_product, io.up_product};
+  const int first = tile.first_weight + consumer * V::kParts * 64;
+  for (int i = threadIdx.x % 128; i < tile.num_rows * V::kParts; i += 128) {
+    const int n = first + i % V::kParts * 64;
+    if (n >= family.n) continue;
+    const int64_t place = static_cast<int64_t>(tile.first_row + i / V::kParts) * family.n + n;
+#pragma unroll
+    for (const void* rows : in) prefetch_l2(static_cast<const bf16*>(rows) + place);
+  }
+}
+
 // 32 rows at a time: activation, gate and up products come through shared memory in pieces of 16
 // bytes, are replaced there by the results, and go out the same way. A thread writes back the
 // pieces it fetched, so the next rows need no barrier of their own; they are on their way from

@@ -4,8 +4,8 @@
 // inside, and wgmma reads them transposed. One of dy and x lies row by row as the plan has it and
 // is the m64 side; the other may be gathered. The chain starts from the gradient buffer, takes the
 // sequences in order, and restarts its k16 blocks, zero-padded, at each (docs/numerics.md). Tiles
-// of 128 x 128 with two blocks to a multiprocessor: one block's reading and writing of fp32 sums
-// hides behind the other's products.
+// of 256 x 128: the gathered side, whose copies cost most, is the short one. Each of four
+// warpgroups has 64 of the 256 and leaves out what lies past the matrix.
 #include "kernels/cuda/weight_gradient.h"
 
 #include "kernels/cuda/launch.h"
@@ -17,13 +17,15 @@
 namespace dsmoe::kernels::cuda {
 namespace {
 
-constexpr int kTile = 128;
-constexpr int kDepth = 64;             // rows of a stage
-constexpr int kBox = kDepth * 128;     // bytes of 64 rows x 64 columns
-constexpr int kStageBytes = 4 * kBox;  // two boxes of each side
-constexpr int kStages = 3;
-constexpr int kMultipliers = 256;  // threads: two warpgroups
-constexpr int kLoaders = 2;        // warps
+constexpr int kTileM = 256;
+constexpr int kTileN = 128;
+constexpr int kConsumers = kTileM / 64;  // warpgroups
+constexpr int kDepth = 64;               // rows of a stage
+constexpr int kBox = kDepth * 128;       // bytes of 64 rows x 64 columns
+constexpr int kStageBytes = 6 * kBox;    // four boxes of the straight side, two of the other
+constexpr int kStages = 4;
+constexpr int kMultipliers = 128 * kConsumers;
+constexpr int kLoaders = 2;  // warps
 constexpr int kThreads = kMultipliers + 32 * kLoaders;
 constexpr int kSharedBytes = kStages * kStageBytes + 128;
 
@@ -70,7 +72,7 @@ struct Shared {
     next = count + kStages;
   }
   __device__ uint32_t straight(int stage) const { return stages + stage * kStageBytes; }
-  __device__ uint32_t other(int stage) const { return straight(stage) + 2 * kBox; }
+  __device__ uint32_t other(int stage) const { return straight(stage) + kConsumers * kBox; }
 };
 
 struct Ring {
@@ -96,8 +98,24 @@ __device__ Place place_of(const Parameters& p, int tile) {
   const Problem& of = p.problem[problem];
   const int tiles = of.m_tiles * of.n_tiles;
   const int inside = (tile - of.first_tile) % tiles;
-  return {problem, (tile - of.first_tile) / tiles, inside / of.n_tiles * kTile,
-          inside % of.n_tiles * kTile};
+  return {problem, (tile - of.first_tile) / tiles, inside / of.n_tiles * kTileM,
+          inside % of.n_tiles * kTileN};
+}
+
+// The sums' tile on its way from memory while the first rows are loaded.
+__device__ void prefetch_sums(const Problem& of, const Place& at, int thread) {
+  const int slot = of.slot_of_matrix ? of.slot_of_matrix[at.matrix] : at.matrix;
+  const float* matrix = of.d_weight + static_cast<int64_t>(slot) * of.m * of.n;
+  const int first_row = of.swapped ? at.first_n : at.first_m;
+  const int first_column = of.swapped ? at.first_m : at.first_n;
+  const int rows = min(of.swapped ? kTileN : kTileM, (of.swapped ? of.n : of.m) - first_row);
+  const int columns = of.swapped ? of.m : of.n;
+  const int lines = (of.swapped ? kTileM : kTileN) / 32;  // of 128 bytes, per row
+  for (int i = thread; i < rows * lines; i += 32 * kLoaders) {
+    const int column = first_column + i % lines * 32;
+    if (column < columns)
+      prefetch_l2(matrix + static_cast<int64_t>(first_row + i / lines) * columns + column);
+  }
 }
 
 // The loading warps. The copy engine brings the straight side, and the other one too unless it is
@@ -129,6 +147,7 @@ __device__ void produce(const Parameters& p, const Shared& shared) {
     const int end = wanted ? offsets[of.sequences] : begin;
     const int bytes = at.first_n + column * 8 < of.n ? 16 : 0;
     const bf16* base = of.gathered + (bytes ? at.first_n + column * 8 : 0);
+    if (begin < end) prefetch_sums(of, at, thread);
     int sequence = 0;
     int sequence_end = begin;
     // The row of this lane, looked up one stage ahead; rows past the end repeat one inside.
@@ -145,14 +164,15 @@ __device__ void produce(const Parameters& p, const Shared& shared) {
       if (thread == 0) {
         shared.tile[ring.stage] = tile;
         shared.count[ring.stage] = row + count == end ? -count : count;
-        barrier_expect(full, (gathered ? 2 : 4) * kBox);
-        for (int half = 0; half < 2; ++half) {
-          tma_load_2d(shared.straight(ring.stage) + half * kBox, &of.straight, full,
-                      at.first_m + 64 * half, row);
-          if (!gathered) {
-            tma_load_2d(shared.other(ring.stage) + half * kBox, &of.other, full,
-                        at.first_n + 64 * half, row);
-          }
+        const int boxes = min(kConsumers, (of.m - at.first_m + 63) / 64);
+        barrier_expect(full, (boxes + (gathered ? 0 : 2)) * kBox);
+        for (int box = 0; box < boxes; ++box) {
+          tma_load_2d(shared.straight(ring.stage) + box * kBox, &of.straight, full,
+                      at.first_m + 64 * box, row);
+        }
+        for (int box = 0; box < 2 && !gathered; ++box) {
+          tma_load_2d(shared.other(ring.stage) + box * kBox, &of.other, full, at.first_n + 64 * box,
+                      row);
         }
       }
       if (gathered) {
@@ -257,16 +277,31 @@ __device__ void clear_tail(uint32_t box, int count, int consumer) {
   named_sync(2 + consumer, 128);
 }
 
+// Lets the stages of a tile go by in which this warpgroup has no part.
+__device__ void pass(const Shared& shared, Ring& ring) {
+  for (bool more = true; more;) {
+    barrier_wait(shared.full + 8 * ring.stage, ring.parity);
+    more = *const_cast<volatile int32_t*>(shared.count + ring.stage) > 0;
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(shared.empty + 8 * ring.stage);
+    ring.advance();
+  }
+}
+
 __device__ void consume(const Parameters& p, const Shared& shared, int consumer) {
   Ring ring;
   while (true) {
     barrier_wait(shared.full + 8 * ring.stage, ring.parity);
     const int tile = *const_cast<volatile int32_t*>(shared.tile + ring.stage);
     if (tile < 0) return;
+    const Place at = place_of(p, tile);
+    if (at.first_m + consumer * 64 >= p.problem[at.problem].m) {
+      pass(shared, ring);
+      continue;
+    }
     float sums[64];
 #pragma unroll
     for (float& sum : sums) sum = 0;
-    const Place at = place_of(p, tile);
     const bool gathered = p.problem[at.problem].source != nullptr;
     read_sums(p, at, consumer, sums);
     int before = -1;
@@ -303,21 +338,21 @@ __device__ void consume(const Parameters& p, const Shared& shared, int consumer)
   }
 }
 
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, 1)
     weight_gradient_kernel(const __grid_constant__ Parameters p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const Shared shared(memory);
-  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);  // 2: the loaders
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);  // the last: loaders
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
       barrier_init(shared.full + 8 * s, 32 * kLoaders + 1);
-      barrier_init(shared.empty + 8 * s, 8);
+      barrier_init(shared.empty + 8 * s, 4 * kConsumers);
     }
     barrier_init_fence();
   }
   wait_for_previous_kernel();
   __syncthreads();
-  if (warpgroup < 2) {
+  if (warpgroup < kConsumers) {
     consume(p, shared, warpgroup);
     return;
   }
@@ -366,8 +401,8 @@ Problem describe(const WeightGradient& args) {
   problem.sequences = static_cast<int32_t>(args.sequence_offsets.dim(1) - 1);
   problem.m = static_cast<int32_t>(straight.dim(1));
   problem.n = static_cast<int32_t>(other.dim(1));
-  problem.m_tiles = (problem.m + kTile - 1) / kTile;
-  problem.n_tiles = (problem.n + kTile - 1) / kTile;
+  problem.m_tiles = (problem.m + kTileM - 1) / kTileM;
+  problem.n_tiles = (problem.n + kTileN - 1) / kTileN;
   return problem;
 }
 
@@ -383,7 +418,7 @@ void weight_gradients(const Context& context, const std::span<const WeightGradie
     (void)once;
     p.counters = next_counters();
     launch(context,
-           {.grid = dim3(static_cast<unsigned>(num_multiprocessors() * 2)),
+           {.grid = dim3(static_cast<unsigned>(num_multiprocessors())),
             .block = dim3(kThreads),
             .shared_bytes = kSharedBytes},
            weight_gradient_kernel, p);
