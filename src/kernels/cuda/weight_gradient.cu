@@ -277,11 +277,18 @@ __device__ void clear_tail(uint32_t box, int count, int consumer) {
   named_sync(2 + consumer, 128);
 }
 
+// Read by the lane that will say that the stage is free.
+__device__ int read_slot(const int32_t* slot) {
+  int value = 0;
+  if (threadIdx.x % 32 == 0) value = *const_cast<const volatile int32_t*>(slot);
+  return __shfl_sync(~0u, value, 0);
+}
+
 // Lets the stages of a tile go by in which this warpgroup has no part.
 __device__ void pass(const Shared& shared, Ring& ring) {
   for (bool more = true; more;) {
     barrier_wait(shared.full + 8 * ring.stage, ring.parity);
-    more = *const_cast<volatile int32_t*>(shared.count + ring.stage) > 0;
+    more = read_slot(shared.count + ring.stage) > 0;
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(shared.empty + 8 * ring.stage);
     ring.advance();
@@ -292,7 +299,7 @@ __device__ void consume(const Parameters& p, const Shared& shared, int consumer)
   Ring ring;
   while (true) {
     barrier_wait(shared.full + 8 * ring.stage, ring.parity);
-    const int tile = *const_cast<volatile int32_t*>(shared.tile + ring.stage);
+    const int tile = read_slot(shared.tile + ring.stage);
     if (tile < 0) return;
     const Place at = place_of(p, tile);
     if (at.first_m + consumer * 64 >= p.problem[at.problem].m) {
@@ -307,7 +314,7 @@ __device__ void consume(const Parameters& p, const Shared& shared, int consumer)
     int before = -1;
     for (bool more = true; more;) {
       barrier_wait(shared.full + 8 * ring.stage, ring.parity);
-      const int signed_count = *const_cast<volatile int32_t*>(shared.count + ring.stage);
+      const int signed_count = read_slot(shared.count + ring.stage);
       more = signed_count > 0;
       const int count = abs(signed_count);
       const uint32_t box = shared.straight(ring.stage) + consumer * kBox;
