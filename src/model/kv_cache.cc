@@ -7,7 +7,9 @@ namespace dsmoe::model {
 
 KvCache::KvCache(const kernels::Context& context, const ModelConfig& config, kernels::DType operand,
                  int64_t num_pages)
-    : context_(context), arena_("kv cache", context.table->allocator) {
+    : context_(context),
+      arena_("kv cache", context.table->allocator),
+      holders_(static_cast<std::size_t>(num_pages), 0) {
   for (int64_t l = 0; l < config.num_hidden_layers; ++l) {
     kernels::KvPages pages{.dtype = operand,
                            .layout = context.table->weight_layout,
@@ -34,27 +36,50 @@ void KvCache::reserve(KvSequence& sequence, int64_t length) {
   }
   for (int64_t i = 0; i < missing; ++i) {
     sequence.pages.push_back(free_pages_.back());
+    holders_[static_cast<std::size_t>(free_pages_.back())] = 1;
     free_pages_.pop_back();
   }
 }
 
 void KvCache::truncate(KvSequence& sequence, int64_t length) {
   const int64_t kept = pages_for(length);
+  // Neighbours that become free are cleared together: a device would else be asked very often.
+  int32_t first = 0;
+  int64_t count = 0;
   while (static_cast<int64_t>(sequence.pages.size()) > kept) {
-    // A freed page is cleared at once, so that free pages are always zero; neighbours together.
-    const int32_t last = sequence.pages.back();
-    int32_t first = last + 1;
-    while (static_cast<int64_t>(sequence.pages.size()) > kept &&
-           sequence.pages.back() == first - 1) {
-      --first;
-      free_pages_.push_back(first);
-      sequence.pages.pop_back();
+    const int32_t page = sequence.pages.back();
+    sequence.pages.pop_back();
+    if (!drop(page)) continue;
+    if (count > 0 && page + 1 != first) {
+      zero_pages(first, count);
+      count = 0;
     }
-    zero_pages(first, last + 1 - first);
+    first = page;
+    ++count;
+    free_pages_.push_back(page);
   }
+  if (count > 0) zero_pages(first, count);
   if (length % kernels::kKeyBlock != 0)
     zero_from(sequence.pages.back(), length % kernels::kKeyBlock);
   sequence.length = length;
+}
+
+void KvCache::share(int32_t page) {
+  int32_t& holders = holders_[static_cast<std::size_t>(page)];
+  DSMOE_CHECK(holders > 0, "page {} is free and cannot be shared", page);
+  ++holders;
+}
+
+bool KvCache::drop(int32_t page) {
+  int32_t& holders = holders_[static_cast<std::size_t>(page)];
+  DSMOE_CHECK(holders > 0, "page {} is free already", page);
+  return --holders == 0;
+}
+
+void KvCache::release(int32_t page) {
+  if (!drop(page)) return;
+  zero_pages(page, 1);  // at once, so that free pages are always zero
+  free_pages_.push_back(page);
 }
 
 void KvCache::zero_pages(int32_t first, int64_t count) {
