@@ -53,9 +53,11 @@ model::ModelConfig config_of(const TrainOptions& options) {
   return config;
 }
 
-// Rows that give about 4096 tokens at a time.
-int64_t default_micro_batch(int64_t batch, int64_t seq) {
-  int64_t rows = std::clamp<int64_t>(4096 / seq, 1, batch);
+// Rows that give about 4096 tokens at a time, or as many as fill a GPU.
+int64_t default_micro_batch(const TrainOptions& options) {
+  const auto [batch, seq] = std::pair(options.run.batch, options.run.seq);
+  const int64_t tokens = options.common.device == "cuda" ? 32768 : 4096;
+  int64_t rows = std::clamp<int64_t>(tokens / seq, 1, batch);
   while (batch % rows != 0) --rows;
   return rows;
 }
@@ -64,7 +66,7 @@ int64_t default_micro_batch(int64_t batch, int64_t seq) {
 void fill_defaults(TrainOptions& options, const data::DocumentSplit& split) {
   train::RunOptions& run = options.run;
   if (run.seq == 0) run.seq = std::min<int64_t>(run.config.max_position_embeddings, 1024);
-  if (run.micro_batch == 0) run.micro_batch = default_micro_batch(run.batch, run.seq);
+  if (run.micro_batch == 0) run.micro_batch = default_micro_batch(options);
   train::Schedule& schedule = run.schedule;
   if (schedule.total_steps == 0) {
     data::PackedBatches batches(split, {.batch = run.batch, .seq = run.seq, .seed = run.seed});
@@ -272,6 +274,7 @@ void add_train(CLI::App& app, Action& action) {
       ->check(CLI::Range(1, 1024));
   command->add_option("--dtype", options->common.dtype, "bf16 or fp32; default: the config's")
       ->check(CLI::IsMember({"bf16", "fp32"}));
+  add_device_flag(*command, options->common);
   command->footer(
       "Checkpoints RUN/step-00000100 are model folders. Weights do not depend on --threads,\n"
       "--micro-batch, --recompute or interruptions: ctrl-c finishes the step, saves and stops;\n"

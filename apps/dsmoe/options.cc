@@ -42,6 +42,10 @@ void add_run_flags(CLI::App& command, CommonOptions& options) {
                   "positions of one sequence; default: max_position_embeddings")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
       ->type_name("N");
+  add_device_flag(command, options);
+}
+
+void add_device_flag(CLI::App& command, CommonOptions& options) {
   command.add_option("--device", options.device, "cpu or cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->type_name("DEVICE");

@@ -3,7 +3,9 @@
 
 namespace dsmoe::kernels {
 
-void weight_gradient(const Context& context, const WeightGradient& args) {
+namespace {
+
+void check_gradient(const Context& context, const WeightGradient& args) {
   const OpCheck check("weight_gradient", context);
   check.rank("dy", args.dy, 2);
   check.rank("x", args.x, 2);
@@ -18,7 +20,25 @@ void weight_gradient(const Context& context, const WeightGradient& args) {
              "one slot per matrix is needed");
   check.tensor("d_weight", args.d_weight, scalar,
                {args.d_weight.dim(0), args.dy.dim(1), args.x.dim(1)});
+}
+
+}  // namespace
+
+void weight_gradient(const Context& context, const WeightGradient& args) {
+  check_gradient(context, args);
   launch(context, args.x.dtype, &KernelTable::weight_gradient, args);
+}
+
+void weight_gradients(const Context& context, std::span<const WeightGradient> list) {
+  const bool one_by_one = context.table->weight_gradients == nullptr ||
+                          (!list.empty() && list.front().x.dtype == DType::F64);
+  if (one_by_one) {
+    for (const WeightGradient& args : list) weight_gradient(context, args);
+    return;
+  }
+  if (list.empty()) return;
+  for (const WeightGradient& args : list) check_gradient(context, args);
+  launch(context, list.front().x.dtype, &KernelTable::weight_gradients, list);
 }
 
 void bias_gradient(const Context& context, const BiasGradient& args) {
@@ -221,6 +241,34 @@ void adamw_step(const Context& context, const AdamwStep& args) {
   check.tensor("first_moment", args.first_moment, scalar, args.weight.shape);
   check.tensor("second_moment", args.second_moment, scalar, args.weight.shape);
   launch(context, scalar, &KernelTable::adamw_step, args);
+}
+
+namespace {
+
+void check_step(const OpCheck& check, const OptimizerStep& args) {
+  check.rank("tensor_of_tile", args.tensor_of_tile, 1);
+  check.rank("square_sums", args.square_sums, 1);
+  const int64_t count = args.square_sums.dim(0);
+  check.tensor("square_sums", args.square_sums, DType::F64, {count});
+  check.tensor("tensor_of_tile", args.tensor_of_tile, DType::I32, args.tensor_of_tile.shape);
+  check.that(args.tensors.num_bytes() == static_cast<std::size_t>(count) * sizeof(OptimizerTensor),
+             "tensors and square_sums differ in their number");
+}
+
+}  // namespace
+
+void gradient_square_sums(const Context& context, const OptimizerStep& args) {
+  const OpCheck check("gradient_square_sums", context);
+  check.that(context.table->gradient_square_sums != nullptr, "this table steps tensors one by one");
+  check_step(check, args);
+  launch(context, DType::F32, &KernelTable::gradient_square_sums, args);
+}
+
+void optimizer_step(const Context& context, const OptimizerStep& args) {
+  const OpCheck check("optimizer_step", context);
+  check.that(context.table->optimizer_step != nullptr, "this table steps tensors one by one");
+  check_step(check, args);
+  launch(context, DType::F32, &KernelTable::optimizer_step, args);
 }
 
 }  // namespace dsmoe::kernels

@@ -1,6 +1,8 @@
 // y = x W^T: the product of every dense projection.
 #pragma once
 
+#include <span>
+
 #include "kernels/context.h"
 #include "kernels/layout.h"
 
@@ -39,6 +41,10 @@ struct WeightGradient {
   TensorView d_weight;  // [slots, n, k] F32 (F64), accumulated
 };
 void weight_gradient(const Context& context, const WeightGradient& args);
+
+// Several that do not depend on one another, at once where the table can: a device is filled by
+// many small matrices together.
+void weight_gradients(const Context& context, std::span<const WeightGradient> list);
 
 // d_bias[n] += dy[., n]: per sequence one chain from zero, sequences added in order.
 struct BiasGradient {

@@ -32,4 +32,42 @@ struct AdamwStep {
 };
 void adamw_step(const Context& context, const AdamwStep& args);
 
+// All tensors of a step in one launch each for the norm and for the update, on devices that have it
+// (their table says so): master and moments are updated as adamw_step says, the gradient is left
+// zero, and the rounded values go to their places in the model.
+struct OptimizerPlace {
+  void* data = nullptr;  // element (row, column) lies at row * row_stride + column * column_stride
+  DType dtype = DType::F32;  // BF16 or F32
+  int64_t row_stride = 0;
+  int64_t column_stride = 0;
+};
+
+// Plain data: an array of these lies in device memory. A matrix is [rows, columns], anything else
+// [1, size].
+struct OptimizerTensor {
+  float* weight = nullptr;
+  float* gradient = nullptr;
+  float* second_gradient = nullptr;  // added to the first (a tied embedding's head), or null
+  float* first_moment = nullptr;
+  float* second_moment = nullptr;
+  int64_t rows = 0;
+  int64_t columns = 0;
+  int64_t first_tile = 0;  // of its kOptimizerTile-sided tiles in the list of all
+  int64_t num_tiles = 0;
+  float weight_decay = 0;
+  DType stored = DType::F32;  // what values are rounded to before they are placed
+  int num_places = 0;
+  OptimizerPlace places[4];
+};
+constexpr int64_t kOptimizerTile = 64;
+
+struct OptimizerStep {
+  TensorView tensors;         // [count, sizeof(OptimizerTensor)] bytes, on the device
+  TensorView tensor_of_tile;  // [tiles] I32
+  TensorView square_sums;     // [count] F64, written by gradient_square_sums
+  AdamwStep rule;             // its numbers alone; weight_decay is the tensors' own
+};
+void gradient_square_sums(const Context& context, const OptimizerStep& args);
+void optimizer_step(const Context& context, const OptimizerStep& args);
+
 }  // namespace dsmoe::kernels

@@ -25,8 +25,8 @@
 namespace dsmoe::kernels {
 
 // A tier fills what it implements over a copy of the table below it (amx over v4 over ref), so a
-// slot is never empty. Callers use the checked functions of the op headers, which call through the
-// table of their context.
+// slot is never empty unless it says so. Callers use the checked functions of the op headers, which
+// call through the table of their context.
 struct KernelTable {
   std::string_view name;  // "ref", "v3", "v4", "amx", "cuda"
   Device device = Device::cpu;
@@ -63,6 +63,11 @@ struct KernelTable {
   void (*router_z_loss)(const Context&, const RouterZLoss&) = nullptr;
   void (*sum_of_squares)(const Context&, const SumOfSquares&) = nullptr;
   void (*adamw_step)(const Context&, const AdamwStep&) = nullptr;
+
+  // Empty where gradients are made, and tensors stepped, one by one.
+  void (*weight_gradients)(const Context&, const std::span<const WeightGradient>&) = nullptr;
+  void (*gradient_square_sums)(const Context&, const OptimizerStep&) = nullptr;
+  void (*optimizer_step)(const Context&, const OptimizerStep&) = nullptr;
 };
 
 // The specification: ref<float> for BF16 and F32, ref<double> for F64.

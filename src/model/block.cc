@@ -84,20 +84,34 @@ void block_forward(const Context& context, const BlockForward& args) {
 
 namespace {
 
-// The gradients of y = x W^T + b, for whichever of W and b are wanted.
-void projection_gradients(const Context& context, const BatchViews& batch, const TensorView& dy,
-                          const TensorView& x, const TensorView& d_weight,
-                          const TensorView& d_bias) {
-  if (d_weight) {
-    TensorView rows = batch.sequence_starts;
-    rows.shape = {1, rows.dim(0)};
-    kernels::weight_gradient(context,
-                             {.dy = dy, .x = x, .sequence_offsets = rows, .d_weight = d_weight});
+// The gradients of y = x W^T + b of both projections, for whichever of W and b are wanted.
+void projection_gradients(const Context& context, const BlockBackward& args) {
+  const BlockGradients& gradients = args.gradients;
+  const BackwardTape& scratch = args.scratch;
+  TensorView rows = args.batch.sequence_starts;
+  rows.shape = {1, rows.dim(0)};
+  kernels::WeightGradient list[2];
+  std::size_t count = 0;
+  if (gradients.qkv) {
+    list[count++] = {.dy = scratch.d_qkv_rounded,
+                     .x = args.tape.attention_normed,
+                     .sequence_offsets = rows,
+                     .d_weight = gradients.qkv};
   }
-  if (d_bias) {
-    kernels::bias_gradient(context,
-                           {.dy = dy, .sequence_starts = batch.sequence_starts, .d_bias = d_bias});
+  if (gradients.out) {
+    list[count++] = {.dy = scratch.d_out,
+                     .x = flat(args.tape.attention_out),
+                     .sequence_offsets = rows,
+                     .d_weight = gradients.out};
   }
+  kernels::weight_gradients(context, {list, count});
+  const auto bias = [&](const TensorView& dy, const TensorView& d_bias) {
+    if (!d_bias) return;
+    kernels::bias_gradient(
+        context, {.dy = dy, .sequence_starts = args.batch.sequence_starts, .d_bias = d_bias});
+  };
+  bias(scratch.d_qkv_rounded, gradients.qkv_bias);
+  bias(scratch.d_out, gradients.out_bias);
 }
 
 void ffn_backward(const Context& context, const BlockBackward& args) {
@@ -131,8 +145,6 @@ void attention_backward(const Context& context, const BlockBackward& args) {
   const BackwardTape& scratch = args.scratch;
   const BlockGradients& gradients = args.gradients;
   kernels::round_values(context, {.x = args.d_u, .out = scratch.d_out});
-  projection_gradients(context, args.batch, scratch.d_out, flat(tape.attention_out), gradients.out,
-                       gradients.out_bias);
   kernels::matmul_forward(
       context, {.x = scratch.d_out, .weight = args.transposed.out, .out = scratch.d_attention});
   kernels::round_values(context, {.x = scratch.d_attention, .out = flat(scratch.d_attention_out)});
@@ -151,8 +163,7 @@ void attention_backward(const Context& context, const BlockBackward& args) {
                                    .num_heads = args.config.num_attention_heads,
                                    .num_kv_heads = args.config.num_key_value_heads,
                                    .out = scratch.d_qkv_rounded});
-  projection_gradients(context, args.batch, scratch.d_qkv_rounded, tape.attention_normed,
-                       gradients.qkv, gradients.qkv_bias);
+  projection_gradients(context, args);
   kernels::matmul_forward(
       context, {.x = scratch.d_qkv_rounded, .weight = args.transposed.qkv, .out = scratch.d_x});
   kernels::rms_norm_backward(context, {.x = tape.attention_input,

@@ -43,10 +43,22 @@ void KvCache::reserve(KvSequence& sequence, int64_t length) {
 
 void KvCache::truncate(KvSequence& sequence, int64_t length) {
   const int64_t kept = pages_for(length);
+  // Neighbours that become free are cleared together: a device would else be asked very often.
+  int32_t first = 0;
+  int64_t count = 0;
   while (static_cast<int64_t>(sequence.pages.size()) > kept) {
-    release(sequence.pages.back());
+    const int32_t page = sequence.pages.back();
     sequence.pages.pop_back();
+    if (!drop(page)) continue;
+    if (count > 0 && page + 1 != first) {
+      zero_pages(first, count);
+      count = 0;
+    }
+    first = page;
+    ++count;
+    free_pages_.push_back(page);
   }
+  if (count > 0) zero_pages(first, count);
   if (length % kernels::kKeyBlock != 0)
     zero_from(sequence.pages.back(), length % kernels::kKeyBlock);
   sequence.length = length;
@@ -58,24 +70,27 @@ void KvCache::share(int32_t page) {
   ++holders;
 }
 
-void KvCache::release(int32_t page) {
+bool KvCache::drop(int32_t page) {
   int32_t& holders = holders_[static_cast<std::size_t>(page)];
   DSMOE_CHECK(holders > 0, "page {} is free already", page);
-  if (--holders > 0) return;
-  zero_page(page);  // at once, so that free pages are always zero
+  return --holders == 0;
+}
+
+void KvCache::release(int32_t page) {
+  if (!drop(page)) return;
+  zero_pages(page, 1);  // at once, so that free pages are always zero
   free_pages_.push_back(page);
 }
 
-void KvCache::zero_page(int32_t page) {
+void KvCache::zero_pages(int32_t first, int64_t count) {
   for (const kernels::KvPages& pages : layers_) {
     const std::size_t element = tensor::size_of(pages.dtype);
-    const auto clear = [&](void* data, int64_t offset, int64_t count) {
-      kernels::zero(context_, static_cast<char*>(data) + static_cast<std::size_t>(offset) * element,
-                    static_cast<std::size_t>(count) * element);
+    const auto clear = [&](void* data, int64_t begin, int64_t end) {
+      kernels::zero(context_, static_cast<char*>(data) + static_cast<std::size_t>(begin) * element,
+                    static_cast<std::size_t>(end - begin) * element);
     };
-    clear(pages.keys, pages.key_offset(page, 0), pages.num_kv_heads * pages.key_head_elements());
-    clear(pages.values, pages.value_offset(page, 0),
-          pages.num_kv_heads * pages.value_head_elements());
+    clear(pages.keys, pages.key_offset(first, 0), pages.key_offset(first + count, 0));
+    clear(pages.values, pages.value_offset(first, 0), pages.value_offset(first + count, 0));
   }
 }
 

@@ -46,7 +46,8 @@ class KvCache {
   const tensor::Arena& arena() const { return arena_; }
 
  private:
-  void zero_page(int32_t page);
+  bool drop(int32_t page);  // one holder less; true: nobody holds it any more
+  void zero_pages(int32_t first, int64_t count);
   void zero_from(int32_t page, int64_t place);
 
   kernels::Context context_;

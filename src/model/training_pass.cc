@@ -173,8 +173,9 @@ TrainingPass::Impl::Impl(const Context& ctx, const Model& m, const Gradients& g,
                   .page_table = integers({limits.max_documents, max_pages}),
                   .token_range = integers({2})};
 
-  // Logits of about 64 MiB at a time.
-  const int64_t wanted = (int64_t{64} << 20) / (config.vocab_size * 4);
+  // Logits of about 64 MiB at a time; on a device, enough to fill it.
+  const int64_t budget = ctx.table->device == kernels::Device::cpu ? 64 : 512;
+  const int64_t wanted = (budget << 20) / (config.vocab_size * 4);
   chunk_tokens = std::max<int64_t>(1, wanted / kChunkAlignment) * kChunkAlignment;
   const int64_t chunk_capacity = std::min(chunk_tokens, limits.max_tokens);
   logits = arena.tensor("head", scalar, {chunk_capacity, config.vocab_size});

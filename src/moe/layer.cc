@@ -132,34 +132,36 @@ kernels::ExpertFamilyBackward shared_experts(const LayerBackward& args) {
 
 // dW of gate, up and down. `scaled_activation` is what the down product's gradient multiplies: gate
 // * activation.
-void expert_weight_gradients(const Context& context, const LayerBackward& args,
-                             const ExpertGradients& gradients,
-                             const kernels::ExpertFamilyBackward& family,
-                             const TensorView& sequence_offsets) {
-  kernels::WeightGradient up{.x = args.x,
-                             .x_of_row = family.token_of_row,
-                             .sequence_offsets = sequence_offsets,
-                             .slot_of_matrix = gradients.slot_of_expert};
-  if (gradients.gate) {
-    up.dy = family.d_gate_product;
-    up.d_weight = gradients.gate;
-    kernels::weight_gradient(context, up);
+struct GradientList {
+  kernels::WeightGradient list[6];
+  std::size_t count = 0;
+
+  void add(const LayerBackward& args, const ExpertGradients& gradients,
+           const kernels::ExpertFamilyBackward& family, const TensorView& sequence_offsets) {
+    kernels::WeightGradient up{.x = args.x,
+                               .x_of_row = family.token_of_row,
+                               .sequence_offsets = sequence_offsets,
+                               .slot_of_matrix = gradients.slot_of_expert};
+    if (gradients.gate) {
+      up.dy = family.d_gate_product;
+      up.d_weight = gradients.gate;
+      list[count++] = up;
+    }
+    if (gradients.up) {
+      up.dy = family.d_up_product;
+      up.d_weight = gradients.up;
+      list[count++] = up;
+    }
+    if (gradients.down) {
+      list[count++] = {.dy = args.d_out,
+                       .dy_of_row = family.token_of_row,
+                       .x = family.scaled_activation ? family.scaled_activation : family.activation,
+                       .sequence_offsets = sequence_offsets,
+                       .slot_of_matrix = gradients.slot_of_expert,
+                       .d_weight = gradients.down};
+    }
   }
-  if (gradients.up) {
-    up.dy = family.d_up_product;
-    up.d_weight = gradients.up;
-    kernels::weight_gradient(context, up);
-  }
-  if (gradients.down) {
-    kernels::weight_gradient(
-        context, {.dy = args.d_out,
-                  .dy_of_row = family.token_of_row,
-                  .x = family.scaled_activation ? family.scaled_activation : family.activation,
-                  .sequence_offsets = sequence_offsets,
-                  .slot_of_matrix = gradients.slot_of_expert,
-                  .d_weight = gradients.down});
-  }
-}
+};
 
 // Balance losses, then from the gates' gradients to the logits'; d_x += d_logits e, d_e +=
 // d_logits^T x.
@@ -227,14 +229,14 @@ void layer_backward(const Context& context, const LayerBackward& args) {
   if (shared) experts.add(shared_experts(args));
   kernels::experts_down_backward(context, {.d_out = args.d_out, .families = experts.span()});
   kernels::experts_up_backward(context, {.families = experts.span()});
+  GradientList weight_gradients;
   if (routed) {
-    expert_weight_gradients(context, args, args.gradients.routed, experts.list[0],
-                            state.plan.sequence_offsets);
+    weight_gradients.add(args, args.gradients.routed, experts.list[0], state.plan.sequence_offsets);
   }
   if (shared) {
-    expert_weight_gradients(context, args, args.gradients.shared, experts.list[experts.count - 1],
-                            one_matrix);
+    weight_gradients.add(args, args.gradients.shared, experts.list[experts.count - 1], one_matrix);
   }
+  kernels::weight_gradients(context, {weight_gradients.list, weight_gradients.count});
 
   kernels::CombineForward dispatch_adjoint{.residual = args.d_x, .store = kernels::Store::assign};
   if (routed) {

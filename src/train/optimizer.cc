@@ -65,7 +65,90 @@ Optimizer::Optimizer(const Context& context, const model::Model& model,
     }
   }
   for (const auto& [name, gradient] : trained) add_tensor(name, gradient, initial);
-  square_sums_ = arena_.tensor("norm", DType::F64, {1});
+  if (context.table->optimizer_step != nullptr) {
+    describe_for_device();
+  } else {
+    square_sums_ = arena_.tensor("norm", DType::F64, {1});
+  }
+}
+
+namespace {
+
+// Every place of a stored tensor: a vector or table as it lies, a matrix and its transpose.
+void add_places(const model::Placement& placement, kernels::OptimizerTensor& tensor) {
+  const auto add = [&](const kernels::OptimizerPlace& place) {
+    DSMOE_CHECK(tensor.num_places < 4, "{}: more than four places", placement.name);
+    tensor.places[tensor.num_places++] = place;
+  };
+  if (placement.values) {
+    add({.data = placement.values.data,
+         .dtype = placement.values.dtype,
+         .row_stride = tensor.columns,
+         .column_stride = 1});
+  }
+  const auto matrix = [&](const kernels::WeightStack& stack, kernels::PackOrder order) {
+    if (!stack) return;
+    DSMOE_CHECK(stack.layout == kernels::WeightLayout::row_major, "{}: weights are not row-major",
+                placement.name);
+    const bool transposed = order == kernels::PackOrder::transposed;
+    const int64_t begin = placement.row_begin * (transposed ? 1 : stack.k);
+    add({.data = static_cast<char*>(stack.matrix(placement.matrix_idx)) +
+                 static_cast<std::size_t>(begin) * tensor::size_of(stack.dtype),
+         .dtype = stack.dtype,
+         .row_stride = transposed ? 1 : stack.k,
+         .column_stride = transposed ? stack.k : 1});
+  };
+  matrix(placement.weight, kernels::PackOrder::as_stored);
+  matrix(placement.transposed, kernels::PackOrder::transposed);
+}
+
+}  // namespace
+
+void Optimizer::describe_for_device() {
+  std::vector<kernels::OptimizerTensor> described;
+  std::vector<int32_t> tensor_of_tile;
+  constexpr int64_t kSide = kernels::kOptimizerTile;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    const model::NamedGradient& gradient = places_[i].gradient;
+    if (!gradient.gradient) continue;
+    const TrainedTensor& tensor = tensors_[i];
+    const bool is_matrix = tensor.master.shape.rank() == 2;
+    kernels::OptimizerTensor entry{
+        .weight = tensor.master.as<float>(),
+        .gradient = gradient.gradient.as<float>(),
+        .second_gradient = gradient.second_part ? gradient.second_part.as<float>() : nullptr,
+        .first_moment = tensor.first_moment.as<float>(),
+        .second_moment = tensor.second_moment.as<float>(),
+        .rows = is_matrix ? tensor.master.dim(0) : 1,
+        .columns = is_matrix ? tensor.master.dim(1) : tensor.master.num_elements(),
+        .first_tile = static_cast<int64_t>(tensor_of_tile.size()),
+        .weight_decay = decays(tensor.name) ? static_cast<float>(rule_.weight_decay) : 0.0f,
+        .stored = stored_type(tensor.name, model_.operand)};
+    for (const model::Placement* placement : places_[i].placements) add_places(*placement, entry);
+    entry.num_tiles = (entry.rows + kSide - 1) / kSide * ((entry.columns + kSide - 1) / kSide);
+    tensor_of_tile.insert(tensor_of_tile.end(), static_cast<std::size_t>(entry.num_tiles),
+                          static_cast<int32_t>(described.size()));
+    described.push_back(entry);
+  }
+  const auto count = static_cast<int64_t>(described.size());
+  square_sums_ = arena_.tensor("norm", DType::F64, {std::max<int64_t>(count, 1)});
+  host_sums_.resize(described.size());
+  if (count == 0) return;
+  all_.square_sums = square_sums_;
+  all_.tensors = arena_.tensor("list of tensors", DType::U8,
+                               {count, static_cast<int64_t>(sizeof(kernels::OptimizerTensor))});
+  all_.tensor_of_tile =
+      arena_.tensor("list of tensors", DType::I32, {static_cast<int64_t>(tensor_of_tile.size())});
+  kernels::upload(context_, described.data(), all_.tensors);
+  kernels::upload(context_, tensor_of_tile.data(), all_.tensor_of_tile);
+}
+
+double Optimizer::norm_of_sums() {
+  kernels::gradient_square_sums(context_, all_);
+  kernels::download(context_, all_.square_sums, host_sums_.data());
+  double total = 0;
+  for (const double sum : host_sums_) total += sum;
+  return std::sqrt(total);
 }
 
 void Optimizer::add_tensor(const std::string& name, const model::NamedGradient& gradient,
@@ -104,7 +187,6 @@ void Optimizer::join_tied_gradients() {
     const TensorView& second = place.gradient.second_part;
     if (!second) continue;
     const TensorView& first = place.gradient.gradient;
-    DSMOE_CHECK(first.device == tensor::Device::cpu, "tied embeddings train on the CPU only");
     const auto add = [&]<class S>(S* sum, const S* part) {
       parallel_for(*context_.pool, first.num_elements(), 1 << 14, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) sum[i] += part[i];
@@ -140,8 +222,9 @@ void Optimizer::zero_gradients() {
 
 double Optimizer::step(double lr) {
   const FlushDenormals flush;
-  join_tied_gradients();
-  const double norm = gradient_norm();
+  const bool all_at_once = static_cast<bool>(all_.tensors);
+  if (!all_at_once) join_tied_gradients();
+  const double norm = all_at_once ? norm_of_sums() : gradient_norm();
   if (!std::isfinite(norm)) {
     fail(ErrorKind::input,
          "step {}: the gradient's norm is {}: training has diverged; resume from the last "
@@ -158,6 +241,11 @@ double Optimizer::step(double lr) {
   // From the rounded betas, which the moments are made with.
   update.correction1 = static_cast<float>(1 - power(update.beta1, steps_done_));
   update.correction2 = static_cast<float>(1 - power(update.beta2, steps_done_));
+  if (all_at_once) {
+    all_.rule = update;
+    kernels::optimizer_step(context_, all_);
+    return norm;
+  }
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     if (!places_[i].gradient.gradient) continue;
     update.weight = tensors_[i].master;
@@ -200,8 +288,6 @@ void Optimizer::update_selection_bias(std::span<const std::vector<int64_t>> load
   const FlushDenormals flush;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     if (places_[i].gradient.gradient) continue;
-    DSMOE_CHECK(tensors_[i].master.device == tensor::Device::cpu,
-                "the selection bias is updated on the CPU only");
     const std::vector<int64_t>& counts = load[static_cast<std::size_t>(places_[i].moe_layer_idx)];
     int64_t total = 0;
     for (const int64_t count : counts) total += count;
@@ -213,7 +299,12 @@ void Optimizer::update_selection_bias(std::span<const std::vector<int64_t>> load
       }
     };
     const TensorView& master = tensors_[i].master;
-    if (master.dtype == DType::F64) {
+    if (master.device != tensor::Device::cpu) {
+      std::vector<float> bias(counts.size());
+      kernels::download(context_, master, bias.data());
+      move(bias.data());
+      kernels::upload(context_, bias.data(), master);
+    } else if (master.dtype == DType::F64) {
       move(master.as<double>());
     } else {
       move(master.as<float>());

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/optimizer.h"
 #include "model/gradients.h"
 #include "model/language_model.h"
 
@@ -78,6 +79,8 @@ class Optimizer {
   void add_tensor(const std::string& name, const model::NamedGradient& gradient,
                   TensorSource& initial);
   double gradient_norm();
+  double norm_of_sums();
+  void describe_for_device();
   void join_tied_gradients();
   void zero_gradients();
   void place(std::size_t idx);
@@ -87,8 +90,10 @@ class Optimizer {
   OptimizerRule rule_;
   tensor::Arena arena_;
   std::vector<TrainedTensor> tensors_;
-  std::vector<Place> places_;  // beside tensors_
-  TensorView square_sums_;     // [1] F64
+  std::vector<Place> places_;   // beside tensors_
+  TensorView square_sums_;      // [1] F64, or one per tensor that has a gradient
+  kernels::OptimizerStep all_;  // where the table steps all tensors at once; else empty
+  std::vector<double> host_sums_;
   // One tensor on its way out of the arena: rounded, and before that downloaded from a device.
   std::vector<std::byte> rounded_, downloaded_;
   int64_t steps_done_ = 0;

@@ -192,7 +192,13 @@ void Run::make_model(const Context& context) {
 void Run::describe_memory() const {
   std::vector<const tensor::Arena*> arenas = trainer_->arenas();
   arenas.insert(arenas.begin(), &model_->weights);
-  log_debug("memory:\n{}", tensor::budget_table(arenas));
+  const std::string table = tensor::budget_table(arenas);
+  // A device's memory is the first thing to run out.
+  if (model_->weights.device() == tensor::Device::cpu) {
+    log_debug("memory:\n{}", table);
+  } else {
+    log_info("device memory:\n{}", table);
+  }
 }
 
 void Run::save() {

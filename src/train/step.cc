@@ -20,6 +20,18 @@ void StepRows::clear() {
   document_lengths.clear();
 }
 
+namespace {
+
+// Documents of a micro-batch: each takes pages of its own in the KV cache, so that memory for as
+// many as there are tokens would be far too much. Micro-batches with more are cut.
+int64_t most_documents(const TrainerOptions& options) {
+  constexpr int64_t kUsual = 4096;
+  return std::max(options.losses.rows_per_balance_group * options.max_row_tokens,
+                  std::min(options.rows_per_micro_batch * options.max_row_tokens, kUsual));
+}
+
+}  // namespace
+
 Trainer::Trainer(const Context& context, const model::Model& model,
                  FunctionRef<bool(const std::string&)> trains, TensorSource& initial,
                  const TrainerOptions& options)
@@ -31,7 +43,7 @@ Trainer::Trainer(const Context& context, const model::Model& model,
       pass_(context, model, gradients_.views, options.losses,
             {.max_tokens = options.rows_per_micro_batch * options.max_row_tokens,
              .max_rows = options.rows_per_micro_batch,
-             .max_documents = options.rows_per_micro_batch * options.max_row_tokens},
+             .max_documents = most_documents(options)},
             options.recompute) {
   DSMOE_CHECK(options.rows_per_micro_batch % options.losses.rows_per_balance_group == 0,
               "a micro-batch of {} rows does not hold whole balance groups of {}",
@@ -48,13 +60,20 @@ void Trainer::for_each_micro_batch(const StepRows& rows, F&& f) {
   std::size_t first_token = 0, first_document = 0;
   const auto total = static_cast<std::size_t>(rows.num_rows());
   const auto per_batch = static_cast<std::size_t>(options_.rows_per_micro_batch);
-  for (std::size_t row = 0; row < total; row += per_batch) {
-    const std::size_t count = std::min(per_batch, total - row);
+  const auto group = static_cast<std::size_t>(options_.losses.rows_per_balance_group);
+  const auto documents_of = [&](std::size_t row, std::size_t count) {
+    const auto counts = std::span(rows.documents_per_row).subspan(row, count);
+    return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+  };
+  for (std::size_t row = 0, count = 0; row < total; row += count) {
+    count = std::min(per_batch, total - row);
+    while (count > group &&
+           documents_of(row, count) > static_cast<std::size_t>(most_documents(options_))) {
+      count -= group;
+    }
     const auto part = lengths.subspan(row, count);
-    const auto document_counts = std::span(rows.documents_per_row).subspan(row, count);
     const std::size_t num_tokens = std::accumulate(part.begin(), part.end(), std::size_t{0});
-    const std::size_t num_documents =
-        std::accumulate(document_counts.begin(), document_counts.end(), std::size_t{0});
+    const std::size_t num_documents = documents_of(row, count);
     f(model::MicroBatch{.tokens = tokens.subspan(first_token, num_tokens),
                         .targets = targets.subspan(first_token, num_tokens),
                         .row_lengths = part,

@@ -54,18 +54,13 @@ std::vector<double> to_double(const tensor::TensorView& view) {
   return values;
 }
 
-namespace {
-
-// The same from a device's memory.
 std::vector<double> to_double(const kernels::Context& context, const tensor::TensorView& view) {
   std::vector<std::byte> host(view.num_bytes());
   kernels::download(context, view, host.data());
   tensor::TensorView copy = view;
   copy.data = host.data();
-  return testing::to_double(copy);
+  return to_double(copy);
 }
-
-}  // namespace
 
 Trace trace(const kernels::Context& context, const model::Model& model,
             const std::vector<int32_t>& tokens, const TraceOptions& options) {

@@ -52,5 +52,7 @@ double max_abs_error(const std::vector<double>& a, const std::vector<double>& b)
 
 // Values of a tensor in host memory as double.
 std::vector<double> to_double(const tensor::TensorView& view);
+// The same from a device's memory.
+std::vector<double> to_double(const kernels::Context& context, const tensor::TensorView& view);
 
 }  // namespace dsmoe::testing

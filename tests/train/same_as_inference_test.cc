@@ -6,7 +6,9 @@
 
 #include "data/batches.h"
 #include "infer/load_model.h"
+#include "kernels/cuda/cuda_table.h"
 #include "kernels/log_prob.h"
+#include "kernels/memory.h"
 #include "store/scratch_folder.h"
 #include "tiny_run.h"
 #include "train/sources.h"
@@ -47,24 +49,42 @@ std::vector<float> inference_log_prob(const kernels::Context& context, const mod
   model::KvSequence sequence;
   const model::Segment segment{.sequence = &sequence, .num_tokens = count};
   const TensorView hidden = pass.run({.tokens = tokens, .segments = {&segment, 1}});
-  tensor::Arena arena("test");
+  tensor::Arena arena("test", context.table->allocator);
   const TensorView logits = arena.tensor("logits", DType::F32, {count, model.config.vocab_size});
   const TensorView target = arena.tensor("target", DType::I32, {count});
   const TensorView log_prob = arena.tensor("log prob", DType::F32, {count});
-  std::memcpy(target.data, targets.data(), targets.size_bytes());
+  kernels::upload(context, targets.data(), target);
   pass.logits(hidden, logits);
   kernels::log_prob_forward(context, {.logits = logits, .target = target, .log_prob = log_prob});
-  return {log_prob.as<float>(), log_prob.as<float>() + count};
+  std::vector<float> values(static_cast<std::size_t>(count));
+  kernels::download(context, log_prob, values.data());
+  return values;
 }
 
-class SameAsInference : public ::testing::TestWithParam<model::ModelConfig> {};
+class SameAsInference : public ::testing::TestWithParam<model::ModelConfig> {
+ protected:
+  static void expect_same(const kernels::Context& context, const model::ModelConfig& config);
+};
 
 TEST_P(SameAsInference, EveryTokenOfEveryDocument) {
-  const model::ModelConfig& config = GetParam();
-  store::ScratchFolder out;
-  const auto folder = run_tiny({.config = config, .steps = 3}, out / "run").checkpoint;
   ThreadPool pool(2);
-  const kernels::Context context{.table = &kernels::select_cpu_table(), .pool = &pool};
+  expect_same({.table = &kernels::select_cpu_table(), .pool = &pool}, GetParam());
+}
+
+TEST_P(SameAsInference, OnCuda) {
+  if (!kernels::cuda_declined().empty()) GTEST_SKIP() << kernels::cuda_declined();
+  ThreadPool pool(2);
+  const kernels::Context context{
+      .table = &kernels::cuda_table(), .pool = &pool, .stream = kernels::make_cuda_stream()};
+  expect_same(context, GetParam());
+  kernels::release_cuda_stream(context.stream);
+}
+
+void SameAsInference::expect_same(const kernels::Context& context,
+                                  const model::ModelConfig& config) {
+  store::ScratchFolder out;
+  const auto folder =
+      run_tiny({.config = config, .steps = 3, .device = context}, out / "run").checkpoint;
   const auto for_inference = infer::load_model(context, folder, {});
   const auto for_training =
       infer::load_model(context, folder, {.passes = moe::Passes::forward_and_backward});

@@ -1,6 +1,7 @@
 // Ten steps of AdamW on whole models against the PyTorch oracle: losses, norms, final weights.
 #include <gtest/gtest.h>
 
+#include "kernels/cuda/cuda_table.h"
 #include "model/training_pass.h"
 #include "support/golden.h"
 #include "support/train_golden.h"
@@ -49,9 +50,14 @@ struct Tolerance {
 class TenSteps : public ::testing::TestWithParam<std::string> {
  protected:
   void expect_equal_to_oracle(DType operand, const Tolerance& tolerance) {
-    const TrainingGolden golden(GetParam());
     ThreadPool pool(1);
-    const kernels::Context context{.table = &kernels::select_cpu_table(), .pool = &pool};
+    expect_equal_to_oracle({.table = &kernels::select_cpu_table(), .pool = &pool}, operand,
+                           tolerance);
+  }
+
+  void expect_equal_to_oracle(const kernels::Context& context, DType operand,
+                              const Tolerance& tolerance) {
+    const TrainingGolden golden(GetParam());
     const auto model =
         infer::load_model(context, golden.folder(),
                           {.operand = operand, .passes = moe::Passes::forward_and_backward});
@@ -70,8 +76,9 @@ class TenSteps : public ::testing::TestWithParam<std::string> {
       expect_loads(golden, model->config, result, step);
     }
     for (const train::TrainedTensor& tensor : trainer.optimizer().tensors()) {
-      EXPECT_LE(relative_error(to_double(tensor.master), golden.values("after." + tensor.name)),
-                tolerance.weight)
+      EXPECT_LE(
+          relative_error(to_double(context, tensor.master), golden.values("after." + tensor.name)),
+          tolerance.weight)
           << tensor.name;
     }
     EXPECT_EQ(trainer.optimizer().tensors().size(), model::expected_tensors(model->config).size());
@@ -98,6 +105,14 @@ TEST_P(TenSteps, DoubleIsTheMathematics) {
   expect_equal_to_oracle(DType::F64, {.loss = 2e-7, .weight = 1e-6});
 }
 TEST_P(TenSteps, Fp32) { expect_equal_to_oracle(DType::F32, {.loss = 1e-6, .weight = 1e-5}); }
+TEST_P(TenSteps, Fp32OnCuda) {
+  if (!kernels::cuda_declined().empty()) GTEST_SKIP() << kernels::cuda_declined();
+  ThreadPool pool(1);
+  const kernels::Context context{
+      .table = &kernels::cuda_table(), .pool = &pool, .stream = kernels::make_cuda_stream()};
+  expect_equal_to_oracle(context, DType::F32, {.loss = 2e-6, .weight = 1e-5});
+  kernels::release_cuda_stream(context.stream);
+}
 
 INSTANTIATE_TEST_SUITE_P(All, TenSteps, ::testing::Values("train_softmax", "train_odd", "train_v3"),
                          [](const auto& test) { return test.param; });

@@ -96,7 +96,10 @@ tensor::TensorView RandomWeights::tensor(const std::string& name) {
 
 train::RunOutcome run_tiny(const TinyRun& run, const fs::path& out) {
   ThreadPool pool(run.threads);
-  const kernels::Context context{.table = &kernels::select_cpu_table(), .pool = &pool};
+  const kernels::Context context{
+      .table = run.device.table != nullptr ? run.device.table : &kernels::select_cpu_table(),
+      .pool = &pool,
+      .stream = run.device.stream};
   const data::MemoryCorpus corpus = tiny_corpus(run.config.vocab_size);
   const data::DocumentSplit split(corpus, {.fraction = 0.1, .seed = 3});
   RandomWeights initial(run.config);

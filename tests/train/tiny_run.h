@@ -48,6 +48,7 @@ struct TinyRun {
   bool resume = false;
   uint64_t seed = 1;
   double lr = 3e-3;
+  kernels::Context device = {};  // table and stream; without a table: the CPU's
 };
 
 // Trains into `out`; what the run returned.

@@ -160,5 +160,87 @@ TEST_F(AttentionCudaTest, PrefillChunksAndDecodeAgreeBitForBit) {
   }
 }
 
+// The forward pass's output comes from the reference, rounded, so that only the backward pass is
+// measured.
+class AttentionBackwardCudaTest : public AttentionCudaTest {
+ protected:
+  struct Batch {
+    Cache cache;
+    Twin q, q_starts, out, d_out, d_qkv;
+    int64_t tokens = 0;
+  };
+  Batch make_batch(const Case& c) {
+    Batch b{.cache = make_cache(c)};
+    std::vector<int32_t> starts{0};
+    std::vector<int32_t> positions;
+    for (const int32_t length : c.lengths) {
+      for (int32_t t = 0; t < length; ++t) positions.push_back(t);
+      starts.push_back(static_cast<int32_t>(positions.size()));
+    }
+    b.tokens = static_cast<int64_t>(positions.size());
+    b.q = random(c.dtype, {b.tokens, c.heads, c.head_dim});
+    b.q_starts = integers(starts, {static_cast<int64_t>(starts.size())});
+    const TensorView exact = host_tensor(DType::F64, b.q.host.shape);
+    attention_forward(ref_, {.q = b.q.host,
+                             .kv = pages_of(c, b.cache, &Twin::host),
+                             .q_starts = b.q_starts.host,
+                             .position = integers(positions, {b.tokens}).host,
+                             .page_table = b.cache.page_table.host,
+                             .scale = scale_of(c),
+                             .out = exact});
+    b.out = from(c.dtype, b.q.host.shape,
+                 {exact.as<double>(), exact.as<double>() + exact.num_elements()});
+    b.d_out = random(c.dtype, b.q.host.shape);
+    b.d_qkv = output(DType::F32, {b.tokens, (c.heads + 2 * c.kv_heads) * c.head_dim});
+    return b;
+  }
+  static AttentionBackward args(const Case& c, const Batch& b, TensorView Twin::*side) {
+    return {.q = b.q.*side,
+            .kv = pages_of(c, b.cache, side),
+            .q_starts = b.q_starts.*side,
+            .page_table = b.cache.page_table.*side,
+            .scale = scale_of(c),
+            .out = b.out.*side,
+            .d_out = b.d_out.*side,
+            .d_qkv = b.d_qkv.*side};
+  }
+};
+
+TEST_F(AttentionBackwardCudaTest, AgreesWithTheReference) {
+  const Case cases[] = {{DType::BF16, 4, 4, 128, {1, 70, 3}},   {DType::BF16, 4, 2, 128, {200, 65}},
+                        {DType::BF16, 2, 1, 64, {64, 63, 130}}, {DType::BF16, 3, 3, 40, {100}},
+                        {DType::BF16, 2, 1, 30, {66}},          {DType::F32, 4, 2, 24, {70, 1}},
+                        {DType::F32, 2, 2, 128, {130}}};
+  for (const Case& c : cases) {
+    const Batch b = make_batch(c);
+    attention_backward(cuda_, args(c, b, &Twin::device));
+    attention_backward(ref_, args(c, b, &Twin::host));
+    // p and ds are rounded once each, independently per key.
+    expect_norm(b.d_qkv, c.dtype == DType::BF16 ? kRound : 1e-5, "attention backward");
+  }
+}
+
+TEST_F(AttentionBackwardCudaTest, BitsDoNotDependOnTheBatch) {
+  const Case c{DType::BF16, 4, 2, 64, {130, 5, 300}};
+  const Batch b = make_batch(c);
+  attention_backward(cuda_, args(c, b, &Twin::device));
+  const auto whole = bytes_of(b.d_qkv.device);
+  attention_backward(cuda_, args(c, b, &Twin::device));
+  EXPECT_EQ(whole, bytes_of(b.d_qkv.device)) << "run to run";
+  poison(b.d_qkv.device);
+  int32_t begin = 0;
+  for (std::size_t s = 0; s < c.lengths.size(); ++s) {
+    const int32_t end = begin + c.lengths[s];
+    AttentionBackward one = args(c, b, &Twin::device);
+    for (TensorView* view : {&one.q, &one.out, &one.d_out, &one.d_qkv})
+      *view = view->rows(begin, end);
+    one.q_starts = integers({0, c.lengths[s]}, {2}).device;
+    one.page_table = one.page_table.rows(static_cast<int64_t>(s), static_cast<int64_t>(s) + 1);
+    attention_backward(cuda_, one);
+    begin = end;
+  }
+  EXPECT_EQ(whole, bytes_of(b.d_qkv.device)) << "one sequence at a time";
+}
+
 }  // namespace
 }  // namespace dsmoe::kernels

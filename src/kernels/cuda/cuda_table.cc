@@ -1,11 +1,8 @@
 // The table of the CUDA tier, its memory and its streams.
 #include "kernels/cuda/cuda_table.h"
 
-#include <vector>
-
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
-#include "kernels/elements.h"
 
 namespace dsmoe::kernels {
 namespace cuda {
@@ -42,32 +39,7 @@ void zero(const Context& context, void* device, std::size_t bytes) {
   check(cudaMemsetAsync(device, 0, bytes, stream_of(context)), "zeroing");
 }
 
-// Backward ops that have no kernel yet.
-template <class Args>
-void refuse(const Context&, const Args&) {
-  fail(ErrorKind::usage, "CUDA: this op has no kernel yet; train with --device cpu");
-}
-
 }  // namespace
-
-void pack_weight(const Context& context, const PackWeight& args) {
-  const WeightStack& target = args.target;
-  DSMOE_CHECK(target.layout == WeightLayout::row_major, "weights on CUDA are row-major");
-  const std::size_t bytes =
-      static_cast<std::size_t>(args.source.num_elements()) * tensor::size_of(target.dtype);
-  const std::size_t begin =
-      static_cast<std::size_t>(args.row_begin * target.k) * tensor::size_of(target.dtype);
-  char* place = static_cast<char*>(target.matrix(args.matrix_idx)) + begin;
-  if (args.source.dtype == target.dtype && target.dtype != DType::BF16) {
-    return upload(context, args.source.data, place, bytes);
-  }
-  std::vector<unsigned char> converted(bytes);
-  for (int64_t i = 0; i < args.source.num_elements(); ++i) {
-    write_element(converted.data(), target.dtype, i,
-                  read_element(args.source.data, args.source.dtype, i));
-  }
-  upload(context, converted.data(), place, bytes);
-}
 
 }  // namespace cuda
 
@@ -111,22 +83,25 @@ const KernelTable& cuda_table() {
                        .experts_down_forward = cuda::experts_down_forward,
                        .combine_forward = cuda::combine_forward,
                        .log_prob_forward = cuda::log_prob_forward,
-                       .dispatch_gates = cuda::refuse,
-                       .weight_gradient = cuda::refuse,
-                       .bias_gradient = cuda::refuse,
-                       .round_values = cuda::refuse,
-                       .experts_down_backward = cuda::refuse,
-                       .experts_up_backward = cuda::refuse,
-                       .router_backward = cuda::refuse,
-                       .rms_norm_backward = cuda::refuse,
-                       .rope_backward = cuda::refuse,
-                       .attention_backward = cuda::refuse,
-                       .embedding_backward = cuda::refuse,
-                       .cross_entropy_backward = cuda::refuse,
-                       .balance_loss = cuda::refuse,
-                       .router_z_loss = cuda::refuse,
-                       .sum_of_squares = cuda::refuse,
-                       .adamw_step = cuda::refuse};
+                       .dispatch_gates = cuda::dispatch_gates,
+                       .weight_gradient = cuda::weight_gradient,
+                       .bias_gradient = cuda::bias_gradient,
+                       .round_values = cuda::round_values,
+                       .experts_down_backward = cuda::experts_down_backward,
+                       .experts_up_backward = cuda::experts_up_backward,
+                       .router_backward = cuda::router_backward,
+                       .rms_norm_backward = cuda::rms_norm_backward,
+                       .rope_backward = cuda::rope_backward,
+                       .attention_backward = cuda::attention_backward,
+                       .embedding_backward = cuda::embedding_backward,
+                       .cross_entropy_backward = cuda::cross_entropy_backward,
+                       .balance_loss = cuda::balance_loss,
+                       .router_z_loss = cuda::router_z_loss,
+                       .sum_of_squares = cuda::sum_of_squares,
+                       .adamw_step = cuda::adamw_step,
+                       .weight_gradients = cuda::weight_gradients,
+                       .gradient_square_sums = cuda::gradient_square_sums,
+                       .optimizer_step = cuda::optimizer_step};
   }();
   return table;
 }
@@ -137,6 +112,8 @@ void* make_cuda_stream() {
   return stream;
 }
 void release_cuda_stream(void* stream) {
+  (void)cudaStreamSynchronize(static_cast<cudaStream_t>(stream));
+  cuda::release_scratch(stream);
   (void)cudaStreamDestroy(static_cast<cudaStream_t>(stream));
 }
 void synchronize_cuda(const Context& context) {

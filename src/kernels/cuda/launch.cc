@@ -1,6 +1,9 @@
 // Device properties and tensor maps.
 #include "kernels/cuda/launch.h"
 
+#include <map>
+#include <mutex>
+
 namespace dsmoe::kernels::cuda {
 
 int num_multiprocessors() {
@@ -18,6 +21,43 @@ int num_multiprocessors() {
 uint64_t& num_launches() {
   thread_local uint64_t count = 0;
   return count;
+}
+
+namespace {
+
+struct Scratch {
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+std::mutex scratch_mutex;
+std::map<void*, Scratch>& scratch_of_streams() {
+  static std::map<void*, Scratch> map;
+  return map;
+}
+
+}  // namespace
+
+void* scratch_of(const Context& context, std::size_t bytes) {
+  const std::lock_guard lock(scratch_mutex);
+  Scratch& scratch = scratch_of_streams()[context.stream];
+  if (scratch.bytes < bytes) {
+    check(cudaStreamSynchronize(stream_of(context)), "growing working memory");
+    check(cudaFree(scratch.data), "growing working memory");
+    scratch = {};
+    std::size_t wanted = std::size_t{1} << 20;
+    while (wanted < bytes) wanted *= 2;
+    check(cudaMalloc(&scratch.data, wanted), "working memory");
+    scratch.bytes = wanted;
+  }
+  return scratch.data;
+}
+
+void release_scratch(void* stream) {
+  const std::lock_guard lock(scratch_mutex);
+  const auto entry = scratch_of_streams().find(stream);
+  if (entry == scratch_of_streams().end()) return;
+  (void)cudaFree(entry->second.data);
+  scratch_of_streams().erase(entry);
 }
 
 namespace {

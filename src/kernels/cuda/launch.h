@@ -28,6 +28,12 @@ int num_multiprocessors();
 // Launches of this thread so far.
 uint64_t& num_launches();
 
+// Working memory for the ops of one stream, one op at a time: what an op leaves there the next one
+// overwrites. It grows by doubling, so that after the first step of a kind nothing is allocated; an
+// op that uses it cannot be the first of its size inside a captured graph.
+void* scratch_of(const Context& context, std::size_t bytes);
+void release_scratch(void* stream);
+
 struct LaunchShape {
   dim3 grid;
   dim3 block;

@@ -18,6 +18,30 @@ void experts_down_forward(const Context&, const ExpertsDownForward&);
 void combine_forward(const Context&, const CombineForward&);
 void log_prob_forward(const Context&, const LogProbForward&);
 
+void dispatch_gates(const Context&, const DispatchGates&);
+void weight_gradient(const Context&, const WeightGradient&);
+void weight_gradients(const Context&, const std::span<const WeightGradient>&);
+void bias_gradient(const Context&, const BiasGradient&);
+void round_values(const Context&, const RoundValues&);
+void experts_down_backward(const Context&, const ExpertsDownBackward&);
+void experts_up_backward(const Context&, const ExpertsUpBackward&);
+void router_backward(const Context&, const RouterBackward&);
+void rms_norm_backward(const Context&, const RmsNormBackward&);
+void rope_backward(const Context&, const RopeBackward&);
+void attention_backward(const Context&, const AttentionBackward&);
+void embedding_backward(const Context&, const EmbeddingBackward&);
+void cross_entropy_backward(const Context&, const CrossEntropyBackward&);
+void balance_loss(const Context&, const BalanceLoss&);
+void router_z_loss(const Context&, const RouterZLoss&);
+void sum_of_squares(const Context&, const SumOfSquares&);
+void adamw_step(const Context&, const AdamwStep&);
+void gradient_square_sums(const Context&, const OptimizerStep&);
+void optimizer_step(const Context&, const OptimizerStep&);
+
+// The end of experts_down_backward: d_gate_of_row from its sums over 16 outputs each.
+void add_partial_sums(const Context& context, const ExpertFamilyBackward& family,
+                      const float* partial_sums);
+
 // Fills device scratch memory that must not be filled while a graph is captured.
 void prepare_router();
 

@@ -16,6 +16,8 @@ namespace {
 constexpr int kCounterSets = 256;
 __device__ int32_t counters[kCounterSets * 2];
 
+}  // namespace
+
 int32_t* next_counters() {
   static int32_t* const base = [] {
     void* pointer = nullptr;
@@ -25,6 +27,8 @@ int32_t* next_counters() {
   static std::atomic<unsigned> turn{0};
   return base + 2 * (turn.fetch_add(1) % kCounterSets);
 }
+
+namespace {
 
 std::atomic<int> forced_variant{-1};
 
@@ -57,18 +61,31 @@ uint64_t distance(const WeightStack& a, const WeightStack& b) {
   return first < second ? second - first : first - second;
 }
 
+CUtensorMap stack_map(const WeightStack& stack, uint32_t tile_weights) {
+  const auto n = static_cast<uint64_t>(stack.n);
+  const auto k = static_cast<uint64_t>(stack.k);
+  return tensor_map({.base = stack.data,
+                     .rank = 3,
+                     .sizes = {k, n, static_cast<uint64_t>(stack.count)},
+                     .strides = {k * 2, n * k * 2},
+                     .box = {64, tile_weights, 1}});
+}
+
+CUtensorMap row_map(const TensorView& x, int64_t k, uint32_t row_box) {
+  const auto columns = static_cast<uint64_t>(k);
+  return tensor_map({.base = x.data,
+                     .rank = 2,
+                     .sizes = {columns, static_cast<uint64_t>(x.dim(0))},
+                     .strides = {columns * 2},
+                     .box = {64, row_box}});
+}
+
 CUtensorMap weight_map(const ProductGroup& group, Epilogue epilogue, int tile_weights) {
   const auto n = static_cast<uint64_t>(group.weight.n);
   const auto k = static_cast<uint64_t>(group.weight.k);
   const auto count = static_cast<uint64_t>(group.weight.count);
   const auto weights = static_cast<uint32_t>(tile_weights);
-  if (epilogue != Epilogue::swiglu) {
-    return tensor_map({.base = group.weight.data,
-                       .rank = 3,
-                       .sizes = {k, n, count},
-                       .strides = {k * 2, n * k * 2},
-                       .box = {64, weights, 1}});
-  }
+  if (epilogue != Epilogue::swiglu) return stack_map(group.weight, weights);
   // Eight rows of one matrix, the same eight of the other, and so on: a thread's sums then hold a
   // gate and its up.
   return tensor_map(
@@ -83,13 +100,15 @@ ProductFamily describe(const ProductGroup& group, Epilogue epilogue, int variant
   const int tile_weights = kVariantWeights[variant];
   ProductFamily family{};
   family.weight = weight_map(group, epilogue, tile_weights);
-  const auto k = static_cast<uint64_t>(group.weight.k);
   const uint32_t row_box = kVariantRows[variant] >= 128 ? 64 : 8;
-  family.x = tensor_map({.base = group.x.data,
-                         .rank = 2,
-                         .sizes = {k, static_cast<uint64_t>(group.x.dim(0))},
-                         .strides = {k * 2},
-                         .box = {64, row_box}});
+  family.x = row_map(group.x, group.weight.k, row_box);
+  family.segments = 1;
+  if (epilogue == Epilogue::round && group.second) {
+    family.second_weight = stack_map(group.second, static_cast<uint32_t>(tile_weights));
+    family.second_x = row_map(group.second_x, group.second.k, row_box);
+    family.segments = 2;
+  }
+  family.swiglu = group.swiglu;
   family.x_rows = group.x.data;
   family.offsets = group.offsets ? group.offsets.as<int32_t>() : nullptr;
   family.token_of_row = group.token_of_row ? group.token_of_row.as<int32_t>() : nullptr;
@@ -114,16 +133,24 @@ int choose_variant(const Product& product) {
   int64_t most_weights = -1;
   double rows_per_expert = 0;
   int64_t most_rows = 0;
+  int64_t widest = 0;
   for (int g = 0; g < product.num_groups; ++g) {
     const ProductGroup& group = product.group[g];
     most_rows = std::max(most_rows, group.out.dim(0) / std::max<int64_t>(1, group.weight.count));
     if (group.weight.count * group.weight.n * group.weight.k > most_weights) {
       most_weights = group.weight.count * group.weight.n * group.weight.k;
+      widest = group.weight.n;
       rows_per_expert =
           static_cast<double>(group.out.dim(0)) / static_cast<double>(group.weight.count);
     }
   }
   const bool swiglu = product.epilogue == Epilogue::swiglu;
+  if (product.epilogue == Epilogue::swiglu_backward) {
+    // Wide tiles where they do not waste more of the weights' side than they save.
+    const auto padded = [&](int64_t side) { return (widest + side - 1) / side * side; };
+    if (rows_per_expert <= 112) return kRows128;
+    return 8 * padded(256) <= 9 * padded(128) ? kRows128Wide : kRows256;
+  }
   if (most_rows <= 4) return kRows8;
   if (rows_per_expert <= 12) return kRows64;
   if (rows_per_expert <= 112) return swiglu ? kRows128Wide : kRows128;
@@ -149,7 +176,11 @@ bool product_fits_hopper(const Product& product) {
       return false;
     if (!aligned(group.weight.data) || !aligned(group.x.data) || !aligned(group.out.data))
       return false;
+    if (!aligned(group.bias.data)) return false;
     if (!aligned(group.gate_out.data) || !aligned(group.up_out.data)) return false;
+    if (!aligned(group.swiglu.activation) || !aligned(group.swiglu.gate_product)) return false;
+    if (!aligned(group.swiglu.scaled_activation)) return false;
+    if (!aligned(group.second.data) || !aligned(group.second_x.data)) return false;
     if (group.out.dim(0) >= (1 << 30) ||
         group.x.dim(0) * (group.weight.k / 8) >= (int64_t{1} << 32))
       return false;

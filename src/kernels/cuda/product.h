@@ -13,15 +13,31 @@ namespace dsmoe::kernels::cuda {
 
 // What happens to the fp32 sums.
 enum class Epilogue : uint8_t {
-  swiglu,  // weight rows are gate and up interleaved: round(silu(gate) * up), bf16
-  round,   // round(sum), bf16
-  dense,   // sum (+ bias) stored or added to fp32
+  swiglu,           // weight rows are gate and up interleaved: round(silu(gate) * up), bf16
+  round,            // round(sum), bf16
+  dense,            // sum (+ bias) stored or added to fp32
+  swiglu_backward,  // the sum is the gradient of an activation before its gate: through SwiGLU
+};
+
+// What swiglu_backward reads and writes beside the sums, [rows, n] bf16 (fp32 in the portable
+// kernel) unless said otherwise; in and out may be the same memory.
+struct SwigluBackward {
+  const float* gate_of_row;  // [rows], or null: 1, and no scaled activation, no partial sums
+  const void* activation;
+  const void* gate_product;
+  const void* up_product;
+  void* scaled_activation;
+  void* d_gate_product;
+  void* d_up_product;
+  float* partial_sums;  // [rows, ceil(n / 16)]: sum * activation, over 16 outputs each
 };
 
 // One stack of experts. Row r of expert e, offsets[e] <= r < offsets[e + 1].
 struct ProductFamily {
   CUtensorMap weight;
-  CUtensorMap x;                // rows as they lie; unused when gathered
+  CUtensorMap x;              // rows as they lie; unused when gathered
+  CUtensorMap second_weight;  // round: the chain goes on with these, [count, n, k] and [rows, k]
+  CUtensorMap second_x;
   const void* x_rows;           // [*, k] bf16, row-major
   const int32_t* offsets;       // [count + 1]; null: one expert with all `rows`
   const int32_t* token_of_row;  // null: row r of x
@@ -29,6 +45,8 @@ struct ProductFamily {
   void* gate_out;               // swiglu: round(gate) and round(up), [rows, n] bf16, or null
   void* up_out;
   const float* bias;  // dense, or null
+  SwigluBackward swiglu;
+  int32_t segments;  // 2: with second_weight and second_x
   int32_t count;
   int32_t rows;
   int32_t n;  // outputs per row
@@ -49,14 +67,16 @@ struct ProductParameters {
 // What a caller fills in; tensor maps, tiles and variant are chosen by launch_product.
 struct ProductGroup {
   WeightStack weight;
-  WeightStack second;  // swiglu: the up matrices beside the gate matrices
+  WeightStack second;  // swiglu: the up matrices beside the gate matrices; round: the chain goes on
   TensorView x;
+  TensorView second_x;  // round with second: [rows, k]; x is not gathered then
   TensorView offsets;
   TensorView token_of_row;
   TensorView bias;
   TensorView out;
   TensorView gate_out;  // swiglu, optional: the products before it
   TensorView up_out;
+  SwigluBackward swiglu = {};
 };
 struct Product {
   Epilogue epilogue = Epilogue::round;
@@ -71,6 +91,9 @@ void launch_product(const Context& context, const Product& product);
 
 // Any shape, any operand type; the same sums. Slow.
 void launch_product_portable(const Context& context, const Product& product);
+
+// Two ints, zero, for a kernel that hands out its tiles by a counter and leaves both at zero.
+int32_t* next_counters();
 
 struct VariantLaunch {
   int variant = 0;

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "kernels/cuda/product_store.cuh"
+#include "kernels/cuda/product_store_backward.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 namespace dsmoe::kernels::cuda {
@@ -132,18 +133,42 @@ struct SharedLayout {
   }
 };
 
+// Stages of one segment of the sum, and of all.
+template <class V>
+__device__ int segment_steps(const ProductFamily& family) {
+  return (family.k + 64 * V::kBlocks - 1) / (64 * V::kBlocks);
+}
 template <class V, Epilogue kEpilogue>
-__device__ void load_weights(const ProductFamily& family, const Tile& tile, int step,
+__device__ int sum_steps(const ProductFamily& family) {
+  return segment_steps<V>(family) * (kEpilogue == Epilogue::round ? family.segments : 1);
+}
+
+// Where a stage's values come from.
+template <Epilogue kEpilogue>
+struct Source {
+  bool second = false;
+  int step;  // within the segment
+  __device__ Source(int overall, int per_segment) : step(overall) {
+    if constexpr (kEpilogue == Epilogue::round) {
+      second = overall >= per_segment;
+      if (second) step = overall - per_segment;
+    }
+  }
+};
+
+template <class V, Epilogue kEpilogue>
+__device__ void load_weights(const ProductFamily& family, const Tile& tile, int overall,
                              uint32_t target, uint32_t barrier) {
+  const Source<kEpilogue> source(overall, segment_steps<V>(family));
+  const CUtensorMap* map = source.second ? &family.second_weight : &family.weight;
 #pragma unroll
   for (int b = 0; b < V::kBlocks; ++b) {
-    const int k = (step * V::kBlocks + b) * 64;
+    const int k = (source.step * V::kBlocks + b) * 64;
     if constexpr (kEpilogue == Epilogue::swiglu) {
       tma_load_5d(target + b * V::kWeightBlock, &family.weight, barrier, k, 0, 0,
                   tile.first_weight / 16, tile.expert);
     } else {
-      tma_load_3d(target + b * V::kWeightBlock, &family.weight, barrier, k, tile.first_weight,
-                  tile.expert);
+      tma_load_3d(target + b * V::kWeightBlock, map, barrier, k, tile.first_weight, tile.expert);
     }
   }
 }
@@ -161,20 +186,19 @@ struct ContiguousProducer {
 
   __device__ void load_rows(const ProductFamily& family, const Tile& tile, int step, int stage,
                             int boxes) {
+    const Source<kEpilogue> source(step, segment_steps<V>(family));
+    const CUtensorMap* map = source.second ? &family.second_x : &family.x;
     for (int box = 0; box < boxes; ++box) {
 #pragma unroll
       for (int b = 0; b < V::kBlocks; ++b) {
-        tma_load_2d(shared.rows(stage) + b * V::kRowBlock + box * V::kRowBox * 128, &family.x,
-                    shared.full + 8 * stage, (step * V::kBlocks + b) * 64,
+        tma_load_2d(shared.rows(stage) + b * V::kRowBlock + box * V::kRowBox * 128, map,
+                    shared.full + 8 * stage, (source.step * V::kBlocks + b) * 64,
                     tile.first_row + box * V::kRowBox);
       }
     }
   }
   __device__ static int boxes_of(const Tile& tile) {
     return (tile.num_rows + V::kRowBox - 1) / V::kRowBox;
-  }
-  __device__ static int steps_of(const ProductFamily& family) {
-    return (family.k + 64 * V::kBlocks - 1) / (64 * V::kBlocks);
   }
   __device__ void load_stage_weights(const ProductFamily& family, const Tile& tile, int step,
                                      int stage) {
@@ -191,7 +215,7 @@ struct ContiguousProducer {
     if (tile.family < 0) return;
     shared.tiles[0] = tile;
     const ProductFamily& family = p.family[tile.family];
-    ahead = min(V::kStages, steps_of(family));
+    ahead = min(V::kStages, sum_steps<V, kEpilogue>(family));
     for (int step = 0; step < ahead; ++step) load_stage_weights(family, tile, step, step);
   }
 
@@ -211,7 +235,7 @@ struct ContiguousProducer {
       }
       idx = static_cast<int>(gridDim.x) + atomicAdd(p.counters, 1);
       const ProductFamily& family = p.family[tile.family];
-      const int steps = steps_of(family);
+      const int steps = sum_steps<V, kEpilogue>(family);
       for (int step = 0; step < steps; ++step) {
         barrier_wait(shared.empty + 8 * ring.stage, ring.parity);
         if (ahead > 0) {
@@ -357,7 +381,9 @@ __device__ void consume(const ProductParameters& p, const SharedLayout<V>& share
     slot = slot + 1 == V::kRing ? 0 : slot + 1;
     if (tile.family < 0) return;
     const ProductFamily& family = p.family[tile.family];
-    const int steps = (family.k + 64 * V::kBlocks - 1) / (64 * V::kBlocks);
+    const int steps = sum_steps<V, kEpilogue>(family);
+    if constexpr (kEpilogue == Epilogue::swiglu_backward)
+      prefetch_swiglu_backward<V>(family, tile, consumer);
     // A short tile multiplies only the chunks that hold rows. Each way has its own sums: shared
     // ones would be moved between registers, and the compiler would then wait after every step.
     const auto run = [&]<int kN, int kCount>() {
@@ -370,9 +396,16 @@ __device__ void consume(const ProductParameters& p, const SharedLayout<V>& share
         const float* own = sums + part * (kN * kCount / 2);
         const int first_weight = tile.first_weight + (consumer * V::kParts + part) * 64;
         if constexpr (kEpilogue == Epilogue::dense) {
-          store_dense<kN * kCount>(p, family, tile, first_weight, own);
+          if constexpr (V::kRows >= 128) {
+            store_dense_staged<V, kN * kCount>(p, family, tile, first_weight, consumer, staging,
+                                               own);
+          } else {
+            store_dense<kN * kCount>(p, family, tile, first_weight, own);
+          }
         } else if constexpr (kEpilogue == Epilogue::swiglu) {
           store_swiglu<V, kN * kCount>(family, tile, first_weight, consumer, staging, turn, own);
+        } else if constexpr (kEpilogue == Epilogue::swiglu_backward) {
+          store_swiglu_backward<V, kN * kCount>(family, tile, first_weight, consumer, staging, own);
         } else {
           store_rounded<V, kN * kCount>(family, tile, first_weight, consumer, staging, turn, own);
         }
@@ -405,6 +438,10 @@ __global__ void __launch_bounds__(V::kThreads, V::kBlocksPerSm)
     for (int f = 0; f < p.num_families; ++f) {
       prefetch_map(&p.family[f].weight);
       if (!kGathered) prefetch_map(&p.family[f].x);
+      if (kEpilogue == Epilogue::round && p.family[f].segments > 1) {
+        prefetch_map(&p.family[f].second_weight);
+        prefetch_map(&p.family[f].second_x);
+      }
     }
     for (int s = 0; s < V::kStages; ++s) {
       barrier_init(shared.full + 8 * s, kGathered ? 129 : 1);

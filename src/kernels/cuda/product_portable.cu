@@ -7,6 +7,7 @@
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/product.h"
+#include "kernels/cuda/product_store_backward.cuh"
 
 namespace dsmoe::kernels::cuda {
 namespace {
@@ -23,6 +24,8 @@ struct Parameters {
   void* out;
   void* gate_out;
   void* up_out;
+  const void* second_x;  // round: the chain goes on with second and second_x, or null
+  SwigluBackward swiglu;
   int32_t count;
   int32_t rows;
   int32_t n;
@@ -57,14 +60,28 @@ __device__ void multiply(float (&sum)[4], const Parameters& p, const bf16* weigh
   }
 }
 
-__device__ float dot(const Parameters&, const float* weight, const float* x, int size) {
-  float acc = 0;
+__device__ float dot(float acc, const float* weight, const float* x, int size) {
   for (int segment = 0; segment < size; segment += 256) {
     float chain = 0;
     for (int k = segment; k < min(size, segment + 256); ++k) chain = fmaf(x[k], weight[k], chain);
     acc = acc + chain;
   }
   return acc;
+}
+
+// One output of the backward pass.
+template <class Operand>
+__device__ void finish_backward(const Parameters& p, int row, int n, float a) {
+  const SwigluBackward& io = p.swiglu;
+  const int64_t place = static_cast<int64_t>(row) * p.n + n;
+  const auto at = [&](const void* rows) { return widen(static_cast<const Operand*>(rows)[place]); };
+  const SwigluGradient result(io.gate_of_row ? io.gate_of_row[row] : 1.0f, a, at(io.activation),
+                              at(io.gate_product), at(io.up_product));
+  round_into(static_cast<Operand*>(io.d_gate_product)[place], result.d_gate);
+  round_into(static_cast<Operand*>(io.d_up_product)[place], result.d_up);
+  if (io.gate_of_row) {
+    round_into(static_cast<Operand*>(io.scaled_activation)[place], result.scaled);
+  }
 }
 
 template <Epilogue kEpilogue, class Operand>
@@ -108,13 +125,41 @@ __global__ void __launch_bounds__(kWarps * 32) product_bf16(const __grid_constan
     float sum[4] = {};
     float up[4] = {};
     multiply(sum, p, static_cast<const bf16*>(p.weight) + matrix, first_output, x_row);
+    if (kEpilogue == Epilogue::round && p.second_x) {
+      multiply(sum, p, static_cast<const bf16*>(p.second) + matrix, first_output,
+               mine < end ? static_cast<const bf16*>(p.second_x) + static_cast<int64_t>(mine) * p.k
+                          : nullptr);
+    }
+    if (kEpilogue == Epilogue::swiglu_backward && p.swiglu.gate_of_row) {
+      const auto activation = [&](int i) {
+        const int row = first + 2 * (lane % 4) + i % 2;
+        const int n = first_output + lane / 4 + 8 * (i / 2);
+        return row < end && n < p.n ? widen(static_cast<const bf16*>(
+                                          p.swiglu.activation)[static_cast<int64_t>(row) * p.n + n])
+                                    : 0.0f;
+      };
+      for (int i = 0; i < 2; ++i) {
+        const float partial =
+            sum_of_sixteen(sum[i] * activation(i), sum[i + 2] * activation(i + 2));
+        const int row = first + 2 * lane + i;
+        if (lane < 4 && row < end) {
+          p.swiglu.partial_sums[static_cast<int64_t>(row) * ((p.n + 15) / 16) + first_output / 16] =
+              partial;
+        }
+      }
+    }
     if constexpr (kEpilogue == Epilogue::swiglu) {
       multiply(up, p, static_cast<const bf16*>(p.second) + matrix, first_output, x_row);
     }
     for (int i = 0; i < 4; ++i) {
       const int row = first + 2 * (lane % 4) + i % 2;
       const int n = first_output + lane / 4 + 8 * (i / 2);
-      if (row < end && n < p.n) finish<kEpilogue, bf16>(p, row, n, sum[i], up[i]);
+      if (row >= end || n >= p.n) continue;
+      if constexpr (kEpilogue == Epilogue::swiglu_backward) {
+        finish_backward<bf16>(p, row, n, sum[i]);
+      } else {
+        finish<kEpilogue, bf16>(p, row, n, sum[i], up[i]);
+      }
     }
   }
 }
@@ -128,17 +173,102 @@ __global__ void __launch_bounds__(kWarps * 32) product_f32(const __grid_constant
   const int begin = p.offsets ? p.offsets[expert] : 0;
   const int end = p.offsets ? p.offsets[expert + 1] : p.rows;
   const int n = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (n >= p.n) return;
-  const int64_t place = (static_cast<int64_t>(expert) * p.n + n) * p.k;
+  constexpr bool kBackward = kEpilogue == Epilogue::swiglu_backward;
+  if (!kBackward && n >= p.n) return;  // on the way back, warps stay whole for their row sums
+  const int64_t place = (static_cast<int64_t>(expert) * p.n + min(n, p.n - 1)) * p.k;
   for (int row = begin + static_cast<int>(blockIdx.z); row < end;
        row += static_cast<int>(gridDim.z)) {
     const int64_t token = p.token_of_row ? p.token_of_row[row] : row;
     const float* x = static_cast<const float*>(p.x) + token * p.k;
-    const float sum = dot(p, static_cast<const float*>(p.weight) + place, x, p.k);
-    const float up = kEpilogue == Epilogue::swiglu
-                         ? dot(p, static_cast<const float*>(p.second) + place, x, p.k)
-                         : 0.0f;
-    finish<kEpilogue, float>(p, row, n, sum, up);
+    float sum = dot(0, static_cast<const float*>(p.weight) + place, x, p.k);
+    if (kEpilogue == Epilogue::round && p.second_x) {
+      sum = dot(sum, static_cast<const float*>(p.second) + place,
+                static_cast<const float*>(p.second_x) + static_cast<int64_t>(row) * p.k, p.k);
+    }
+    if constexpr (kBackward) {
+      if (p.swiglu.gate_of_row) {
+        const float h = n < p.n ? static_cast<const float*>(
+                                      p.swiglu.activation)[static_cast<int64_t>(row) * p.n + n]
+                                : 0.0f;
+        float partial = sum * h;
+        for (int step = 1; step < 16; step *= 2) partial += __shfl_xor_sync(~0u, partial, step);
+        if (n < p.n && n % 16 == 0) {
+          p.swiglu.partial_sums[static_cast<int64_t>(row) * ((p.n + 15) / 16) + n / 16] = partial;
+        }
+      }
+      if (n < p.n) finish_backward<float>(p, row, n, sum);
+    } else {
+      const float up = kEpilogue == Epilogue::swiglu
+                           ? dot(0, static_cast<const float*>(p.second) + place, x, p.k)
+                           : 0.0f;
+      finish<kEpilogue, float>(p, row, n, sum, up);
+    }
+  }
+}
+
+// One matrix, fp32 out (the router's input gradient): tiles of 64 rows x 64 outputs through shared
+// memory, 4 x 4 to a thread. The same chains.
+constexpr int kTileSide = 64;
+constexpr int kTileDepth = 32;
+constexpr int kTileThreads = 256;
+
+__global__ void __launch_bounds__(kTileThreads)
+    product_f32_tiled(const __grid_constant__ Parameters p) {
+  __shared__ __align__(16) float x_tile[kTileDepth][kTileSide + 4];
+  __shared__ __align__(16) float w_tile[kTileDepth][kTileSide + 4];
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  const int first_n = static_cast<int>(blockIdx.x) * kTileSide;
+  const int first_row = static_cast<int>(blockIdx.y) * kTileSide;
+  const int tn = threadIdx.x % 16;
+  const int tr = threadIdx.x / 16;
+  float acc[4][4] = {};
+  for (int segment = 0; segment < p.k; segment += 256) {
+    float chain[4][4] = {};
+    for (int k0 = segment; k0 < min(p.k, segment + 256); k0 += kTileDepth) {
+      for (int i = threadIdx.x; i < kTileSide * kTileDepth; i += kTileThreads) {
+        const int k = k0 + i % kTileDepth;
+        const int line = i / kTileDepth;
+        const bool in_k = k < p.k;
+        x_tile[i % kTileDepth][line] =
+            in_k && first_row + line < p.rows
+                ? static_cast<const float*>(p.x)[static_cast<int64_t>(first_row + line) * p.k + k]
+                : 0.0f;
+        w_tile[i % kTileDepth][line] =
+            in_k && first_n + line < p.n
+                ? static_cast<const float*>(
+                      p.weight)[static_cast<int64_t>(first_n + line) * p.k + k]
+                : 0.0f;
+      }
+      __syncthreads();
+#pragma unroll 8
+      for (int k = 0; k < kTileDepth; ++k) {
+        const float4 four_x = *reinterpret_cast<const float4*>(&x_tile[k][4 * tr]);
+        const float4 four_w = *reinterpret_cast<const float4*>(&w_tile[k][4 * tn]);
+        const float x[4] = {four_x.x, four_x.y, four_x.z, four_x.w};
+        const float w[4] = {four_w.x, four_w.y, four_w.z, four_w.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) chain[i][j] = fmaf(x[i], w[j], chain[i][j]);
+        }
+      }
+      __syncthreads();
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) acc[i][j] = acc[i][j] + chain[i][j];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int row = first_row + 4 * tr + i;
+      const int n = first_n + 4 * tn + j;
+      if (row < p.rows && n < p.n) finish<Epilogue::dense, float>(p, row, n, acc[i][j], 0.0f);
+    }
   }
 }
 
@@ -154,6 +284,8 @@ void launch_group(const Context& context, const Product& product, const ProductG
       .out = group.out.data,
       .gate_out = group.gate_out.data,
       .up_out = group.up_out.data,
+      .second_x = group.second_x.data,
+      .swiglu = group.swiglu,
       .count = static_cast<int32_t>(group.weight.count),
       .rows = static_cast<int32_t>(group.out.dim(0)),
       .n = static_cast<int32_t>(group.weight.n),
@@ -161,6 +293,13 @@ void launch_group(const Context& context, const Product& product, const ProductG
       .accumulate = product.accumulate};
   if (p.rows == 0) return;
   const bool wide = group.weight.dtype == DType::BF16;
+  if (!wide && kEpilogue == Epilogue::dense && p.count == 1 && p.rows <= 65535 * kTileSide) {
+    const auto tiles = [](int size) {
+      return static_cast<unsigned>((size + kTileSide - 1) / kTileSide);
+    };
+    return launch(context, {.grid = dim3(tiles(p.n), tiles(p.rows)), .block = dim3(kTileThreads)},
+                  product_f32_tiled, p);
+  }
   const int per_block = wide ? kWarps * 16 : kWarps * 32;
   const int row_tiles = wide ? (p.rows + 7) / 8 : p.rows;
   const dim3 grid(static_cast<unsigned>((p.n + per_block - 1) / per_block),
@@ -186,6 +325,9 @@ void launch_product_portable(const Context& context, const Product& product) {
         break;
       case Epilogue::dense:
         launch_group<Epilogue::dense>(context, product, group);
+        break;
+      case Epilogue::swiglu_backward:
+        launch_group<Epilogue::swiglu_backward>(context, product, group);
         break;
     }
   }

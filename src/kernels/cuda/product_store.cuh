@@ -160,4 +160,57 @@ __device__ void store_dense(const ProductParameters& p, const ProductFamily& fam
   }
 }
 
+// The same for large tiles: through shared memory, 64 rows at a time, so that rows of 256 bytes are
+// written (and read, when adding) in pieces of 16.
+template <class V, int kRows>
+__device__ void store_dense_staged(const ProductParameters& p, const ProductFamily& family,
+                                   const Tile& tile, int first_weight, int consumer,
+                                   uint32_t memory, const float* sums) {
+  static_assert(V::kStaging >= 64 * 256);
+  const int thread = threadIdx.x % 128;
+  const int lane = thread % 32;
+  const int column = thread / 32 * 16 + lane / 4;
+  // Sixteen pieces to a row, permuted so that a warp's writes meet in no bank.
+  const auto place = [&](int row, int piece) { return row * 256 + ((piece ^ (row & 15)) * 16); };
+  const int piece = thread % 16;
+  const int n = first_weight + piece * 4;
+  float4 bias = make_float4(0, 0, 0, 0);
+  if (family.bias && n < family.n) bias = *reinterpret_cast<const float4*>(family.bias + n);
+#pragma unroll
+  for (int c = 0; c < kRows / 64; ++c) {
+    if (c * 64 >= tile.num_rows) break;
+    named_sync(2 + consumer, 128);  // the rows before have been read
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = 8 * j + 2 * (lane % 4) + i % 2;
+        const int at = column + 8 * (i / 2);
+        asm volatile("st.shared.f32 [%0], %1;" ::"r"(memory + place(row, at / 4) + at % 4 * 4),
+                     "f"(sums[4 * (8 * c + j) + i])
+                     : "memory");
+      }
+    }
+    named_sync(2 + consumer, 128);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int row = thread / 16 + 8 * i;
+      if (c * 64 + row >= tile.num_rows || n >= family.n) continue;
+      float4 y;
+      asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
+                   : "=f"(y.x), "=f"(y.y), "=f"(y.z), "=f"(y.w)
+                   : "r"(memory + place(row, piece)));
+      auto* target = reinterpret_cast<float4*>(
+          static_cast<float*>(family.out) +
+          static_cast<int64_t>(tile.first_row + c * 64 + row) * family.n + n);
+      if (family.bias) y = make_float4(y.x + bias.x, y.y + bias.y, y.z + bias.z, y.w + bias.w);
+      if (p.accumulate) {
+        const float4 old = *target;
+        y = make_float4(old.x + y.x, old.y + y.y, old.z + y.z, old.w + y.w);
+      }
+      *target = y;
+    }
+  }
+}
+
 }  // namespace dsmoe::kernels::cuda

@@ -45,6 +45,13 @@ void launch_variant(const Context& context, const VariantLaunch& how,
       return launch_one<V, Epilogue::round, false>(context, parameters);
     case Epilogue::dense:
       return launch_one<V, Epilogue::dense, false>(context, parameters);
+    case Epilogue::swiglu_backward:
+      // Training has no use for the small variants; see choose_variant.
+      if constexpr (V::kRows >= 128) {
+        if (how.gathered)
+          return launch_one<V, Epilogue::swiglu_backward, true>(context, parameters);
+        return launch_one<V, Epilogue::swiglu_backward, false>(context, parameters);
+      }
   }
 }
 

@@ -1,6 +1,7 @@
 // Experts and dense projections as grouped products.
 #include <algorithm>
 
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/product.h"
 
@@ -15,14 +16,14 @@ void run(const Context& context, const Product& product) {
 
 // Two families to a launch. Families over all tokens (the shared experts) come first: their tiles
 // are the even ones.
-template <class Fill>
-void run_families(const Context& context, std::span<const ExpertFamily> families, Epilogue epilogue,
+template <class Family, class Fill>
+void run_families(const Context& context, std::span<const Family> families, Epilogue epilogue,
                   Fill&& fill) {
   for (std::size_t begin = 0; begin < families.size(); begin += 2) {
     Product product{.epilogue = epilogue};
     const auto pair = families.subspan(begin, std::min<std::size_t>(2, families.size() - begin));
     for (const bool gathered : {false, true}) {
-      for (const ExpertFamily& family : pair) {
+      for (const Family& family : pair) {
         if (static_cast<bool>(family.token_of_row) == gathered)
           product.group[product.num_groups++] = fill(family);
       }
@@ -38,6 +39,7 @@ void experts_up_forward(const Context& context, const ExpertsUpForward& args) {
     return ProductGroup{.weight = family.gate,
                         .second = family.up,
                         .x = args.x,
+                        .second_x = {},
                         .offsets = family.offsets,
                         .token_of_row = family.token_of_row,
                         .bias = {},
@@ -52,10 +54,72 @@ void experts_down_forward(const Context& context, const ExpertsDownForward& args
     return ProductGroup{.weight = family.down,
                         .second = {},
                         .x = family.activation,
+                        .second_x = {},
                         .offsets = family.offsets,
                         .token_of_row = {},
                         .bias = {},
                         .out = family.out,
+                        .gate_out = {},
+                        .up_out = {}};
+  });
+}
+
+void experts_down_backward(const Context& context, const ExpertsDownBackward& args) {
+  // Partial sums of all families' rows; a family that has a gate takes its part.
+  std::size_t floats = 0;
+  const auto partials = [](const ExpertFamilyBackward& family) {
+    return family.gate_of_row ? static_cast<std::size_t>(family.activation.dim(0)) *
+                                    static_cast<std::size_t>((family.activation.dim(1) + 15) / 16)
+                              : 0;
+  };
+  for (const ExpertFamilyBackward& family : args.families) floats += partials(family);
+  float* const all = floats > 0 ? static_cast<float*>(scratch_of(context, floats * 4)) : nullptr;
+  const auto partial_sums = [&](const ExpertFamilyBackward& wanted) {
+    float* place = all;
+    for (const ExpertFamilyBackward& family : args.families) {
+      if (family.activation.data == wanted.activation.data) break;
+      place += partials(family);
+    }
+    return place;
+  };
+  run_families(context, args.families, Epilogue::swiglu_backward,
+               [&](const ExpertFamilyBackward& family) {
+                 ProductGroup group{.weight = family.down_transposed,
+                                    .second = {},
+                                    .x = args.d_out,
+                                    .second_x = {},
+                                    .offsets = family.offsets,
+                                    .token_of_row = family.token_of_row,
+                                    .bias = {},
+                                    .out = family.d_up_product,
+                                    .gate_out = family.d_gate_product,
+                                    .up_out = family.up_product};
+                 group.swiglu = {
+                     .gate_of_row = family.gate_of_row ? family.gate_of_row.as<float>() : nullptr,
+                     .activation = family.activation.data,
+                     .gate_product = family.gate_product.data,
+                     .up_product = family.up_product.data,
+                     .scaled_activation = family.scaled_activation.data,
+                     .d_gate_product = family.d_gate_product.data,
+                     .d_up_product = family.d_up_product.data,
+                     .partial_sums = family.gate_of_row ? partial_sums(family) : nullptr};
+                 return group;
+               });
+  for (const ExpertFamilyBackward& family : args.families) {
+    if (family.gate_of_row) add_partial_sums(context, family, partial_sums(family));
+  }
+}
+
+void experts_up_backward(const Context& context, const ExpertsUpBackward& args) {
+  run_families(context, args.families, Epilogue::round, [&](const ExpertFamilyBackward& family) {
+    return ProductGroup{.weight = family.gate_transposed,
+                        .second = family.up_transposed,
+                        .x = family.d_gate_product,
+                        .second_x = family.d_up_product,
+                        .offsets = family.offsets,
+                        .token_of_row = {},
+                        .bias = {},
+                        .out = family.d_x,
                         .gate_out = {},
                         .up_out = {}};
   });
@@ -67,6 +131,7 @@ void matmul_forward(const Context& context, const MatmulForward& args) {
   product.group[0] = {.weight = args.weight,
                       .second = {},
                       .x = args.x,
+                      .second_x = {},
                       .offsets = {},
                       .token_of_row = {},
                       .bias = args.bias,

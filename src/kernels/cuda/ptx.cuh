@@ -66,6 +66,9 @@ __device__ inline void tma_load_2d(uint32_t target, const CUtensorMap* map, uint
       "l"(map), "r"(barrier), "r"(c0), "r"(c1)
       : "memory");
 }
+__device__ inline void prefetch_l2(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
 __device__ inline void tma_load_3d(uint32_t target, const CUtensorMap* map, uint32_t barrier,
                                    int c0, int c1, int c2) {
   asm volatile(

@@ -21,6 +21,14 @@ __device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
+// The same for a tile whose rows are k and hold 64 neighbouring m (or n): eight rows to an atom,
+// the next 64 m in a box of its own, 64 rows further. The next k16 step lies 2048 bytes further:
+// add 128.
+__device__ inline uint64_t transposed_descriptor(uint32_t shared_address) {
+  return (static_cast<uint64_t>(1) << 62) | (static_cast<uint64_t>(64) << 32) |
+         (static_cast<uint64_t>(512) << 16) | ((shared_address & 0x3ffff) >> 4);
+}
+
 #define DSMOE_R4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define DSMOE_R16(d, i) DSMOE_R4(d, i), DSMOE_R4(d, i + 4), DSMOE_R4(d, i + 8), DSMOE_R4(d, i + 12)
 #define DSMOE_R32(d, i) DSMOE_R16(d, i), DSMOE_R16(d, i + 16)
@@ -65,6 +73,14 @@ __device__ inline void wgmma_step(float* d, uint64_t desc_a, uint64_t desc_b) {
     static_assert(kN == 256);
     DSMOE_WGMMA("256", DSMOE_N256, "128", "129", DSMOE_R64(d, 0), DSMOE_R64(d, 64));
   }
+}
+
+// d += A^T B for one k16 step: both tiles as transposed_descriptor says.
+__device__ inline void wgmma_step_transposed_128(float* d, uint64_t desc_a, uint64_t desc_b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" DSMOE_N128
+               "}, %64, %65, 1, 1, 1, 1, 1;\n"
+               : DSMOE_R64(d, 0)
+               : "l"(desc_a), "l"(desc_b));
 }
 
 #undef DSMOE_WGMMA

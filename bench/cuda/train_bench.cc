@@ -1,0 +1,421 @@
+// Training on a GPU: one MoE layer forward and backward, and whole steps of a model.
+//
+//   train_bench layer [--tokens 16384] [--reps 20]    shape of DeepSeek-MoE-16B, rows of 2048
+//   tokens train_bench step [--rows 16] [--micro-batch 16] [--steps 8] [--recompute]
+//                                                     0.97B parameters, 0.19B active, rows of 2048
+//
+// Values repeat a pattern of normal numbers. Layer times are CUDA events around `reps` passes after
+// a warm-up, step times wall clock, both medians; then every op is timed by itself.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "base/rng.h"
+#include "base/thread_pool.h"
+#include "kernels/cuda/cuda_table.h"
+#include "kernels/memory.h"
+#include "model/initialise.h"
+#include "moe/layer.h"
+#include "tensor/bf16.h"
+#include "train/step.h"
+
+namespace dsmoe {
+namespace {
+
+using kernels::Context;
+using kernels::DType;
+using kernels::Shape;
+using kernels::TensorView;
+using kernels::WeightStack;
+
+constexpr int64_t kRowTokens = 2048;
+
+class Pattern {
+ public:
+  Pattern() : values_((std::size_t{1} << 22) - 3) {
+    Rng{.seed = 1, .purpose = RngPurpose::test}.fill_normal(0, values_);
+  }
+  // [count] values times `scale` from somewhere in the pattern, as `dtype`.
+  std::vector<std::byte> make(DType dtype, int64_t count, float scale) {
+    std::vector<std::byte> bytes(static_cast<std::size_t>(count) * tensor::size_of(dtype));
+    for (int64_t i = 0; i < count; ++i) {
+      const float v = values_[next_] * scale;
+      next_ = next_ + 1 == values_.size() ? 0 : next_ + 1;
+      if (dtype == DType::BF16) {
+        reinterpret_cast<tensor::Bf16*>(bytes.data())[i] = tensor::to_bf16(v);
+      } else {
+        reinterpret_cast<float*>(bytes.data())[i] = v;
+      }
+    }
+    return bytes;
+  }
+
+ private:
+  std::vector<float> values_;
+  std::size_t next_ = 0;
+};
+
+struct Bench {
+  ThreadPool pool{16};
+  kernels::KernelTable table = kernels::cuda_table();
+  Context context{.table = &table, .pool = &pool, .stream = kernels::make_cuda_stream()};
+  Pattern pattern;
+
+  ~Bench() { kernels::release_cuda_stream(context.stream); }
+
+  TensorView random(tensor::Arena& arena, DType dtype, const Shape& shape, double scale) {
+    const TensorView view = arena.tensor("random", dtype, shape);
+    // 4 MiB pieces that repeat: the host would otherwise be the slowest part.
+    const int64_t piece = std::min<int64_t>(view.num_elements(), (int64_t{1} << 21) - 7);
+    const std::vector<std::byte> values = pattern.make(dtype, piece, static_cast<float>(scale));
+    for (std::size_t begin = 0; begin < view.num_bytes(); begin += values.size()) {
+      context.table->memory.upload(context, values.data(), static_cast<char*>(view.data) + begin,
+                                   std::min(values.size(), view.num_bytes() - begin));
+    }
+    return view;
+  }
+  WeightStack stack(tensor::Arena& arena, DType dtype, int64_t count, int64_t n, int64_t k) {
+    const TensorView view =
+        random(arena, dtype, {count * n, k}, 1 / std::sqrt(static_cast<double>(k)));
+    return {.data = view.data,
+            .dtype = dtype,
+            .layout = kernels::WeightLayout::row_major,
+            .device = tensor::Device::cuda,
+            .count = count,
+            .n = n,
+            .k = k};
+  }
+  TensorView integers(tensor::Arena& arena, const std::vector<int32_t>& values) {
+    const TensorView view =
+        arena.tensor("integers", DType::I32, {static_cast<int64_t>(values.size())});
+    kernels::upload(context, values.data(), view);
+    return view;
+  }
+  template <class Body>
+  double milliseconds(int reps, Body&& body) {
+    const auto stream = static_cast<cudaStream_t>(context.stream);
+    cudaEvent_t begin, end;
+    cudaEventCreate(&begin);
+    cudaEventCreate(&end);
+    for (int i = 0; i < 3; ++i) body();
+    std::vector<float> times;
+    for (int i = 0; i < reps; ++i) {
+      cudaEventRecord(begin, stream);
+      body();
+      cudaEventRecord(end, stream);
+      cudaEventSynchronize(end);
+      float time = 0;
+      cudaEventElapsedTime(&time, begin, end);
+      times.push_back(time);
+    }
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2];
+  }
+};
+
+// Runs `body` with every op of the table timed by itself, and prints the sums.
+template <class Body>
+void time_ops(Bench& bench, Body&& body) {
+  struct Sum {
+    const char* name;
+    int calls;
+    double milliseconds;
+  };
+  static std::vector<Sum> sums;
+  const auto wrap = []<int kOp, class Args>(const char* name,
+                                            void (*&slot)(const Context&, const Args&)) {
+    static void (*original)(const Context&, const Args&);
+    original = slot;
+    sums.push_back({name, 0, 0});
+    slot = [](const Context& context, const Args& args) {
+      const auto stream = static_cast<cudaStream_t>(context.stream);
+      cudaEvent_t begin, end;
+      cudaEventCreate(&begin);
+      cudaEventCreate(&end);
+      cudaEventRecord(begin, stream);
+      original(context, args);
+      cudaEventRecord(end, stream);
+      cudaEventSynchronize(end);
+      float time = 0;
+      cudaEventElapsedTime(&time, begin, end);
+      cudaEventDestroy(begin);
+      cudaEventDestroy(end);
+      sums[kOp].calls += 1;
+      sums[kOp].milliseconds += time;
+    };
+  };
+  kernels::KernelTable& table = bench.table;
+  wrap.template operator()<0>("embedding_forward", table.embedding_forward);
+  wrap.template operator()<1>("rms_norm_forward", table.rms_norm_forward);
+  wrap.template operator()<2>("matmul_forward", table.matmul_forward);
+  wrap.template operator()<3>("rope_forward", table.rope_forward);
+  wrap.template operator()<4>("attention_forward", table.attention_forward);
+  wrap.template operator()<5>("router_forward", table.router_forward);
+  wrap.template operator()<6>("plan_build", table.plan_build);
+  wrap.template operator()<7>("experts_up_forward", table.experts_up_forward);
+  wrap.template operator()<8>("experts_down_forward", table.experts_down_forward);
+  wrap.template operator()<9>("combine_forward", table.combine_forward);
+  wrap.template operator()<10>("dispatch_gates", table.dispatch_gates);
+  wrap.template operator()<11>("weight_gradient", table.weight_gradient);
+  wrap.template operator()<12>("round_values", table.round_values);
+  wrap.template operator()<13>("experts_down_backward", table.experts_down_backward);
+  wrap.template operator()<14>("experts_up_backward", table.experts_up_backward);
+  wrap.template operator()<15>("router_backward", table.router_backward);
+  wrap.template operator()<16>("rms_norm_backward", table.rms_norm_backward);
+  wrap.template operator()<17>("rope_backward", table.rope_backward);
+  wrap.template operator()<18>("attention_backward", table.attention_backward);
+  wrap.template operator()<19>("embedding_backward", table.embedding_backward);
+  wrap.template operator()<20>("cross_entropy_backward", table.cross_entropy_backward);
+  wrap.template operator()<21>("balance_loss", table.balance_loss);
+  wrap.template operator()<22>("gradient_square_sums", table.gradient_square_sums);
+  wrap.template operator()<23>("optimizer_step", table.optimizer_step);
+  wrap.template operator()<24>("weight_gradients", table.weight_gradients);
+  body();
+  std::sort(sums.begin(), sums.end(),
+            [](const Sum& a, const Sum& b) { return a.milliseconds > b.milliseconds; });
+  double total = 0;
+  for (const Sum& sum : sums) {
+    total += sum.milliseconds;
+    if (sum.calls > 0)
+      std::printf("  %-24s %5d calls %9.3f ms\n", sum.name, sum.calls, sum.milliseconds);
+  }
+  std::printf("  all ops %.3f ms\n", total);
+}
+
+void run_layer(int64_t tokens, int reps) {
+  Bench bench;
+  constexpr int64_t kHidden = 2048, kWidth = 1408, kExperts = 64, kTopK = 6, kShared = 2816;
+  tensor::Arena fixed("weights, inputs and gradients", kernels::cuda_table().allocator);
+  tensor::Arena work("working memory", kernels::cuda_table().allocator);
+  const auto experts = [&](int64_t count, int64_t width) {
+    return moe::ExpertWeights{.gate = bench.stack(fixed, DType::BF16, count, width, kHidden),
+                              .up = bench.stack(fixed, DType::BF16, count, width, kHidden),
+                              .down = bench.stack(fixed, DType::BF16, count, kHidden, width)};
+  };
+  const auto transposed = [&](int64_t count, int64_t width) {
+    return moe::ExpertWeights{.gate = bench.stack(fixed, DType::BF16, count, kHidden, width),
+                              .up = bench.stack(fixed, DType::BF16, count, kHidden, width),
+                              .down = bench.stack(fixed, DType::BF16, count, width, kHidden)};
+  };
+  const auto gradients = [&](int64_t count, int64_t width) {
+    return moe::ExpertGradients{
+        .gate = fixed.tensor("gradients", DType::F32, {count, width, kHidden}),
+        .up = fixed.tensor("gradients", DType::F32, {count, width, kHidden}),
+        .down = fixed.tensor("gradients", DType::F32, {count, kHidden, width})};
+  };
+  const int64_t sequences = std::max<int64_t>(1, tokens / kRowTokens);
+  std::vector<int32_t> starts;
+  for (int64_t s = 0; s <= sequences; ++s)
+    starts.push_back(static_cast<int32_t>(s * tokens / sequences));
+  const moe::LayerSize size{.max_tokens = tokens,
+                            .max_sequences = sequences,
+                            .hidden = kHidden,
+                            .num_experts = kExperts,
+                            .top_k = kTopK,
+                            .routed_width = kWidth,
+                            .shared_width = kShared,
+                            .operand = DType::BF16,
+                            .passes = moe::Passes::forward_and_backward};
+  const moe::LayerState state =
+      moe::used_part(moe::allocate_state(size, work), tokens, sequences, kTopK);
+  const moe::BackwardState scratch =
+      moe::used_part(moe::allocate_backward_state(size, work), tokens, kTopK);
+  const kernels::RouterRule rule{.top_k = kTopK};
+  const TensorView x = bench.random(fixed, DType::BF16, {tokens, kHidden}, 1);
+  const TensorView range = bench.integers(fixed, {0, static_cast<int32_t>(tokens)});
+  const TensorView sequence_starts = bench.integers(fixed, starts);
+  const moe::LayerForward forward{
+      .rule = rule,
+      .weights = {.centroids = bench.stack(fixed, DType::F32, 1, kExperts, kHidden),
+                  .routed = experts(kExperts, kWidth),
+                  .shared = experts(1, kShared)},
+      .state = state,
+      .x = x,
+      .token_range = range,
+      .sequence_starts = sequence_starts,
+      .residual = bench.random(fixed, DType::F32, {tokens, kHidden}, 1)};
+  const moe::LayerBackward backward{
+      .rule = rule,
+      .balance = {.alpha = 0.001, .group_weight = 1.0 / static_cast<double>(sequences)},
+      .weights = {.centroids = bench.stack(fixed, DType::F32, 1, kHidden, kExperts),
+                  .routed = transposed(kExperts, kWidth),
+                  .shared = transposed(1, kShared)},
+      .gradients = {.centroids = fixed.tensor("gradients", DType::F32, {1, kExperts, kHidden}),
+                    .routed = gradients(kExperts, kWidth),
+                    .shared = gradients(1, kShared)},
+      .state = state,
+      .scratch = scratch,
+      .losses = {.balance = fixed.tensor("losses", DType::F64, {2}),
+                 .z = fixed.tensor("losses", DType::F64, {1})},
+      .x = x,
+      .d_out = bench.random(fixed, DType::BF16, {tokens, kHidden}, 0.01),
+      .token_range = range,
+      .sequence_starts = sequence_starts,
+      .d_x = fixed.tensor("input gradient", DType::F32, {tokens, kHidden})};
+  const double up = bench.milliseconds(reps, [&] { moe::layer_forward(bench.context, forward); });
+  const double both = bench.milliseconds(reps, [&] {
+    moe::layer_forward(bench.context, forward);
+    moe::layer_backward(bench.context, backward);
+  });
+  std::printf(
+      "layer, %lld tokens: forward %.3f ms, forward and backward %.3f ms; %.2f GiB of "
+      "working memory\n",
+      static_cast<long long>(tokens), up, both,
+      static_cast<double>(work.total_bytes()) / (1 << 30));
+  time_ops(bench, [&] {
+    moe::layer_forward(bench.context, forward);
+    moe::layer_backward(bench.context, backward);
+  });
+}
+
+// The pattern as every tensor of a model.
+class PatternTensors : public tensor::TensorSource {
+ public:
+  PatternTensors(Pattern& pattern, const model::ModelConfig& config)
+      : specs_(model::expected_tensors(config)),
+        values_(pattern.make(DType::F32, int64_t{1} << 22, 0.02f)) {}
+  TensorView tensor(const std::string& name) override {
+    for (const tensor::TensorSpec& spec : specs_) {
+      if (spec.name != name) continue;
+      const auto bytes = static_cast<std::size_t>(spec.shape.num_elements()) * 4;
+      const std::size_t pattern_bytes = values_.size();
+      while (values_.size() < bytes) {
+        values_.insert(values_.end(), values_.begin(),
+                       values_.begin() + static_cast<std::ptrdiff_t>(
+                                             std::min(pattern_bytes, bytes - values_.size())));
+      }
+      if (name.ends_with("norm.weight")) {
+        ones_.assign(static_cast<std::size_t>(spec.shape.num_elements()), 1.0f);
+        return {.data = ones_.data(), .dtype = DType::F32, .shape = spec.shape};
+      }
+      return {.data = values_.data(), .dtype = DType::F32, .shape = spec.shape};
+    }
+    fail(ErrorKind::internal, "no tensor {}", name);
+  }
+  void release(const std::string&) override {}
+
+ private:
+  std::vector<tensor::TensorSpec> specs_;
+  std::vector<std::byte> values_;
+  std::vector<float> ones_;
+};
+
+model::ModelConfig step_config() {
+  model::ModelConfig config;
+  config.vocab_size = 32000;
+  config.hidden_size = 1024;
+  config.num_hidden_layers = 12;
+  config.num_attention_heads = 16;
+  config.num_key_value_heads = 16;
+  config.head_dim = 64;
+  config.intermediate_size = 2816;
+  config.max_position_embeddings = kRowTokens;
+  config.torch_dtype = DType::BF16;
+  config.n_routed_experts = 64;
+  config.n_shared_experts = 2;
+  config.num_experts_per_tok = 6;
+  config.moe_intermediate_size = 352;
+  config.eos_token_ids = {1};
+  config.check("bench");
+  return config;
+}
+
+struct StepBench {
+  int64_t rows = 16, micro_batch = 16, steps = 8;
+  model::Recompute recompute = model::Recompute::nothing;
+};
+
+void run_steps(const StepBench& options) {
+  Bench bench;
+  const model::ModelConfig config = step_config();
+  PatternTensors source(bench.pattern, config);
+  const auto model =
+      model::make_model(bench.context, config, source,
+                        {.operand = DType::BF16, .passes = moe::Passes::forward_and_backward});
+  train::Trainer trainer(bench.context, *model, [](const std::string&) { return true; }, source,
+                         {.losses = {.balance_alpha = config.aux_loss_alpha},
+                          .rows_per_micro_batch = options.micro_batch,
+                          .max_row_tokens = kRowTokens,
+                          .recompute = options.recompute});
+  std::vector<const tensor::Arena*> arenas = trainer.arenas();
+  arenas.insert(arenas.begin(), &model->weights);
+  std::printf("%s\n", tensor::budget_table(arenas).c_str());
+  const Rng rng{.seed = 3, .purpose = RngPurpose::test};
+  uint64_t at = 0;
+  const auto make_rows = [&] {
+    train::StepRows rows;
+    for (int64_t row = 0; row < options.rows; ++row) {
+      for (int64_t i = 0; i < kRowTokens; ++i) {
+        // Small ids more often, as words are.
+        const auto token =
+            static_cast<int32_t>(rng.below(at, static_cast<uint64_t>(config.vocab_size)) *
+                                 rng.below(at + 1, 4096) / 4096);
+        at += 2;
+        rows.tokens.push_back(token);
+        rows.targets.push_back(token);
+      }
+      rows.row_lengths.push_back(kRowTokens);
+      rows.documents_per_row.push_back(1);
+      rows.document_lengths.push_back(kRowTokens);
+    }
+    return rows;
+  };
+  std::vector<double> seconds;
+  for (int64_t step = 0; step < options.steps; ++step) {
+    const train::StepRows rows = make_rows();
+    const auto begin = std::chrono::steady_clock::now();
+    const double loss = trainer.step(rows, 1e-4).language;
+    kernels::synchronize_cuda(bench.context);
+    seconds.push_back(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    std::printf("step %lld: %.1f ms, loss %.4f\n", static_cast<long long>(step),
+                seconds.back() * 1e3, loss);
+  }
+  std::sort(seconds.begin(), seconds.end());
+  const double median = seconds[seconds.size() / 2];
+  std::printf("%.3fB parameters, %lld x %lld tokens: %.1f ms, %.0f tokens/s\n",
+              static_cast<double>(config.num_parameters()) / 1e9,
+              static_cast<long long>(options.rows), static_cast<long long>(kRowTokens),
+              median * 1e3, static_cast<double>(options.rows * kRowTokens) / median);
+  const train::StepRows rows = make_rows();
+  time_ops(bench, [&] { trainer.step(rows, 1e-4); });
+}
+
+}  // namespace
+}  // namespace dsmoe
+
+int main(int argc, char** argv) {
+  const auto number = [&](const char* name, int64_t value) {
+    for (int i = 2; i + 1 < argc; ++i) {
+      if (std::strcmp(argv[i], name) == 0) return static_cast<int64_t>(std::atoll(argv[i + 1]));
+    }
+    return value;
+  };
+  try {
+    const std::string what = argc > 1 ? argv[1] : "";
+    if (what == "layer") {
+      dsmoe::run_layer(number("--tokens", 16384), static_cast<int>(number("--reps", 20)));
+    } else if (what == "step") {
+      dsmoe::StepBench options{.rows = number("--rows", 16),
+                               .micro_batch = number("--micro-batch", 16),
+                               .steps = number("--steps", 8)};
+      for (int i = 2; i < argc; ++i) {
+        if (std::strcmp(argv[i], "--recompute") == 0)
+          options.recompute = dsmoe::model::Recompute::blocks;
+      }
+      dsmoe::run_steps(options);
+    } else {
+      std::fprintf(stderr, "usage: train_bench layer|step [options]\n");
+      return 2;
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,453 @@
+// Row-wise ops of the backward pass: rounding, RMSNorm, RoPE, biases, embedding, cross-entropy,
+// gates.
+#include <algorithm>
+
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/reduce.cuh"
+
+namespace dsmoe::kernels::cuda {
+namespace {
+
+constexpr int kThreads = kReduceThreads;
+
+unsigned parts(int64_t size, int64_t part) {
+  return static_cast<unsigned>((size + part - 1) / part);
+}
+LaunchShape blocks(int64_t count) {
+  return {.grid = dim3(static_cast<unsigned>(count)), .block = dim3(kThreads)};
+}
+
+template <class Operand>
+__global__ void __launch_bounds__(kThreads)
+    round_kernel(const float* x, Operand* out, int64_t size) {
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  const int64_t begin = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * 8;
+  if (begin + 8 <= size) {
+    float v[8];
+    load_eight(v, x + begin, 0, 8);
+    store_eight(v, out + begin, 0, 8);
+  } else {
+    for (int64_t i = begin; i < size; ++i) round_into(out[i], x[i]);
+  }
+}
+
+// --- sums over the tokens of each sequence, per column
+// The rule's chain per sequence is cut every kChunk tokens from the sequence's start; the chains of
+// a sequence are added ascending, then the sequences. Only the sequence decides, so micro-batches
+// do not matter.
+constexpr int kChunk = 128;
+
+struct ColumnSums {
+  const int32_t* starts;
+  float* chains;  // [chunks, columns]
+  float* target;  // [columns], accumulated
+  int32_t sequences;
+  int32_t chunks;  // at most: tokens / kChunk + sequences
+  int32_t columns;
+};
+
+// Chunk blockIdx.y of the sequences in order; `fold(chain, token, column)`.
+template <class Fold>
+__device__ void chunk_chain(const ColumnSums& p, Fold&& fold) {
+  const int column = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (column >= p.columns) return;
+  int chunk = static_cast<int>(blockIdx.y);
+  for (int s = 0; s < p.sequences; ++s) {
+    const int begin = p.starts[s];
+    const int end = p.starts[s + 1];
+    const int own = (end - begin + kChunk - 1) / kChunk;
+    if (chunk < own) {
+      float chain = 0;
+      const int last = min(end, begin + (chunk + 1) * kChunk);
+#pragma unroll 8
+      for (int t = begin + chunk * kChunk; t < last; ++t) chain = fold(chain, t, column);
+      p.chains[static_cast<int64_t>(blockIdx.y) * p.columns + column] = chain;
+      return;
+    }
+    chunk -= own;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) add_chains(const __grid_constant__ ColumnSums p) {
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  const int column = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (column >= p.columns) return;
+  const float* chain = p.chains + column;
+  float total = p.target[column];
+  for (int s = 0; s < p.sequences; ++s) {
+    const int own = (p.starts[s + 1] - p.starts[s] + kChunk - 1) / kChunk;
+    float sum = 0;
+#pragma unroll 8
+    for (int c = 0; c < own; ++c) sum = sum + chain[static_cast<int64_t>(c) * p.columns];
+    chain += static_cast<int64_t>(own) * p.columns;
+    total = total + sum;
+  }
+  p.target[column] = total;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    norm_weight_chains(const __grid_constant__ ColumnSums p, const float* x, const float* d_out,
+                       const float* inverse) {
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  chunk_chain(p, [&](float chain, int token, int column) {
+    const int64_t i = static_cast<int64_t>(token) * p.columns + column;
+    return fmaf(d_out[i], x[i] * inverse[token], chain);
+  });
+}
+
+template <class Operand>
+__global__ void __launch_bounds__(kThreads)
+    bias_chains(const __grid_constant__ ColumnSums p, const Operand* dy) {
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  chunk_chain(p, [&](float chain, int token, int column) {
+    return chain + widen(dy[static_cast<int64_t>(token) * p.columns + column]);
+  });
+}
+
+// `extra` floats follow the chains.
+ColumnSums column_sums(const Context& context, const TensorView& starts, int64_t tokens,
+                       const TensorView& target, int64_t extra) {
+  ColumnSums p{.starts = starts.as<int32_t>(),
+               .chains = nullptr,
+               .target = target ? target.as<float>() : nullptr,
+               .sequences = static_cast<int32_t>(starts.dim(0) - 1),
+               .chunks = 0,
+               .columns = target ? static_cast<int32_t>(target.dim(0)) : 0};
+  p.chunks = static_cast<int32_t>(tokens / kChunk + p.sequences);
+  const int64_t floats = static_cast<int64_t>(p.chunks) * p.columns + extra;
+  p.chains = static_cast<float*>(scratch_of(context, static_cast<std::size_t>(floats) * 4));
+  return p;
+}
+dim3 chain_grid(const ColumnSums& p) {
+  return dim3(parts(p.columns, kThreads), static_cast<unsigned>(p.chunks));
+}
+
+// --- RMSNorm
+struct NormParameters {
+  const float* x;
+  const float* weight;
+  const float* d_out;
+  float* d_x;
+  float* inverse;  // [tokens], written
+  int32_t hidden;
+  float eps;
+};
+
+__global__ void __launch_bounds__(kThreads)
+    norm_backward_kernel(const __grid_constant__ NormParameters p) {
+  __shared__ float memory[kThreads / 32];
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  const int64_t offset = static_cast<int64_t>(blockIdx.x) * p.hidden;
+  float v[8];
+  float d[8];
+  float w[8];
+  float squares = 0;
+  float mean = 0;
+  // The mean of (d_out * weight) * y, y = x * inverse, before the factor inverse is known.
+  for (int i = threadIdx.x * 8; i < p.hidden; i += kThreads * 8) {
+    load_eight(v, p.x + offset, i, p.hidden);
+    load_eight(d, p.d_out + offset, i, p.hidden);
+    load_eight(w, p.weight, i, p.hidden);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      squares = fmaf(v[j], v[j], squares);
+      d[j] = d[j] * w[j];
+      mean = fmaf(d[j], v[j], mean);
+    }
+  }
+  const auto hidden = static_cast<float>(p.hidden);
+  squares = block_sum(squares, memory);
+  const float inverse = 1.0f / sqrtf(squares / hidden + p.eps);
+  mean = block_sum(mean, memory) * inverse / hidden;
+  if (threadIdx.x == 0) p.inverse[blockIdx.x] = inverse;
+  for (int i = threadIdx.x * 8; i < p.hidden; i += kThreads * 8) {
+    if (p.hidden > kThreads * 8) {
+      load_eight(v, p.x + offset, i, p.hidden);
+      load_eight(d, p.d_out + offset, i, p.hidden);
+      load_eight(w, p.weight, i, p.hidden);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) d[j] = d[j] * w[j];
+    }
+    float out[8];
+    load_eight(out, p.d_x + offset, i, p.hidden);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) out[j] = out[j] + inverse * (d[j] - (v[j] * inverse) * mean);
+    store_eight(out, p.d_x + offset, i, p.hidden);
+  }
+}
+
+// --- RoPE
+struct RopeBackwardParameters {
+  const float* d_qkv;
+  const float* cos;
+  const float* sin;
+  const int32_t* position;
+  void* out;
+  int32_t rotated_heads;
+  int32_t heads;  // all
+  int32_t head_dim;
+};
+
+template <class Operand>
+__global__ void __launch_bounds__(kThreads)
+    rope_backward_kernel(const __grid_constant__ RopeBackwardParameters p) {
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  const int64_t token = blockIdx.x;
+  const int half = p.head_dim / 2;
+  const float* row = p.d_qkv + token * p.heads * p.head_dim;
+  Operand* out = static_cast<Operand*>(p.out) + token * p.heads * p.head_dim;
+  const float* cos = p.cos + static_cast<int64_t>(p.position[token]) * half;
+  const float* sin = p.sin + static_cast<int64_t>(p.position[token]) * half;
+  for (int item = threadIdx.x; item < p.heads * half; item += kThreads) {
+    const int head = item / half;
+    const int i = item % half;
+    const float a = row[head * p.head_dim + i];
+    const float b = row[head * p.head_dim + i + half];
+    const bool rotated = head < p.rotated_heads;
+    round_into(out[head * p.head_dim + i], rotated ? fmaf(a, cos[i], b * sin[i]) : a);
+    round_into(out[head * p.head_dim + i + half], rotated ? fmaf(b, cos[i], -(a * sin[i])) : b);
+  }
+}
+
+// --- embedding
+// The block of an id's first token adds all of its tokens' rows, ascending; the others have nothing
+// to do. blockIdx.y: 1024 columns.
+constexpr int kScan = kThreads * 4;  // ids looked at in one turn
+
+__device__ int matches(const int32_t* ids, int begin, int end, int id) {
+  int mask = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int t = begin + static_cast<int>(threadIdx.x) * 4 + i;
+    if (t < end && ids[t] == id) mask |= 1 << i;
+  }
+  return mask;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    embedding_backward_kernel(const int32_t* ids, const float* d_out, float* d_table, int tokens,
+                              int hidden) {
+  __shared__ int list[kScan];
+  __shared__ int warp_count[kThreads / 32];
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  const int first = static_cast<int>(blockIdx.x);
+  const int id = ids[first];
+  for (int begin = 0; begin < first; begin += kScan) {
+    if (__syncthreads_or(matches(ids, begin, first, id))) return;
+  }
+  const int column = static_cast<int>(blockIdx.y) * 1024 + static_cast<int>(threadIdx.x);
+  float* row = d_table + static_cast<int64_t>(id) * hidden;
+  float sum[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    sum[i] = column + i * kThreads < hidden ? row[column + i * kThreads] : 0.0f;
+  const int lane = threadIdx.x % 32;
+  for (int begin = first; begin < tokens; begin += kScan) {
+    const int mask = matches(ids, begin, tokens, id);
+    if (!__syncthreads_or(mask)) continue;
+    int before = __popc(mask);
+    for (int step = 1; step < 32; step *= 2) {
+      const int other = __shfl_up_sync(~0u, before, step);
+      if (lane >= step) before += other;
+    }
+    if (lane == 31) warp_count[threadIdx.x / 32] = before;
+    before -= __popc(mask);
+    __syncthreads();
+    int count = 0;
+    for (int w = 0; w < kThreads / 32; ++w) {
+      if (w < static_cast<int>(threadIdx.x) / 32) before += warp_count[w];
+      count += warp_count[w];
+    }
+    for (int i = 0; i < 4; ++i) {
+      if (mask >> i & 1) list[before++] = begin + static_cast<int>(threadIdx.x) * 4 + i;
+    }
+    __syncthreads();
+#pragma unroll 4
+    for (int m = 0; m < count; ++m) {
+      const float* from = d_out + static_cast<int64_t>(list[m]) * hidden;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (column + i * kThreads < hidden) sum[i] = sum[i] + from[column + i * kThreads];
+      }
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (column + i * kThreads < hidden) row[column + i * kThreads] = sum[i];
+  }
+}
+
+// --- cross-entropy: the same sums as log_prob_forward
+template <class Operand>
+__global__ void __launch_bounds__(kThreads)
+    cross_entropy_kernel(const float* logits, const int32_t* target, float* log_prob,
+                         Operand* d_logits, int vocabulary, float scale) {
+  __shared__ float memory[kThreads / 32];
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  const float* row = logits + static_cast<int64_t>(blockIdx.x) * vocabulary;
+  Operand* out = d_logits + static_cast<int64_t>(blockIdx.x) * vocabulary;
+  const int id = target[blockIdx.x];
+  if (id < 0) {
+    if (threadIdx.x == 0) log_prob[blockIdx.x] = 0;
+    for (int i = threadIdx.x; i < vocabulary; i += kThreads) round_into(out[i], 0.0f);
+    return;
+  }
+  float max = -INFINITY;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < vocabulary; i += kThreads) max = fmaxf(max, row[i]);
+  max = block_max(max, memory);
+  float sum = 0;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < vocabulary; i += kThreads) sum += expf(row[i] - max);
+  sum = block_sum(sum, memory);
+  if (threadIdx.x == 0)
+    log_prob[blockIdx.x] = (row[id] - max) - static_cast<float>(log(static_cast<double>(sum)));
+  const float inverse = 1.0f / sum;
+#pragma unroll 4
+  for (int i = threadIdx.x; i < vocabulary; i += kThreads) {
+    const float p = expf(row[i] - max) * inverse;
+    round_into(out[i], (i == id ? p - 1.0f : p) * scale);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    dispatch_gates_kernel(const float* gate, const int32_t* row_of_slot, float* gate_of_row,
+                          int64_t slots) {
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  const int64_t slot = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (slot < slots && row_of_slot[slot] >= 0) gate_of_row[row_of_slot[slot]] = gate[slot];
+}
+
+// A warp per row: its sums over 16 outputs, lane by lane ascending, then a tree.
+__global__ void __launch_bounds__(kThreads)
+    add_partial_sums_kernel(const float* partial_sums, const int32_t* offsets, float* out,
+                            int count, int groups) {
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  const int row = static_cast<int>(blockIdx.x * (kThreads / 32) + threadIdx.x / 32);
+  if (row >= offsets[count]) return;
+  float sum = 0;
+  for (int g = threadIdx.x % 32; g < groups; g += 32)
+    sum += partial_sums[static_cast<int64_t>(row) * groups + g];
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+  if (threadIdx.x % 32 == 0) out[row] = sum;
+}
+
+}  // namespace
+
+void round_values(const Context& context, const RoundValues& args) {
+  const int64_t size = args.x.num_elements();
+  if (size == 0) return;
+  const LaunchShape shape = blocks(parts(size, kThreads * 8));
+  const float* x = args.x.as<float>();
+  if (args.out.dtype == DType::BF16)
+    return launch(context, shape, round_kernel<bf16>, x, static_cast<bf16*>(args.out.data), size);
+  launch(context, shape, round_kernel<float>, x, args.out.as<float>(), size);
+}
+
+void rms_norm_backward(const Context& context, const RmsNormBackward& args) {
+  const int64_t tokens = args.x.dim(0);
+  if (tokens == 0) return;
+  const ColumnSums sums = column_sums(context, args.sequence_starts, tokens, args.d_weight, tokens);
+  float* inverse = sums.chains + static_cast<int64_t>(sums.chunks) * sums.columns;
+  const NormParameters p{.x = args.x.as<float>(),
+                         .weight = args.weight.as<float>(),
+                         .d_out = args.d_out.as<float>(),
+                         .d_x = args.d_x.as<float>(),
+                         .inverse = inverse,
+                         .hidden = static_cast<int32_t>(args.x.dim(1)),
+                         .eps = static_cast<float>(args.eps)};
+  launch(context, blocks(tokens), norm_backward_kernel, p);
+  if (!args.d_weight) return;
+  launch(context, {.grid = chain_grid(sums), .block = dim3(kThreads)}, norm_weight_chains, sums,
+         p.x, p.d_out, inverse);
+  launch(context, blocks(parts(sums.columns, kThreads)), add_chains, sums);
+}
+
+void bias_gradient(const Context& context, const BiasGradient& args) {
+  const int64_t tokens = args.dy.dim(0);
+  if (tokens == 0) return;
+  const ColumnSums sums = column_sums(context, args.sequence_starts, tokens, args.d_bias, 0);
+  const LaunchShape shape{.grid = chain_grid(sums), .block = dim3(kThreads)};
+  if (args.dy.dtype == DType::BF16) {
+    launch(context, shape, bias_chains<bf16>, sums, static_cast<const bf16*>(args.dy.data));
+  } else {
+    launch(context, shape, bias_chains<float>, sums, args.dy.as<float>());
+  }
+  launch(context, blocks(parts(sums.columns, kThreads)), add_chains, sums);
+}
+
+void rope_backward(const Context& context, const RopeBackward& args) {
+  if (args.d_qkv.dim(0) == 0) return;
+  const int64_t heads = args.num_heads + 2 * args.num_kv_heads;
+  const RopeBackwardParameters p{
+      .d_qkv = args.d_qkv.as<float>(),
+      .cos = args.cos.as<float>(),
+      .sin = args.sin.as<float>(),
+      .position = args.position.as<int32_t>(),
+      .out = args.out.data,
+      .rotated_heads = static_cast<int32_t>(args.num_heads + args.num_kv_heads),
+      .heads = static_cast<int32_t>(heads),
+      .head_dim = static_cast<int32_t>(args.d_qkv.dim(1) / heads)};
+  const LaunchShape shape = blocks(args.d_qkv.dim(0));
+  if (args.out.dtype == DType::BF16) return launch(context, shape, rope_backward_kernel<bf16>, p);
+  launch(context, shape, rope_backward_kernel<float>, p);
+}
+
+void embedding_backward(const Context& context, const EmbeddingBackward& args) {
+  const int64_t tokens = args.ids.dim(0);
+  const int64_t hidden = args.d_out.dim(1);
+  if (tokens == 0) return;
+  launch(
+      context,
+      {.grid = dim3(static_cast<unsigned>(tokens), parts(hidden, 1024)), .block = dim3(kThreads)},
+      embedding_backward_kernel, args.ids.as<int32_t>(), args.d_out.as<float>(),
+      args.d_table.as<float>(), static_cast<int>(tokens), static_cast<int>(hidden));
+}
+
+void cross_entropy_backward(const Context& context, const CrossEntropyBackward& args) {
+  if (args.logits.dim(0) == 0) return;
+  const LaunchShape shape = blocks(args.logits.dim(0));
+  const auto scale = static_cast<float>(args.scale);
+  const int vocabulary = static_cast<int>(args.logits.dim(1));
+  const float* logits = args.logits.as<float>();
+  const int32_t* target = args.target.as<int32_t>();
+  float* log_prob = args.log_prob.as<float>();
+  if (args.d_logits.dtype == DType::BF16) {
+    return launch(context, shape, cross_entropy_kernel<bf16>, logits, target, log_prob,
+                  static_cast<bf16*>(args.d_logits.data), vocabulary, scale);
+  }
+  launch(context, shape, cross_entropy_kernel<float>, logits, target, log_prob,
+         args.d_logits.as<float>(), vocabulary, scale);
+}
+
+void dispatch_gates(const Context& context, const DispatchGates& args) {
+  const int64_t slots = args.gate.num_elements();
+  if (slots == 0) return;
+  launch(context, blocks(parts(slots, kThreads)), dispatch_gates_kernel, args.gate.as<float>(),
+         args.row_of_slot.as<int32_t>(), args.gate_of_row.as<float>(), slots);
+}
+
+void add_partial_sums(const Context& context, const ExpertFamilyBackward& family,
+                      const float* partial_sums) {
+  const int64_t rows = family.activation.dim(0);
+  if (rows == 0) return;
+  launch(context, blocks(parts(rows, kThreads / 32)), add_partial_sums_kernel, partial_sums,
+         family.offsets.as<int32_t>(), family.d_gate_of_row.as<float>(),
+         static_cast<int>(family.offsets.dim(0) - 1),
+         static_cast<int>((family.activation.dim(1) + 15) / 16));
+}
+
+}  // namespace dsmoe::kernels::cuda

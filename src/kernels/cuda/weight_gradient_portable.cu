@@ -1,0 +1,271 @@
+// The weight gradient without the copy engine: odd sizes through mma.sync, fp32 by FMA chains.
+#include <algorithm>
+
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/weight_gradient.h"
+
+namespace dsmoe::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kSegment = 256;  // rows of a chain under the fp32 rule
+
+struct Parameters {
+  const void* dy;
+  const int32_t* dy_of_row;
+  const void* x;
+  const int32_t* x_of_row;
+  const int32_t* sequence_offsets;
+  const int32_t* slot_of_matrix;
+  float* d_weight;
+  float* segments;  // [segments, n, k]: sums of the only matrix
+  int32_t num_segments;
+  int32_t sequences;
+  int32_t n;
+  int32_t k;
+
+  __device__ int64_t dy_row(int row) const { return dy_of_row ? dy_of_row[row] : row; }
+  __device__ int64_t x_row(int row) const { return x_of_row ? x_of_row[row] : row; }
+};
+
+// One value of a row as the half of a register; zero past the end.
+__device__ uint32_t half(const void* rows, int64_t row, int column, int columns, bool inside) {
+  if (!inside || column >= columns) return 0;
+  return static_cast<const unsigned short*>(rows)[row * columns + column];
+}
+
+// blockIdx.x: 8 k per warp; blockIdx.y: 16 n; blockIdx.z: matrix.
+__global__ void __launch_bounds__(kThreads) gradient_bf16(const __grid_constant__ Parameters p) {
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  const int lane = threadIdx.x % 32;
+  const int matrix = static_cast<int>(blockIdx.z);
+  const int slot = p.slot_of_matrix ? p.slot_of_matrix[matrix] : matrix;
+  const int first_k = static_cast<int>(blockIdx.x * (kThreads / 32) + threadIdx.x / 32) * 8;
+  const int first_n = static_cast<int>(blockIdx.y) * 16;
+  if (slot < 0 || first_k >= p.k) return;
+  const int32_t* offsets = p.sequence_offsets + static_cast<int64_t>(matrix) * (p.sequences + 1);
+  float* target[4];
+  float sum[4];
+  for (int i = 0; i < 4; ++i) {
+    const int n = first_n + lane / 4 + 8 * (i / 2);
+    const int k = first_k + 2 * (lane % 4) + i % 2;
+    target[i] = n < p.n && k < p.k ? p.d_weight + (static_cast<int64_t>(slot) * p.n + n) * p.k + k
+                                   : nullptr;
+    sum[i] = target[i] ? *target[i] : 0.0f;
+  }
+  for (int s = 0; s < p.sequences; ++s) {
+    const int end = offsets[s + 1];
+    for (int begin = offsets[s]; begin < end; begin += 16) {
+      uint32_t a[4] = {};
+      uint32_t b[2] = {};
+      for (int i = 0; i < 4; ++i) {  // rows of this lane: 2 (lane % 4) + {0, 1, 8, 9}
+        const int row = begin + 2 * (lane % 4) + i % 2 + 8 * (i / 2);
+        const bool inside = row < end;
+        const int64_t dy = inside ? p.dy_row(row) : 0;
+        const int64_t x = inside ? p.x_row(row) : 0;
+        const int shift = 16 * (i % 2);
+        for (int h = 0; h < 2; ++h)
+          a[2 * (i / 2) + h] |= half(p.dy, dy, first_n + lane / 4 + 8 * h, p.n, inside) << shift;
+        b[i / 2] |= half(p.x, x, first_k + lane / 4, p.k, inside) << shift;
+      }
+      mma_16x8x16(sum, a, b);
+    }
+  }
+  for (int i = 0; i < 4; ++i) {
+    if (target[i]) *target[i] = sum[i];
+  }
+}
+
+constexpr int kShare = 16;  // n of a thread
+
+// chain[i] = sum over rows [begin, end) of dy[., first_n + i] x[., k].
+template <class X>
+__device__ void segment_sums(float (&chain)[kShare], const Parameters& p, int begin, int end,
+                             int first_n, int k) {
+  const auto* dy = static_cast<const float*>(p.dy);
+  const auto* x = static_cast<const X*>(p.x);
+#pragma unroll
+  for (float& c : chain) c = 0;
+#pragma unroll 4
+  for (int row = begin; row < end; ++row) {
+    const float factor = widen(x[p.x_row(row) * p.k + k]);
+    const float* line = dy + p.dy_row(row) * p.n;
+#pragma unroll
+    for (int i = 0; i < kShare; ++i)
+      chain[i] = fmaf(line[min(first_n + i, p.n - 1)], factor, chain[i]);
+  }
+}
+
+// blockIdx.x: 128 k; blockIdx.y: 16 n; blockIdx.z: matrix.
+template <class X>
+__global__ void __launch_bounds__(kThreads) gradient_f32(const __grid_constant__ Parameters p) {
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  const int matrix = static_cast<int>(blockIdx.z);
+  const int slot = p.slot_of_matrix ? p.slot_of_matrix[matrix] : matrix;
+  const int k = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  const int first_n = static_cast<int>(blockIdx.y) * kShare;
+  if (slot < 0 || k >= p.k) return;
+  const int32_t* offsets = p.sequence_offsets + static_cast<int64_t>(matrix) * (p.sequences + 1);
+  float* target = p.d_weight + (static_cast<int64_t>(slot) * p.n + first_n) * p.k + k;
+  float acc[kShare];
+#pragma unroll
+  for (int i = 0; i < kShare; ++i)
+    acc[i] = first_n + i < p.n ? target[static_cast<int64_t>(i) * p.k] : 0.0f;
+  for (int s = 0; s < p.sequences; ++s) {
+    for (int begin = offsets[s]; begin < offsets[s + 1]; begin += kSegment) {
+      float chain[kShare];
+      segment_sums<X>(chain, p, begin, min(offsets[s + 1], begin + kSegment), first_n, k);
+#pragma unroll
+      for (int i = 0; i < kShare; ++i) acc[i] = acc[i] + chain[i];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kShare; ++i) {
+    if (first_n + i < p.n) target[static_cast<int64_t>(i) * p.k] = acc[i];
+  }
+}
+
+// The same for one matrix, segments side by side: blockIdx.z is the segment, counted over all
+// sequences. Tiles of 64 n x 128 k, sixteen rows at a time through shared memory, 8 x 4 to a
+// thread.
+constexpr int kTileN = 64;
+constexpr int kTileK = 128;
+constexpr int kTileRows = 16;
+constexpr int kTileThreads = 256;
+
+template <class X>
+__global__ void __launch_bounds__(kTileThreads)
+    gradient_f32_segments(const __grid_constant__ Parameters p) {
+  __shared__ float dy_tile[kTileRows][kTileN];
+  __shared__ float x_tile[kTileRows][kTileK];
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  const int first_k = static_cast<int>(blockIdx.x) * kTileK;
+  const int first_n = static_cast<int>(blockIdx.y) * kTileN;
+  int segment = static_cast<int>(blockIdx.z);
+  int begin = 0;
+  int end = 0;  // absent segments are empty: their sums are zero
+  for (int s = 0; s < p.sequences; ++s) {
+    const int rows = p.sequence_offsets[s + 1] - p.sequence_offsets[s];
+    const int segments = (rows + kSegment - 1) / kSegment;
+    if (segment < segments) {
+      begin = p.sequence_offsets[s] + segment * kSegment;
+      end = min(begin + kSegment, p.sequence_offsets[s + 1]);
+      break;
+    }
+    segment -= segments;
+  }
+  const int tn = threadIdx.x / 32 * 8;
+  const int tk = threadIdx.x % 32;
+  float chain[8][4] = {};
+  for (int row0 = begin; row0 < end; row0 += kTileRows) {
+    for (int i = threadIdx.x; i < kTileRows * kTileN; i += kTileThreads) {
+      const int row = row0 + i / kTileN;
+      const int n = first_n + i % kTileN;
+      dy_tile[i / kTileN][i % kTileN] =
+          row < end && n < p.n ? static_cast<const float*>(p.dy)[p.dy_row(row) * p.n + n] : 0.0f;
+    }
+    for (int i = threadIdx.x; i < kTileRows * kTileK; i += kTileThreads) {
+      const int row = row0 + i / kTileK;
+      const int k = first_k + i % kTileK;
+      x_tile[i / kTileK][i % kTileK] =
+          row < end && k < p.k ? widen(static_cast<const X*>(p.x)[p.x_row(row) * p.k + k]) : 0.0f;
+    }
+    __syncthreads();
+    // Rows past the end are zero on both sides: fma(0, 0, chain) leaves the chain as it is.
+#pragma unroll 4
+    for (int r = 0; r < kTileRows; ++r) {
+      float dy[8], x[4];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) dy[i] = dy_tile[r][tn + i];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) x[j] = x_tile[r][tk + 32 * j];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) chain[i][j] = fmaf(dy[i], x[j], chain[i][j]);
+      }
+    }
+    __syncthreads();
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int n = first_n + tn + i;
+      const int k = first_k + tk + 32 * j;
+      if (n < p.n && k < p.k)
+        p.segments[(static_cast<int64_t>(blockIdx.z) * p.n + n) * p.k + k] = chain[i][j];
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) add_segments(const __grid_constant__ Parameters p) {
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  const int slot = p.slot_of_matrix ? p.slot_of_matrix[0] : 0;
+  const int64_t size = static_cast<int64_t>(p.n) * p.k;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (slot < 0 || i >= size) return;
+  float acc = p.d_weight[slot * size + i];
+#pragma unroll 8
+  for (int s = 0; s < p.num_segments; ++s) acc = acc + p.segments[s * size + i];
+  p.d_weight[slot * size + i] = acc;
+}
+
+unsigned parts(int64_t size, int64_t part) {
+  return static_cast<unsigned>((size + part - 1) / part);
+}
+
+template <class X>
+void launch_f32(const Context& context, Parameters p, int64_t count, int64_t rows) {
+  constexpr std::size_t kMostSegmentBytes = std::size_t{256} << 20;
+  const dim3 grid(parts(p.k, kThreads), parts(p.n, kShare), static_cast<unsigned>(count));
+  const int64_t segments = rows / kSegment + p.sequences;
+  const auto bytes = static_cast<std::size_t>(segments * p.n * p.k) * 4;
+  if (count > 1 || segments < 4 || segments > 65535 || bytes > kMostSegmentBytes) {
+    return launch(context, {.grid = grid, .block = dim3(kThreads)}, gradient_f32<X>, p);
+  }
+  p.segments = static_cast<float*>(scratch_of(context, bytes));
+  p.num_segments = static_cast<int32_t>(segments);
+  launch(context,
+         {.grid = dim3(parts(p.k, kTileK), parts(p.n, kTileN), static_cast<unsigned>(segments)),
+          .block = dim3(kTileThreads)},
+         gradient_f32_segments<X>, p);
+  launch(context,
+         {.grid = dim3(parts(static_cast<int64_t>(p.n) * p.k, kThreads)), .block = dim3(kThreads)},
+         add_segments, p);
+}
+
+}  // namespace
+
+void weight_gradient_portable(const Context& context, const WeightGradient& args) {
+  const auto pointer = [](const TensorView& view) {
+    return view ? view.as<int32_t>() : static_cast<const int32_t*>(nullptr);
+  };
+  const Parameters p{.dy = args.dy.data,
+                     .dy_of_row = pointer(args.dy_of_row),
+                     .x = args.x.data,
+                     .x_of_row = pointer(args.x_of_row),
+                     .sequence_offsets = args.sequence_offsets.as<int32_t>(),
+                     .slot_of_matrix = pointer(args.slot_of_matrix),
+                     .d_weight = args.d_weight.as<float>(),
+                     .segments = nullptr,
+                     .num_segments = 0,
+                     .sequences = static_cast<int32_t>(args.sequence_offsets.dim(1) - 1),
+                     .n = static_cast<int32_t>(args.dy.dim(1)),
+                     .k = static_cast<int32_t>(args.x.dim(1))};
+  const int64_t count = args.sequence_offsets.dim(0);
+  if (args.dy.dtype == DType::BF16) {
+    const dim3 grid(parts(p.k, 8 * (kThreads / 32)), parts(p.n, 16), static_cast<unsigned>(count));
+    return launch(context, {.grid = grid, .block = dim3(kThreads)}, gradient_bf16, p);
+  }
+  const int64_t rows = std::max(args.dy.dim(0), args.x.dim(0));
+  if (args.x.dtype == DType::BF16) return launch_f32<bf16>(context, p, count, rows);
+  launch_f32<float>(context, p, count, rows);
+}
+
+}  // namespace dsmoe::kernels::cuda
