@@ -39,7 +39,7 @@ WeightStack make_weights(tensor::Arena& arena, int64_t count, int64_t n, int64_t
   WeightStack stack{
       .dtype = DType::BF16, .layout = WeightLayout::panels, .count = count, .n = n, .k = k};
   stack.data = arena.bytes("weights", stack.num_bytes());
-  fill_bf16(stack.data, count * stack.matrix_elements(), static_cast<uint64_t>(n + k));
+  fill_bf16(stack.data, static_cast<int64_t>(stack.num_bytes() / 2), static_cast<uint64_t>(n + k));
   return stack;
 }
 
