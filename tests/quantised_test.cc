@@ -113,10 +113,9 @@ class Quantised : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     const infer::QuantiseOptions options{.quantization = {GetParam().coding, WeightCoding::int8}};
-    infer::quantise_folder(context_, goldens_folder() / GetParam().model, folder(), options,
-                           [&](const infer::QuantisedTensor& tensor) {
-                             errors_.push_back(tensor);
-                           });
+    infer::quantise_folder(
+        context_, goldens_folder() / GetParam().model, folder(), options,
+        [&](const infer::QuantisedTensor& tensor) { errors_.push_back(tensor); });
   }
 
   fs::path folder() const { return scratch_ / "quantised"; }
@@ -227,17 +226,15 @@ TEST_P(Quantised, CannotBeTrainedNorQuantisedAgain) {
   EXPECT_NE(again.find("already; quantise the model"), std::string::npos) << again;
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Quantised,
-                         ::testing::Values(Case{"released_bf16", WeightCoding::int8},
-                                           Case{"released_bf16", WeightCoding::int4},
-                                           Case{"odd", WeightCoding::int8},
-                                           Case{"odd", WeightCoding::int4},
-                                           Case{"tied_bf16", WeightCoding::int4},
-                                           Case{"attention_bias_f16", WeightCoding::int4}),
-                         [](const auto& test) {
-                           return test.param.model + "_" +
-                                  std::string(tensor::name_of(test.param.coding));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Models, Quantised,
+    ::testing::Values(Case{"released_bf16", WeightCoding::int8},
+                      Case{"released_bf16", WeightCoding::int4}, Case{"odd", WeightCoding::int8},
+                      Case{"odd", WeightCoding::int4}, Case{"tied_bf16", WeightCoding::int4},
+                      Case{"attention_bias_f16", WeightCoding::int4}),
+    [](const auto& test) {
+      return test.param.model + "_" + std::string(tensor::name_of(test.param.coding));
+    });
 
 // Each fault, and what the refusal must say.
 struct Fault {
@@ -277,36 +274,36 @@ TEST_P(BrokenFolder, IsRefusedByName) {
 
 INSTANTIATE_TEST_SUITE_P(
     Faults, BrokenFolder,
-    ::testing::Values(
-        Fault{"MissingScale", kWeight + "_scale [",
-              [](std::vector<Stored>& tensors) {
-                std::erase_if(tensors,
-                              [](const Stored& t) { return t.spec.name == kWeight + "_scale"; });
-              }},
-        Fault{"ScaleShape", kWeight + "_scale should be [",
-              [](std::vector<Stored>& tensors) {
-                Stored& scale = *find(tensors, kWeight + "_scale");
-                scale.spec.shape = {1, scale.spec.shape.num_elements()};
-              }},
-        Fault{"ScaleType", kWeight + "_scale should be BF16, the file has F16",
-              [](std::vector<Stored>& tensors) {
-                find(tensors, kWeight + "_scale")->spec.dtype = DType::F16;
-              }},
-        Fault{"IntegerType", kWeight + " should be U8, the file has I8",
-              [](std::vector<Stored>& tensors) {
-                find(tensors, kWeight)->spec.dtype = DType::I8;
-              }},
-        Fault{"ExtraScale", "\"model.norm.weight_scale\" [1] is extra",
-              [](std::vector<Stored>& tensors) {
-                tensors.push_back({{"model.norm.weight_scale", DType::BF16, {1}},
-                                   std::vector<std::byte>(2)});
-              }},
-        Fault{"NotANumber", "the scale of row 0, group 1 is nan",
-              [](std::vector<Stored>& tensors) { set_scale(tensors, 0x7fc0); }},
-        Fault{"Infinite", "the scale of row 0, group 1 is -inf",
-              [](std::vector<Stored>& tensors) { set_scale(tensors, 0xff80); }},
-        Fault{"SixSignificantBits", "at most five significant bits",
-              [](std::vector<Stored>& tensors) { set_scale(tensors, 0x3c04); }}),
+    ::testing::Values(Fault{"MissingScale", kWeight + "_scale [",
+                            [](std::vector<Stored>& tensors) {
+                              std::erase_if(tensors, [](const Stored& t) {
+                                return t.spec.name == kWeight + "_scale";
+                              });
+                            }},
+                      Fault{"ScaleShape", kWeight + "_scale should be [",
+                            [](std::vector<Stored>& tensors) {
+                              Stored& scale = *find(tensors, kWeight + "_scale");
+                              scale.spec.shape = {1, scale.spec.shape.num_elements()};
+                            }},
+                      Fault{"ScaleType", kWeight + "_scale should be BF16, the file has F16",
+                            [](std::vector<Stored>& tensors) {
+                              find(tensors, kWeight + "_scale")->spec.dtype = DType::F16;
+                            }},
+                      Fault{"IntegerType", kWeight + " should be U8, the file has I8",
+                            [](std::vector<Stored>& tensors) {
+                              find(tensors, kWeight)->spec.dtype = DType::I8;
+                            }},
+                      Fault{"ExtraScale", "\"model.norm.weight_scale\" [1] is extra",
+                            [](std::vector<Stored>& tensors) {
+                              tensors.push_back({{"model.norm.weight_scale", DType::BF16, {1}},
+                                                 std::vector<std::byte>(2)});
+                            }},
+                      Fault{"NotANumber", "the scale of row 0, group 1 is nan",
+                            [](std::vector<Stored>& tensors) { set_scale(tensors, 0x7fc0); }},
+                      Fault{"Infinite", "the scale of row 0, group 1 is -inf",
+                            [](std::vector<Stored>& tensors) { set_scale(tensors, 0xff80); }},
+                      Fault{"SixSignificantBits", "at most five significant bits",
+                            [](std::vector<Stored>& tensors) { set_scale(tensors, 0x3c04); }}),
     [](const auto& test) { return test.param.name; });
 
 // Every scale within the search range beats none: the choice is the least of what it tries.

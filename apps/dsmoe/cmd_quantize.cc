@@ -1,4 +1,6 @@
 // dsmoe quantize: weights to int8 or int4, and what that costs in quality.
+#include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "base/functions.h"
@@ -70,8 +72,7 @@ Sample make_sample(const QuantizeOptions& options, const model::ModelConfig& con
     const TextSide text(options.common.model);
     if (!options.text.empty()) {
       sample.what = options.text;
-      std::vector<int32_t> tokens =
-          text.encode(read_text_file(options.text), AroundText::nothing);
+      std::vector<int32_t> tokens = text.encode(read_text_file(options.text), AroundText::nothing);
       if (const auto prefix = infer::prefix_token(config))
         tokens.insert(tokens.begin(), static_cast<int32_t>(*prefix));
       add_stream(sample, std::move(tokens));
@@ -151,8 +152,8 @@ infer::Outcome compare(const QuantizeOptions& options, const Engine& engine, con
   }
   if (reference.outcome == infer::Outcome::cancelled) return reference.outcome;
   if (reference.documents.size() < sample.documents.size()) {
-    log_info("{}: the first {} of {} windows are compared", sample.what,
-             reference.documents.size(), sample.documents.size());
+    log_info("{}: the first {} of {} windows are compared", sample.what, reference.documents.size(),
+             sample.documents.size());
   }
   log_info("{}: logits of the quantised model", sample.what);
   CommonOptions quantised = options.common;
@@ -182,6 +183,24 @@ OrderedJson json_of(const std::vector<infer::QuantisedTensor>& tensors) {
   return list;
 }
 
+infer::Outcome quantise(const QuantizeOptions& options, const Engine& engine,
+                        const model::ModelConfig& config,
+                        std::vector<infer::QuantisedTensor>& tensors) {
+  const model::Quantization wanted{.projections = parse_coding(options.to),
+                                   .head = parse_coding(options.head)};
+  const auto all = model::expected_tensors(config);
+  const auto total = std::count_if(all.begin(), all.end(), [&](const tensor::TensorSpec& spec) {
+    return coding_of(wanted, spec.name) != tensor::WeightCoding::plain;
+  });
+  Progress progress({.label = "quantize", .total = total, .unit = "tensors"});
+  return infer::quantise_folder(engine.context(), options.common.model, options.out,
+                                {.quantization = wanted, .cancelled = &InterruptScope::flag()},
+                                [&](const infer::QuantisedTensor& tensor) {
+                                  tensors.push_back(tensor);
+                                  progress.update(static_cast<int64_t>(tensors.size()));
+                                });
+}
+
 int run_quantize(const QuantizeOptions& options) {
   if (options.common.quiet) set_log_level(LogLevel::quiet);
   const Engine engine(options.common);
@@ -189,19 +208,7 @@ int run_quantize(const QuantizeOptions& options) {
   const Sample sample = options.no_compare ? Sample{} : make_sample(options, config);
   const InterruptScope interrupt;
   std::vector<infer::QuantisedTensor> tensors;
-  {
-    Progress progress(
-        {.label = "quantize", .total = config.num_tensors(), .unit = "tensors"});
-    const infer::Outcome outcome = infer::quantise_folder(
-        engine.context(), options.common.model, options.out,
-        {.quantization = {parse_coding(options.to), parse_coding(options.head)},
-         .cancelled = &InterruptScope::flag()},
-        [&](const infer::QuantisedTensor& tensor) {
-          tensors.push_back(tensor);
-          progress.update(static_cast<int64_t>(tensors.size()));
-        });
-    if (outcome == infer::Outcome::cancelled) return kInterrupted;
-  }
+  if (quantise(options, engine, config, tensors) == infer::Outcome::cancelled) return kInterrupted;
   infer::Divergence divergence;
   if (sample.documents.empty()) {
     if (!options.no_compare) {
@@ -214,7 +221,8 @@ int run_quantize(const QuantizeOptions& options) {
   const bool compared = divergence.num_targets > 0;
   const Quality quality = compared ? quality_of(divergence) : Quality{};
   if (options.common.json) {
-    OrderedJson json{{"folder", options.out}, {"format", options.to}, {"tensors", json_of(tensors)}};
+    OrderedJson json{
+        {"folder", options.out}, {"format", options.to}, {"tensors", json_of(tensors)}};
     if (compared) {
       json["text"] = sample.what;
       json["tokens"] = quality.num_targets;

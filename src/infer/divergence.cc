@@ -77,11 +77,10 @@ ReferenceLogits reference_logits(const kernels::Context& context, const model::M
     const std::size_t room = max_bytes / sizeof(float) - reference.logits.size();
     if (rows > room / vocabulary) break;
     reference.documents.push_back(document);
-    reference.outcome = for_each_target(context, model, document, cancelled,
-                                        [&](std::span<const float> row, int32_t) {
-                                          reference.logits.insert(reference.logits.end(),
-                                                                  row.begin(), row.end());
-                                        });
+    reference.outcome = for_each_target(
+        context, model, document, cancelled, [&](std::span<const float> row, int32_t) {
+          reference.logits.insert(reference.logits.end(), row.begin(), row.end());
+        });
     if (reference.outcome == Outcome::cancelled) break;
   }
   return reference;
@@ -101,13 +100,12 @@ Outcome compare_with(const kernels::Context& context, const model::Model& model,
   }
   std::size_t at = 0;
   for (const ScoredDocument& document : reference.documents) {
-    const Outcome outcome =
-        for_each_target(context, model, document, cancelled,
-                        [&](std::span<const float> row, int32_t target) {
-                          const std::span<const float> kept(reference.logits.data() + at, vocabulary);
-                          add_row(kept, row, target, divergence);
-                          at += vocabulary;
-                        });
+    const Outcome outcome = for_each_target(
+        context, model, document, cancelled, [&](std::span<const float> row, int32_t target) {
+          const std::span<const float> kept(reference.logits.data() + at, vocabulary);
+          add_row(kept, row, target, divergence);
+          at += vocabulary;
+        });
     if (outcome == Outcome::cancelled) return outcome;
   }
   return Outcome::done;

@@ -34,8 +34,8 @@ class FolderSource : public tensor::TensorSource {
   static constexpr std::string_view kScaleSuffix = "_scale";
 
   void check_scales(const std::string& name, const tensor::TensorView& scales) const {
-    const tensor::WeightCoding coding =
-        coding_of(quantization_, std::string_view(name).substr(0, name.size() - kScaleSuffix.size()));
+    const tensor::WeightCoding coding = coding_of(
+        quantization_, std::string_view(name).substr(0, name.size() - kScaleSuffix.size()));
     const auto* bytes = static_cast<const std::byte*>(scales.data);
     for (int64_t i = 0; i < scales.num_elements(); ++i) {
       tensor::Bf16 scale{};

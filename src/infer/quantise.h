@@ -26,9 +26,9 @@ struct QuantiseOptions {
 };
 
 // Writes `target`, which appears whole or not at all: integers and scales, every other tensor and
-// the tokenizer's files as they are, and config.json with the quantization and torch_dtype bfloat16.
-// Memory: a few rows at a time. Throws Error(input) on a folder that is quantised already, weights
-// that are not finite, or what load_model would refuse.
+// the tokenizer's files as they are, and config.json with the quantization and torch_dtype
+// bfloat16. Memory: a few rows at a time. Throws Error(input) on a folder that is quantised
+// already, weights that are not finite, or what load_model would refuse.
 Outcome quantise_folder(const kernels::Context& context, const std::filesystem::path& source,
                         const std::filesystem::path& target, const QuantiseOptions& options,
                         FunctionRef<void(const QuantisedTensor& tensor)> report);

@@ -56,10 +56,10 @@ void pack_dequantised(const Context& context, const PackWeight& args) {
       const auto* integers = static_cast<const char*>(args.source.data) + row * args.source.dim(1);
       for (int64_t k = 0; k < k_size; ++k) {
         tensor::Bf16 scale{};
-        std::memcpy(&scale,
-                    static_cast<const char*>(args.scale.data) +
-                        2 * (row * groups + k / tensor::kGroupSize),
-                    sizeof scale);
+        std::memcpy(
+            &scale,
+            static_cast<const char*>(args.scale.data) + 2 * (row * groups + k / tensor::kGroupSize),
+            sizeof scale);
         numbers[static_cast<std::size_t>((row - begin) * k_size + k)] =
             tensor::dequantise(scale, tensor::coded_element(coding, integers, k));
       }

@@ -22,9 +22,9 @@ using tensor::WeightCoding;
 // streaming through memory in the order it is used. BF16 keeps k in pairs (one 32-bit lane = k even
 // low, k odd high: also the layout of an AMX tile) and pads k to 32 with zeros; other types pad
 // nothing. n is padded to 16 with zeros.
-// panels of integers (WeightCoding, numbers of type BF16): groups of 32 k one behind the other, each
-// 16 scales (BF16, one per output), then words of 32 bits as [word][output]; a word holds 4 (int8)
-// or 8 (int4) consecutive k of one output, the first lowest.
+// panels of integers (WeightCoding, numbers of type BF16): groups of 32 k one behind the other,
+// each 16 scales (BF16, one per output), then words of 32 bits as [word][output]; a word holds 4
+// (int8) or 8 (int4) consecutive k of one output, the first lowest.
 enum class WeightLayout : uint8_t { row_major, panels };
 
 constexpr int64_t kPanelWidth = 16;

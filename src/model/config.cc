@@ -402,8 +402,7 @@ ModelConfig parse_config(std::string_view text, std::string_view what) {
 
 bool ModelConfig::within_released_options() const {
   return scoring_func == ScoringFunc::softmax && topk_method == TopkMethod::greedy &&
-         n_group == 1 && topk_group == 1 && routed_scaling_factor == 1.0 &&
-         !quantization;
+         n_group == 1 && topk_group == 1 && routed_scaling_factor == 1.0 && !quantization;
 }
 
 Json ModelConfig::to_json() const {

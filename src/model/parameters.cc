@@ -51,8 +51,7 @@ class Allocation {
   }
 
   Pair centroids(const std::string& name) {
-    const Pair pair =
-        stacks("router", scalar_, {1, config_.n_routed_experts, config_.hidden_size});
+    const Pair pair = stacks("router", scalar_, {1, config_.n_routed_experts, config_.hidden_size});
     place(name, pair);
     return pair;
   }
@@ -61,8 +60,9 @@ class Allocation {
   Pair qkv(const std::string& prefix) {
     const int64_t q = config_.q_width();
     const int64_t kv = config_.kv_width();
-    const Pair pair = stacks("attention", operand_,
-                             {1, q + 2 * kv, config_.hidden_size, coding(prefix + "q_proj.weight")});
+    const Pair pair =
+        stacks("attention", operand_,
+               {1, q + 2 * kv, config_.hidden_size, coding(prefix + "q_proj.weight")});
     place(prefix + "q_proj.weight", pair, 0, 0);
     place(prefix + "k_proj.weight", pair, 0, q);
     place(prefix + "v_proj.weight", pair, 0, q + kv);

@@ -100,9 +100,9 @@ void matmul_unrounded_integers(const Context&, const MatmulForward& args) {
         Bf16 scale{};
         std::memcpy(&scale, matrix + scale_offset(weight.coding, weight.k, n, k / 32), 2);
         const int64_t place = k % (weight.coding == WeightCoding::int8 ? 4 : 8);
-        return widen(scale) * static_cast<float>(tensor::coded_element(
-                                  weight.coding, matrix + word_offset(weight.coding, weight.k, n, k),
-                                  place));
+        return widen(scale) *
+               static_cast<float>(tensor::coded_element(
+                   weight.coding, matrix + word_offset(weight.coding, weight.k, n, k), place));
       };
       float y = ref::product<Bf16>(
           0, weight.k, [&](int64_t k) { return widen(x[k]); }, number);

@@ -281,9 +281,8 @@ class ExpertsCase : public OpCase {
                   TensorView token_of_row) {
     const DType type = variant_.operand;
     const auto scaled = [&](uint32_t s, int64_t k) {
-      return Fill{.stream = s,
-                  .scale = 1 / std::sqrt(static_cast<double>(k)),
-                  .coding = shape_.coding};
+      return Fill{
+          .stream = s, .scale = 1 / std::sqrt(static_cast<double>(k)), .coding = shape_.coding};
     };
     ExpertFamily family;
     family.gate = weights(type, count, width, shape_.hidden, scaled(stream, shape_.hidden));
@@ -445,8 +444,8 @@ void add_product_cases(std::vector<OpEntry>& cases) {
     const auto coded_experts = [&](const char* name, ExpertsShape shape) {
       shape.coding = coding;
       const std::string full = prefix + name;
-      cases.push_back(entry<ExpertsCase>("experts_up_quantised", full.c_str(), shape,
-                                         ExpertsCase::Half::up));
+      cases.push_back(
+          entry<ExpertsCase>("experts_up_quantised", full.c_str(), shape, ExpertsCase::Half::up));
       cases.push_back(entry<ExpertsCase>("experts_down_quantised", full.c_str(), shape,
                                          ExpertsCase::Half::down));
     };

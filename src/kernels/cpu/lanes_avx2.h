@@ -159,8 +159,7 @@ DSMOE_HD I32x16 load_bits(const void* p) {
 }
 template <int count>  // to the left; negative: to the right
 DSMOE_HD I32x16 shift(I32x16 a) {
-  if constexpr (count > 0)
-    return {_mm256_slli_epi32(a.lo, count), _mm256_slli_epi32(a.hi, count)};
+  if constexpr (count > 0) return {_mm256_slli_epi32(a.lo, count), _mm256_slli_epi32(a.hi, count)};
   if constexpr (count < 0)
     return {_mm256_srli_epi32(a.lo, -count), _mm256_srli_epi32(a.hi, -count)};
   return a;

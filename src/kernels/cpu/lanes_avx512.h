@@ -123,8 +123,7 @@ DSMOE_HD F32x16 fms(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmsub_ps(a.v,
 // What tensor::to_bf16 gives for |a| < 2^108: adding 1.5 * 2^16 times a's power of two leaves room
 // for eight significant bits.
 DSMOE_HD F32x16 round_bounded(F32x16 a) {
-  const __m512i power =
-      _mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(0x7f800000));
+  const __m512i power = _mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(0x7f800000));
   const __m512 large = _mm512_castsi512_ps(_mm512_add_epi32(power, _mm512_set1_epi32(0x08400000)));
   return {_mm512_sub_ps(_mm512_add_ps(a.v, large), large)};
 }

@@ -11,7 +11,8 @@ namespace dsmoe::kernels::cpu {
 // What an element is, and with the weight how a product adds up (docs/numerics.md).
 enum class Element : uint8_t { bf16, f32 };
 
-// What a weight's panels hold (kernels/layout.h): elements, or integers that stand for bf16 numbers.
+// What a weight's panels hold (kernels/layout.h): elements, or integers that stand for bf16
+// numbers.
 enum class Coding : uint8_t { plain, int8, int4 };
 
 constexpr int64_t kLanes = 16;          // outputs of a panel, lanes of a row reduction
@@ -35,7 +36,7 @@ struct ProductBlock {
   int64_t row_end = 0;
   Element x_type = Element::bf16;
   Element weight_type =
-      Element::bf16;  // decides the order of the sum; out elements are of this type
+      Element::bf16;              // decides the order of the sum; out elements are of this type
   Coding coding = Coding::plain;  // others: weight_type bf16
   const void* weight[2] = {nullptr, nullptr};
   int64_t k = 0;

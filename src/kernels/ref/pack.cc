@@ -20,7 +20,8 @@ void pack_integers(const PackWeight& args) {
     const auto* integers = static_cast<const char*>(args.source.data) + row * row_bytes;
     for (int64_t byte = 0; byte < row_bytes; byte += 4) {
       std::memcpy(matrix + word_offset(target.coding, target.k, n, byte / 4 * k_per_word),
-                  integers + byte, static_cast<std::size_t>(std::min<int64_t>(4, row_bytes - byte)));
+                  integers + byte,
+                  static_cast<std::size_t>(std::min<int64_t>(4, row_bytes - byte)));
     }
     const int64_t groups = args.scale.dim(1);
     const auto* scales = static_cast<const char*>(args.scale.data) + row * groups * 2;

@@ -88,8 +88,7 @@ Scalar<Operand> product(Scalar<Operand> acc, int64_t size, A&& a, B&& b) {
 inline float coded_weight(const void* matrix, const WeightStack& weight, int64_t n, int64_t k) {
   const auto* bytes = static_cast<const char*>(matrix);
   Bf16 scale{};
-  std::memcpy(&scale,
-              bytes + scale_offset(weight.coding, weight.k, n, k / tensor::kGroupSize),
+  std::memcpy(&scale, bytes + scale_offset(weight.coding, weight.k, n, k / tensor::kGroupSize),
               sizeof scale);
   const char* word = bytes + word_offset(weight.coding, weight.k, n, k);
   const int64_t place = k % (weight.coding == WeightCoding::int8 ? 4 : 8);

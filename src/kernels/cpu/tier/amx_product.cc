@@ -171,15 +171,14 @@ void multiply_chunk(const ProductBlock& args, const Chunk& chunk) {
     pack_operand(args, chunk, k, count, operand);
     for (int64_t pair = 0; pair < streams.steps; ++pair) {
       const int64_t byte = pair * args.panel_bytes + panel_byte(args, k);
-      const PairOfPanels panels{
-          .operand = operand,
-          .first_step = 0,
-          .all_steps = steps,
-          .steps = steps,
-          .weight = {streams.base[0] + byte, streams.base[1] + byte},
-          .acc = {acc + pair * tile_size, second + pair * tile_size},
-          .row_tiles = chunk.tile_rows / kTileRows,
-          .panels = pair < streams.second ? 2 : 1};
+      const PairOfPanels panels{.operand = operand,
+                                .first_step = 0,
+                                .all_steps = steps,
+                                .steps = steps,
+                                .weight = {streams.base[0] + byte, streams.base[1] + byte},
+                                .acc = {acc + pair * tile_size, second + pair * tile_size},
+                                .row_tiles = chunk.tile_rows / kTileRows,
+                                .panels = pair < streams.second ? 2 : 1};
       if (args.coding == Coding::plain) {
         multiply_pair(panels);
       } else {

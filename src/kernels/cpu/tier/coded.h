@@ -16,9 +16,9 @@ constexpr int64_t kGroupScaleBytes = 32;  // sixteen bf16
 constexpr int64_t kWordBytes = 64;        // one word of each output
 
 // An integer's bits, its sign flipped, become the last places of a float whose power of two makes
-// them units: 2^e + (q + bias). Times the scale, less (2^e + bias) times the scale, it is q * scale:
-// exact, because all three have at most 24 significant bits. Places are chosen so that a word is
-// shifted as seldom as possible.
+// them units: 2^e + (q + bias). Times the scale, less (2^e + bias) times the scale, it is q *
+// scale: exact, because all three have at most 24 significant bits. Places are chosen so that a
+// word is shifted as seldom as possible.
 template <Coding coding>
 struct Place;
 template <>
@@ -43,7 +43,7 @@ struct Place<Coding::int4> {
 };
 
 template <Coding coding>
-constexpr int64_t kGroupBytes = kGroupScaleBytes + Place<coding>::kWords * kWordBytes;
+constexpr int64_t kGroupBytes = kGroupScaleBytes + Place<coding>::kWords* kWordBytes;
 
 // The scales of sixteen outputs, and what they need beside them.
 template <Coding coding>
@@ -88,7 +88,8 @@ template <int count, class Body>
 DSMOE_HD void unrolled(Body&& body) {
   [&]<int... i>(std::integer_sequence<int, i...>) __attribute__((always_inline)) {
     (body.template operator()<i>(), ...);
-  }(std::make_integer_sequence<int, count>{});
+  }
+  (std::make_integer_sequence<int, count>{});
 }
 
 // One group of a panel as a plain bf16 panel holds it.

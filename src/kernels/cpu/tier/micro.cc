@@ -172,10 +172,8 @@ void multiply_panels(Element rule, RowBlocks blocks, int num_panels, const Micro
     for (int64_t b = 0; b < blocks.count; ++b) {
       const int64_t begin = blocks.begin(b);
       const int64_t rows = blocks.begin(b + 1) - begin;
-      MicroArgs call{.x = args.x + begin * padded + args.x_begin * rows,
-                     .k = args.k,
-                     .weight = {},
-                     .acc = {}};
+      MicroArgs call{
+          .x = args.x + begin * padded + args.x_begin * rows, .k = args.k, .weight = {}, .acc = {}};
       for (int p = 0; p < panels; ++p) {
         call.weight[p] = args.weight[first + p];
         call.acc[p] = args.acc[first + p] + begin * 16;

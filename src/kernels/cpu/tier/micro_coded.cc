@@ -92,8 +92,7 @@ void multiply_decoded(Coding coding, RowBlocks blocks, int num_panels, const Mic
     piece.k = args.k - k < kDecodeDepth ? args.k - k : kDecodeDepth;
     for (int p = 0; p < num_panels; ++p) {
       uint16_t* out = decoded + p * kDecodeDepth * 16;
-      decode_panel(coding,
-                   static_cast<const char*>(args.weight[p]) + k / kGroupDepth * group_bytes,
+      decode_panel(coding, static_cast<const char*>(args.weight[p]) + k / kGroupDepth * group_bytes,
                    piece.k, out);
       piece.weight[p] = out;
     }
