@@ -276,8 +276,8 @@ INSTANTIATE_TEST_SUITE_P(
     Faults, BrokenFolder,
     ::testing::Values(Fault{"MissingScale", kWeight + "_scale [",
                             [](std::vector<Stored>& tensors) {
-                              std::erase_if(tensors, [](const Stored& t) {
-                                return t.spec.name == kWeight + "_scale";
+                              std::erase_if(tensors, [](const Stored& one) {
+                                return one.spec.name == kWeight + "_scale";
                               });
                             }},
                       Fault{"ScaleShape", kWeight + "_scale should be [",

@@ -12,6 +12,7 @@ constexpr int64_t kTileRows = 16;
 constexpr int64_t kTileK = 32;  // k of one step
 constexpr int64_t kTileBytes = 1024;
 constexpr int64_t kChunkRows = 96;
+constexpr int64_t kCodedChunkRows = 192;  // more rows share the work of decoding
 constexpr int64_t kPrefetchBytes = 2048;
 
 // Every tile is 16 rows of 64 bytes: accumulators 0-3 (two row tiles by two panels), operands 4 and
@@ -193,8 +194,8 @@ void multiply_chunk(const ProductBlock& args, const Chunk& chunk) {
 
 void product_bf16(const cpu::ProductBlock& args) {
   const TilesConfigured tiles;
-  for_each_chunk(args, kChunkRows, kTileRows,
-                 [&](const Chunk& chunk) { multiply_chunk(args, chunk); });
+  const int64_t rows = args.coding == Coding::plain ? kChunkRows : kCodedChunkRows;
+  for_each_chunk(args, rows, kTileRows, [&](const Chunk& chunk) { multiply_chunk(args, chunk); });
 }
 
 }  // namespace dsmoe::kernels::DSMOE_TIER

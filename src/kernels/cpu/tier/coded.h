@@ -14,6 +14,7 @@ using cpu::Coding;
 constexpr int64_t kGroupDepth = 32;       // k of one group, and of one block of the bf16 rule
 constexpr int64_t kGroupScaleBytes = 32;  // sixteen bf16
 constexpr int64_t kWordBytes = 64;        // one word of each output
+constexpr int64_t kCodedPrefetchBytes = 2048;
 
 // An integer's bits, its sign flipped, become the last places of a float whose power of two makes
 // them units: 2^e + (q + bias). Times the scale, less (2^e + bias) times the scale, it is q *
@@ -98,7 +99,9 @@ DSMOE_HD void decode_group(const char* group, uint16_t* out) {
   using P = Place<coding>;
   const GroupScale<coding> scale(group);
   for (int word = 0; word < P::kWords; ++word) {
-    const I32x16 words = load_bits(group + kGroupScaleBytes + word * kWordBytes);
+    const char* line = group + kGroupScaleBytes + word * kWordBytes;
+    _mm_prefetch(line + kCodedPrefetchBytes, _MM_HINT_T0);
+    const I32x16 words = load_bits(line);
     unrolled<P::kPerWord / 2>([&]<int pair>() __attribute__((always_inline)) {
       store_exact_pairs(out + (word * P::kPerWord / 2 + pair) * 32,
                         scale.template numbers<2 * pair>(words),

@@ -16,8 +16,6 @@ constexpr int kFewRows = 2;
 #endif
 static_assert(kFewRows <= kMicroRows);
 
-constexpr int64_t kPrefetchBytes = 2048;
-
 template <Coding coding, int kRows, int kPanels>
 void micro_coded(const MicroArgs& args) {
   using P = Place<coding>;
@@ -34,7 +32,7 @@ void micro_coded(const MicroArgs& args) {
       const GroupScale<coding> scale(group[p]);
       for (int word = 0; word < P::kWords; ++word) {
         const char* line = group[p] + kGroupScaleBytes + word * kWordBytes;
-        _mm_prefetch(line + kPrefetchBytes, _MM_HINT_T0);
+        _mm_prefetch(line + kCodedPrefetchBytes, _MM_HINT_T0);
         const I32x16 words = load_bits(line);
         const float* steps = x + word * P::kPerWord / 2;
         unrolled<P::kPerWord / 2>([&]<int pair>() __attribute__((always_inline)) {
