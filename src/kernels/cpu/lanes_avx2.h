@@ -174,14 +174,9 @@ DSMOE_HD F32x16 assemble(I32x16 a, uint32_t mask, uint32_t bits) {
 DSMOE_HD F32x16 fms(F32x16 a, F32x16 b, F32x16 c) {
   return {_mm256_fmsub_ps(a.lo, b.lo, c.lo), _mm256_fmsub_ps(a.hi, b.hi, c.hi)};
 }
-DSMOE_HD __m256 round_bounded(__m256 a) {
-  const __m256i power = _mm256_and_si256(_mm256_castps_si256(a), _mm256_set1_epi32(0x7f800000));
-  const __m256 large = _mm256_castsi256_ps(_mm256_add_epi32(power, _mm256_set1_epi32(0x08400000)));
-  return _mm256_sub_ps(_mm256_add_ps(a, large), large);
+DSMOE_HD F32x16 fnma(F32x16 a, F32x16 b, F32x16 c) {
+  return {_mm256_fnmadd_ps(a.lo, b.lo, c.lo), _mm256_fnmadd_ps(a.hi, b.hi, c.hi)};
 }
-// What tensor::to_bf16 gives for |a| < 2^108: adding 1.5 * 2^16 times a's power of two leaves room
-// for eight significant bits.
-DSMOE_HD F32x16 round_bounded(F32x16 a) { return {round_bounded(a.lo), round_bounded(a.hi)}; }
 // store_bf16_pairs of values that are bf16 already.
 DSMOE_HD void store_exact_pairs(uint16_t* p, F32x16 even, F32x16 odd) {
   const auto join = [](__m256 e, __m256 o) __attribute__((always_inline)) {

@@ -120,13 +120,7 @@ DSMOE_HD F32x16 assemble(I32x16 a, uint32_t mask, uint32_t bits) {
                                 _mm512_set1_epi32(static_cast<int>(bits)), kAndXor))};
 }
 DSMOE_HD F32x16 fms(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmsub_ps(a.v, b.v, c.v)}; }
-// What tensor::to_bf16 gives for |a| < 2^108: adding 1.5 * 2^16 times a's power of two leaves room
-// for eight significant bits.
-DSMOE_HD F32x16 round_bounded(F32x16 a) {
-  const __m512i power = _mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(0x7f800000));
-  const __m512 large = _mm512_castsi512_ps(_mm512_add_epi32(power, _mm512_set1_epi32(0x08400000)));
-  return {_mm512_sub_ps(_mm512_add_ps(a.v, large), large)};
-}
+DSMOE_HD F32x16 fnma(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }
 // store_bf16_pairs of values that are bf16 already.
 DSMOE_HD void store_exact_pairs(uint16_t* p, F32x16 even, F32x16 odd) {
   _mm512_storeu_si512(p, _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(even.v), 16),

@@ -17,9 +17,7 @@ constexpr int64_t kWordBytes = 64;        // one word of each output
 constexpr int64_t kCodedPrefetchBytes = 2048;
 
 // An integer's bits, its sign flipped, become the last places of a float whose power of two makes
-// them units: 2^e + (q + bias). Times the scale, less (2^e + bias) times the scale, it is q *
-// scale: exact, because all three have at most 24 significant bits. Places are chosen so that a
-// word is shifted as seldom as possible.
+// them units: 2^e + (q + bias). Places are chosen so that a word is shifted as seldom as possible.
 template <Coding coding>
 struct Place;
 template <>
@@ -46,42 +44,76 @@ struct Place<Coding::int4> {
 template <Coding coding>
 constexpr int64_t kGroupBytes = kGroupScaleBytes + Place<coding>::kWords* kWordBytes;
 
-// The scales of sixteen outputs, and what they need beside them.
+// 2^e + bias of a place.
 template <Coding coding>
-class GroupScale {
+constexpr float zero_of_place(int place) {
   using P = Place<coding>;
+  return static_cast<float>((uint32_t{1} << (23 - P::kFirstBit[place])) + P::kBias);
+}
+
+// Integer `idx` of each word, plus zero_of_place.
+template <Coding coding, int idx>
+DSMOE_HD F32x16 biased(I32x16 words) {
+  using P = Place<coding>;
+  constexpr int kBit = P::kFirstBit[P::kPlaceOf[idx]];
+  constexpr uint32_t kMask = (2 * P::kBias - 1) << kBit;
+  constexpr uint32_t kExponent = static_cast<uint32_t>(127 + 23 - kBit) << 23;
+  return assemble(shift<P::kShift[idx]>(words), kMask, kExponent | (P::kBias << kBit));
+}
+
+DSMOE_HD F32x16 load_scale(const char* group) {
+  return load_bf16(reinterpret_cast<const uint16_t*>(group));
+}
+
+// The scales of a group's sixteen outputs, and the numbers that its integers stand for.
+template <Coding coding>
+class GroupScale;
+
+// scale * q is the number: biased * scale - zero * scale, where all three products have at most 24
+// significant bits, so that the subtraction is exact.
+template <>
+class GroupScale<Coding::int4> {
+  using P = Place<Coding::int4>;
 
  public:
-  DSMOE_HD explicit GroupScale(const char* group)
-      : scale_(load_bf16(reinterpret_cast<const uint16_t*>(group))) {
-    for (int place = 0; place < P::kPlaces; ++place) {
-      const auto power = static_cast<float>(uint32_t{1} << (23 - P::kFirstBit[place]));
-      offset_[place] = mul(broadcast(power + static_cast<float>(P::kBias)), scale_);
-    }
+  DSMOE_HD void load(const char* group) {
+    scale_ = load_scale(group);
+    for (int place = 0; place < P::kPlaces; ++place)
+      zero_[place] = mul(broadcast(zero_of_place<Coding::int4>(place)), scale_);
   }
-
-  // The numbers of integer `idx` of each word, not yet rounded.
-  template <int idx>
-  DSMOE_HD F32x16 exact(I32x16 words) const {
-    constexpr int kPlace = P::kPlaceOf[idx];
-    constexpr int kBit = P::kFirstBit[kPlace];
-    constexpr uint32_t kMask = (2 * P::kBias - 1) << kBit;
-    constexpr uint32_t kExponent = static_cast<uint32_t>(127 + 23 - kBit) << 23;
-    const F32x16 biased =
-        assemble(shift<P::kShift[idx]>(words), kMask, kExponent | (P::kBias << kBit));
-    return fms(biased, scale_, offset_[kPlace]);
-  }
-
-  // The numbers: bf16 by definition. Scales of int4 leave nothing to round.
   template <int idx>
   DSMOE_HD F32x16 numbers(I32x16 words) const {
-    if constexpr (coding == Coding::int8) return round_bounded(exact<idx>(words));
-    return exact<idx>(words);
+    return fms(biased<Coding::int4, idx>(words), scale_, zero_[P::kPlaceOf[idx]]);
   }
 
  private:
   F32x16 scale_;
-  F32x16 offset_[P::kPlaces];
+  F32x16 zero_[P::kPlaces];
+};
+
+// v = scale * q has at most 16 significant bits and is rounded to 8. v * (2^16 + 1), rounded to 24
+// bits, is v * 2^16 plus that rounding of v, ties to even included; and the difference to v * 2^16
+// is exact. The factors are put to the scale, which then has at most 24 bits.
+template <>
+class GroupScale<Coding::int8> {
+  using P = Place<Coding::int8>;
+
+ public:
+  DSMOE_HD void load(const char* group) {
+    const F32x16 scale = load_scale(group);
+    scale_both_ = mul(broadcast(65537.0f), scale);
+    scale_high_ = mul(broadcast(65536.0f), scale);
+  }
+  template <int idx>
+  DSMOE_HD F32x16 numbers(I32x16 words) const {
+    const F32x16 zero = broadcast(zero_of_place<Coding::int8>(P::kPlaceOf[idx]));
+    const F32x16 q = sub(biased<Coding::int8, idx>(words), zero);
+    return fnma(q, scale_high_, mul(q, scale_both_));
+  }
+
+ private:
+  F32x16 scale_both_;
+  F32x16 scale_high_;
 };
 
 // body.operator()<i>() for i in [0, count).
@@ -97,7 +129,8 @@ DSMOE_HD void unrolled(Body&& body) {
 template <Coding coding>
 DSMOE_HD void decode_group(const char* group, uint16_t* out) {
   using P = Place<coding>;
-  const GroupScale<coding> scale(group);
+  GroupScale<coding> scale;
+  scale.load(group);
   for (int word = 0; word < P::kWords; ++word) {
     const char* line = group + kGroupScaleBytes + word * kWordBytes;
     _mm_prefetch(line + kCodedPrefetchBytes, _MM_HINT_T0);

@@ -16,9 +16,43 @@ constexpr int kFewRows = 2;
 #endif
 static_assert(kFewRows <= kMicroRows);
 
+// Chains of fewer rows wait for one another: both panels then go side by side.
+template <int kRows, int kPanels>
+constexpr int kTogether = kRows <= 2 ? kPanels : 1;
+
+// One group of kCount panels, kFirst being the first of them.
+template <Coding coding, int kRows, int kPanels, int kFirst, int kCount>
+DSMOE_HD void add_group(const float* x, const char* const (&group)[kPanels],
+                        F32x16 (&even)[kRows][kPanels], F32x16 (&odd)[kRows][kPanels]) {
+  using P = Place<coding>;
+  GroupScale<coding> scale[kCount];
+  for (int p = 0; p < kCount; ++p) scale[p].load(group[kFirst + p]);
+  for (int word = 0; word < P::kWords; ++word) {
+    I32x16 words[kCount];
+    for (int p = 0; p < kCount; ++p) {
+      const char* line = group[kFirst + p] + kGroupScaleBytes + word * kWordBytes;
+      _mm_prefetch(line + kCodedPrefetchBytes, _MM_HINT_T0);
+      words[p] = load_bits(line);
+    }
+    const float* steps = x + word * P::kPerWord / 2;
+    unrolled<P::kPerWord / 2>([&]<int pair>() __attribute__((always_inline)) {
+      for (int p = 0; p < kCount; ++p) {
+        const F32x16 weight_even = scale[p].template numbers<2 * pair>(words[p]);
+        const F32x16 weight_odd = scale[p].template numbers<2 * pair + 1>(words[p]);
+        for (int r = 0; r < kRows; ++r) {
+          F32x16& e = even[r][kFirst + p];
+          F32x16& o = odd[r][kFirst + p];
+          e = fma(broadcast(steps[r * 32 + pair]), weight_even, e);
+          o = fma(broadcast(steps[r * 32 + 16 + pair]), weight_odd, o);
+        }
+      }
+    });
+  }
+}
+
 template <Coding coding, int kRows, int kPanels>
 void micro_coded(const MicroArgs& args) {
-  using P = Place<coding>;
+  constexpr int kCount = kTogether<kRows, kPanels>;
   const char* group[kPanels];
   for (int p = 0; p < kPanels; ++p) group[p] = static_cast<const char*>(args.weight[p]);
   const float* x = args.x;
@@ -28,30 +62,16 @@ void micro_coded(const MicroArgs& args) {
     for (int r = 0; r < kRows; ++r) {
       for (int p = 0; p < kPanels; ++p) even[r][p] = odd[r][p] = zero();
     }
-    for (int p = 0; p < kPanels; ++p) {
-      const GroupScale<coding> scale(group[p]);
-      for (int word = 0; word < P::kWords; ++word) {
-        const char* line = group[p] + kGroupScaleBytes + word * kWordBytes;
-        _mm_prefetch(line + kCodedPrefetchBytes, _MM_HINT_T0);
-        const I32x16 words = load_bits(line);
-        const float* steps = x + word * P::kPerWord / 2;
-        unrolled<P::kPerWord / 2>([&]<int pair>() __attribute__((always_inline)) {
-          const F32x16 weight_even = scale.template numbers<2 * pair>(words);
-          const F32x16 weight_odd = scale.template numbers<2 * pair + 1>(words);
-          for (int r = 0; r < kRows; ++r) {
-            even[r][p] = fma(broadcast(steps[r * 32 + pair]), weight_even, even[r][p]);
-            odd[r][p] = fma(broadcast(steps[r * 32 + 16 + pair]), weight_odd, odd[r][p]);
-          }
-        });
-      }
-      group[p] += kGroupBytes<coding>;
-    }
+    unrolled<kPanels / kCount>([&]<int i>() __attribute__((always_inline)) {
+      add_group<coding, kRows, kPanels, i * kCount, kCount>(x, group, even, odd);
+    });
     for (int r = 0; r < kRows; ++r) {
       for (int p = 0; p < kPanels; ++p) {
         float* acc = args.acc[p] + r * 16;
         store(acc, add(load(acc), add(even[r][p], odd[r][p])));
       }
     }
+    for (int p = 0; p < kPanels; ++p) group[p] += kGroupBytes<coding>;
     x += kRows * kBlock;
   }
 }
