@@ -8,8 +8,8 @@ export PATH := $(PATH):/usr/local/cuda/bin
 BUILD = cmake --build --preset
 
 .DEFAULT_GOAL := build
-.PHONY: build test check cuda demo soak clients bench fuzz oracle shared-check install clean format tidy \
-        deps deps-check deps-fuzz configure-% check-format check-layers
+.PHONY: build test check cuda demo soak clients page bench fuzz oracle shared-check install clean format tidy \
+        deps deps-check deps-fuzz deps-page configure-% check-format check-layers
 
 # One dpkg-query: quick when nothing is missing.
 deps:
@@ -18,6 +18,8 @@ deps-check:
 	@tools/install_deps.sh build check
 deps-fuzz:
 	@tools/install_deps.sh build fuzz
+deps-page:
+	@tools/install_deps.sh build page
 
 # Ninja itself notices changed CMakeLists; the presets are ours to watch.
 %/build.ninja: CMakePresets.json
@@ -52,7 +54,7 @@ cuda: deps
 demo: build
 	tools/demo.sh
 
-# Stops and kills of training runs, then ThreadSanitizer over the quick suite; load and abuse join with the server.
+# Stops and kills of training runs, load on the server, then ThreadSanitizer over the quick suite (abuse included).
 soak: build
 	ctest --test-dir build -L soak --output-on-failure
 	@$(MAKE) -s --no-print-directory build-tsan/build.ninja
@@ -62,6 +64,10 @@ soak: build
 clients: build
 	@tools/need.sh clients tests/clients/run.sh "there is no server yet for the openai SDK, LangChain and lm-eval to talk to"
 	PYTHON=$(PYTHON) tests/clients/run.sh
+
+# The page in headless Chromium, against a mock and against the server.
+page: deps-page build
+	tests/web/run.sh
 
 bench: build
 	@tools/need.sh bench bench/run.sh "bench/ holds no benchmarks yet"

@@ -9,6 +9,7 @@
 #include "data/content_hash.h"
 #include "demo_config.h"
 #include "demo_report.h"
+#include "demo_run.h"
 #include "interrupt.h"
 #include "model/initialise.h"
 #include "options.h"
@@ -31,7 +32,7 @@ constexpr uint64_t kTokenizerDocuments = 5000;
 constexpr uint64_t kValidDocuments = 1000;
 constexpr uint64_t kMinDocuments = 2000;    // fewer would leave the trigram model little to count
 constexpr uint64_t kMaxDocuments = 100000;  // memory and the time to make them; then epochs
-constexpr int64_t kTokensPerDocument = 47;  // about, with the demo's tokenizer
+constexpr int64_t kTokensPerDocument = 53;  // about, with the demo's tokenizer
 
 struct DemoOptions {
   CommonOptions common;
@@ -184,15 +185,27 @@ int run_demo(const DemoOptions& options) {
   return options.random ? write_random(options) : train_demo(options);
 }
 
+DemoOptions default_options() {
+  DemoOptions options;
+  train::RunOptions& run = options.run;
+  run.out = kDemoFolder;
+  run.batch = 8;
+  run.schedule.total_steps = 1000;
+  run.schedule.max_lr = 1e-2;
+  return options;
+}
+
 }  // namespace
 
+int train_default_demo() {
+  DemoOptions options = default_options();
+  options.run.resume = fs::exists(options.run.out);
+  return run_demo(options);
+}
+
 void add_demo(CLI::App& app, Action& action) {
-  auto options = std::make_shared<DemoOptions>();
+  auto options = std::make_shared<DemoOptions>(default_options());
   train::RunOptions& run = options->run;
-  run.out = "demo-out";
-  run.batch = 8;
-  run.schedule.total_steps = 1200;
-  run.schedule.max_lr = 3e-3;
   CLI::App* command =
       app.add_subcommand("demo", "Train a small model on a built-in corpus, show its experts");
   command->add_option("-o,--out", run.out, "folder of the run")

@@ -22,6 +22,7 @@ void add_logits(CLI::App& app, Action& action);
 void add_eval(CLI::App& app, Action& action);
 void add_generate(CLI::App& app, Action& action);
 void add_chat(CLI::App& app, Action& action);
+void add_serve(CLI::App& app, Action& action);
 void add_train(CLI::App& app, Action& action);
 void add_quantize(CLI::App& app, Action& action);
 

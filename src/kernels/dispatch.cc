@@ -19,6 +19,11 @@ void zero(const Context& context, void* data, std::size_t bytes) {
   context.table->memory.zero(context, data, bytes);
 }
 
+void reserve_scratch(const Context& context, const ScratchBound& bound) {
+  const auto reserve = context.table->memory.reserve_scratch;
+  if (reserve != nullptr) reserve(context, bound);
+}
+
 namespace {
 
 // int8 or int4 by the type of the integers.

@@ -25,6 +25,9 @@ struct RouterRule {
   ScaleGates scale_gates = ScaleGates::unless_normalised;
 };
 
+// A row of RouterForward::replayed_index that starts with it chooses as if there were no replay.
+inline constexpr int32_t kChooseFreely = -2;
+
 // s = score(x . e_i); selection by s + selection_bias, descending, ties by lower index; gates from
 // the unbiased s. Slots are stored by descending selection score; absent slots have index -1 and
 // gate 0.
@@ -35,8 +38,9 @@ struct RouterForward {
                                 // weight, widened
   TensorView selection_bias;    // [experts] F32 (F64), or absent
   TensorView experts_of_token;  // [tokens] I32, each in [0, top_k]; absent: top_k for all
-  TensorView
-      replayed_index;    // [tokens, top_k] I32: take this choice, compute its gates; absent: choose
+  // [tokens, top_k] I32: take this choice (up to the first -1), compute its gates; absent, or a row
+  // that starts with kChooseFreely: choose.
+  TensorView replayed_index;
   TensorView logits;     // [tokens, experts] F32 (F64), written; absent: not wanted
   TensorView affinity;   // [tokens, experts] F32 (F64), written
   TensorView index;      // [tokens, top_k] I32, written

@@ -78,6 +78,7 @@ void block_forward(const Context& context, const BlockForward& args) {
                                .token_range = args.batch.token_range,
                                .sequence_starts = args.batch.sequence_starts,
                                .experts_of_token = args.batch.experts_of_token,
+                               .replayed_index = args.replayed_index,
                                .residual = args.u});
 }
 

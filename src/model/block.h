@@ -62,8 +62,9 @@ struct BlockForward {
   const RopeTable& rope;
   kernels::KvPages kv;
   const BatchViews& batch;
-  const BlockTape& tape;  // the used part; written
-  TensorView u;           // [tokens, hidden] F32: the residual stream, updated
+  const BlockTape& tape;      // the used part; written
+  TensorView replayed_index;  // [tokens, top_k] I32, or absent (kernels/router.h)
+  TensorView u;               // [tokens, hidden] F32: the residual stream, updated
 };
 void block_forward(const Context& context, const BlockForward& args);
 

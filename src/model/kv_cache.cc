@@ -7,7 +7,9 @@ namespace dsmoe::model {
 
 KvCache::KvCache(const kernels::Context& context, const ModelConfig& config, kernels::DType operand,
                  int64_t num_pages)
-    : context_(context), arena_("kv cache", context.table->allocator) {
+    : context_(context),
+      arena_("kv cache", context.table->allocator),
+      holders_(static_cast<std::size_t>(num_pages), 0) {
   for (int64_t l = 0; l < config.num_hidden_layers; ++l) {
     kernels::KvPages pages{.dtype = operand,
                            .layout = context.table->weight_layout,
@@ -34,6 +36,7 @@ void KvCache::reserve(KvSequence& sequence, int64_t length) {
   }
   for (int64_t i = 0; i < missing; ++i) {
     sequence.pages.push_back(free_pages_.back());
+    holders_[static_cast<std::size_t>(free_pages_.back())] = 1;
     free_pages_.pop_back();
   }
 }
@@ -41,14 +44,26 @@ void KvCache::reserve(KvSequence& sequence, int64_t length) {
 void KvCache::truncate(KvSequence& sequence, int64_t length) {
   const int64_t kept = pages_for(length);
   while (static_cast<int64_t>(sequence.pages.size()) > kept) {
-    // A freed page is cleared at once, so that free pages are always zero.
-    zero_page(sequence.pages.back());
-    free_pages_.push_back(sequence.pages.back());
+    release(sequence.pages.back());
     sequence.pages.pop_back();
   }
   if (length % kernels::kKeyBlock != 0)
     zero_from(sequence.pages.back(), length % kernels::kKeyBlock);
   sequence.length = length;
+}
+
+void KvCache::share(int32_t page) {
+  int32_t& holders = holders_[static_cast<std::size_t>(page)];
+  DSMOE_CHECK(holders > 0, "page {} is free and cannot be shared", page);
+  ++holders;
+}
+
+void KvCache::release(int32_t page) {
+  int32_t& holders = holders_[static_cast<std::size_t>(page)];
+  DSMOE_CHECK(holders > 0, "page {} is free already", page);
+  if (--holders > 0) return;
+  zero_page(page);  // at once, so that free pages are always zero
+  free_pages_.push_back(page);
 }
 
 void KvCache::zero_page(int32_t page) {

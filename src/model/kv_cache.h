@@ -33,8 +33,16 @@ class KvCache {
   // as zero.
   void truncate(KvSequence& sequence, int64_t length);
 
+  // A full page may be held by several: sequences with a common beginning, or a cache of them. It
+  // is freed when the last lets go. Only full pages may be shared: the rest of a page is written
+  // to.
+  void share(int32_t page);
+  void release(int32_t page);
+  int32_t num_holders(int32_t page) const { return holders_[static_cast<std::size_t>(page)]; }
+
   const kernels::KvPages& layer(int64_t layer_idx) const { return layers_[layer_idx]; }
   int64_t num_free_pages() const { return static_cast<int64_t>(free_pages_.size()); }
+  int64_t num_pages() const { return static_cast<int64_t>(holders_.size()); }
   const tensor::Arena& arena() const { return arena_; }
 
  private:
@@ -45,6 +53,7 @@ class KvCache {
   tensor::Arena arena_;
   std::vector<kernels::KvPages> layers_;
   std::vector<int32_t> free_pages_;  // the next one to hand out is last
+  std::vector<int32_t> holders_;     // [pages]; 0: free
 };
 
 }  // namespace dsmoe::model

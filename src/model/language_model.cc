@@ -40,6 +40,19 @@ std::unique_ptr<Model> make_model(const Context& context, const ModelConfig& con
   return model;
 }
 
+namespace {
+
+// [layers, max_tokens, max_top_k] -> one layer's part, whose shape used_part() sets.
+TensorView slots_of_layer(TensorView all, int64_t moe_layer) {
+  const int64_t slots = all.dim(1) * all.dim(2);
+  all.data = static_cast<char*>(all.data) +
+             static_cast<std::size_t>(moe_layer * slots) * tensor::size_of(all.dtype);
+  all.shape = {all.dim(1), all.dim(2)};
+  return all;
+}
+
+}  // namespace
+
 ForwardPass::ForwardPass(const Context& context, const Model& model, KvCache& cache,
                          const Limits& limits)
     : context_(context),
@@ -62,6 +75,12 @@ ForwardPass::ForwardPass(const Context& context, const Model& model, KvCache& ca
     dense_state_ = moe::allocate_state(layer_size(config, false, size), arena_);
   }
   if (num_moe_layers > 0) moe_state_ = moe::allocate_state(layer_size(config, true, size), arena_);
+  if (num_moe_layers > 0 && limits.keep_routing == KeepRouting::yes) {
+    const kernels::Shape shape{num_moe_layers, tokens, limits_.max_top_k};
+    kept_index_ = arena_.tensor("kept routing", DType::I32, shape);
+    kept_gate_ = arena_.tensor("kept routing", kernels::scalar_type(model.operand), shape);
+    replayed_ = arena_.tensor("replayed routing", DType::I32, shape);
+  }
 
   const int64_t max_pages = KvCache::pages_for(model.context);
   batch_ = {.tokens = arena_.tensor("batch", DType::I32, {tokens}),
@@ -103,6 +122,10 @@ void ForwardPass::check(const ForwardInput& input) const {
                   static_cast<int64_t>(input.experts_of_token.size()) == num_tokens,
               "{} expert counts for {} tokens", input.experts_of_token.size(), num_tokens);
   const int64_t top_k = input.top_k > 0 ? input.top_k : limits_.max_top_k;
+  DSMOE_CHECK(input.replayed_index.empty() ||
+                  (kept_index_ && static_cast<int64_t>(input.replayed_index.size()) ==
+                                      kept_index_.dim(0) * num_tokens * top_k),
+              "{} replayed slots for {} tokens", input.replayed_index.size(), num_tokens);
   for (const int32_t count : input.experts_of_token) {
     if (count < 0 || count > top_k) {
       fail(ErrorKind::input, "{} experts were asked for one token; 0 to {} are possible here",
@@ -171,6 +194,14 @@ TensorView ForwardPass::run(const ForwardInput& input) {
   return tape_.ffn_normed.rows(0, static_cast<int64_t>(input.tokens.size()));
 }
 
+TensorView ForwardPass::upload_replay(const ForwardInput& input, int64_t moe_layer, int64_t top_k) {
+  const auto tokens = static_cast<int64_t>(input.tokens.size());
+  TensorView view = slots_of_layer(replayed_, moe_layer);
+  view.shape = {tokens, top_k};
+  kernels::upload(context_, input.replayed_index.data() + moe_layer * tokens * top_k, view);
+  return view;
+}
+
 void ForwardPass::run_blocks(const ForwardInput& input, const BatchViews& batch) {
   const auto tokens = static_cast<int64_t>(input.tokens.size());
   const auto sequences = static_cast<int64_t>(input.segments.size());
@@ -179,8 +210,17 @@ void ForwardPass::run_blocks(const ForwardInput& input, const BatchViews& batch)
   const TensorView u = residual_.rows(0, tokens);
   kernels::embedding_forward(context_,
                              {.ids = batch.tokens, .table = parameters.embedding, .out = u});
+  routing_.clear();
   for (int64_t layer = 0; layer < model_.config.num_hidden_layers; ++layer) {
-    tape_.ffn = model_.config.is_moe_layer(layer) ? moe_state_ : dense_state_;
+    const bool is_moe = model_.config.is_moe_layer(layer);
+    tape_.ffn = is_moe ? moe_state_ : dense_state_;
+    TensorView replayed;
+    if (is_moe && kept_index_) {
+      const auto moe_layer = static_cast<int64_t>(routing_.size());
+      tape_.ffn.index = slots_of_layer(kept_index_, moe_layer);
+      tape_.ffn.gate = slots_of_layer(kept_gate_, moe_layer);
+      if (!input.replayed_index.empty()) replayed = upload_replay(input, moe_layer, top_k);
+    }
     const BlockTape tape = used_part(tape_, tokens, sequences, top_k);
     block_forward(context_, {.config = model_.config,
                              .layer = layer,
@@ -190,7 +230,9 @@ void ForwardPass::run_blocks(const ForwardInput& input, const BatchViews& batch)
                              .kv = cache_.layer(layer),
                              .batch = batch,
                              .tape = tape,
+                             .replayed_index = replayed,
                              .u = u});
+    if (is_moe && kept_index_) routing_.push_back({.index = tape.ffn.index, .gate = tape.ffn.gate});
     if (input.observer != nullptr) (*input.observer)(layer, tape.ffn, u);
   }
   kernels::rms_norm_forward(context_, {.x = u,

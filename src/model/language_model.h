@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "base/function_ref.h"
 #include "model/block.h"
@@ -48,8 +49,13 @@ struct ForwardInput {
   std::span<const Segment> segments;
   int64_t top_k = 0;                          // experts per token; 0: the model's
   std::span<const int32_t> experts_of_token;  // per token, each at most top_k; empty: top_k for all
+  // [MoE layers, tokens, top_k]: experts to take, as in kernels/router.h; empty: all choose. Only
+  // when the pass keeps routing.
+  std::span<const int32_t> replayed_index;
   BlockObserver* observer = nullptr;
 };
+
+enum class KeepRouting : uint8_t { no, yes };
 
 // The working memory of forward passes over at most `max_tokens` tokens of at most `max_sequences`
 // sequences.
@@ -59,6 +65,7 @@ class ForwardPass {
     int64_t max_tokens = 0;
     int64_t max_sequences = 0;
     int64_t max_top_k = 0;  // 0: the model's
+    KeepRouting keep_routing = KeepRouting::no;
   };
   ForwardPass(const Context& context, const Model& model, KvCache& cache, const Limits& limits);
 
@@ -69,6 +76,14 @@ class ForwardPass {
   // logits[r] = head . hidden[r]; any rows of what run() returned.
   void logits(const TensorView& hidden, const TensorView& out) const;
 
+  // What the last run() chose, with KeepRouting::yes: one entry per MoE layer, ascending. Reading
+  // it after the run costs one wait; an observer that reads costs one per layer.
+  struct Routing {
+    TensorView index;  // [tokens, top_k] I32
+    TensorView gate;   // [tokens, top_k] F32 (F64)
+  };
+  const std::vector<Routing>& routing() const { return routing_; }
+
   const tensor::Arena& arena() const { return arena_; }
   const Limits& limits() const { return limits_; }
 
@@ -76,8 +91,7 @@ class ForwardPass {
   void check(const ForwardInput& input) const;
   BatchViews upload_batch(const ForwardInput& input);
   void run_blocks(const ForwardInput& input, const BatchViews& batch);
-  void attention(const BlockWeights& weights, int64_t layer, const BatchViews& batch,
-                 int64_t tokens);
+  TensorView upload_replay(const ForwardInput& input, int64_t moe_layer, int64_t top_k);
 
   Context context_;
   const Model& model_;
@@ -88,7 +102,9 @@ class ForwardPass {
   BlockTape tape_;       // shared by all blocks; its ffn state is one of the next two
   moe::LayerState moe_state_;
   moe::LayerState dense_state_;
-  BatchViews batch_;  // at full size
+  BatchViews batch_;                              // at full size
+  TensorView kept_index_, kept_gate_, replayed_;  // [MoE layers, max_tokens, max_top_k], or absent
+  std::vector<Routing> routing_;
 };
 
 }  // namespace dsmoe::model

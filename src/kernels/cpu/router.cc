@@ -97,8 +97,9 @@ bool choose(const Tier& tier, const RouterForward& args, int64_t t) {
   std::fill_n(gate, rule.top_k, 0.0f);
   if (!finite) return false;
   int count = args.experts_of_token ? args.experts_of_token.as<int32_t>()[t] : rule.top_k;
-  if (args.replayed_index) {
-    const int32_t* replayed = args.replayed_index.as<int32_t>() + t * rule.top_k;
+  const int32_t* replayed =
+      args.replayed_index ? args.replayed_index.as<int32_t>() + t * rule.top_k : nullptr;
+  if (replayed != nullptr && replayed[0] != kChooseFreely) {
     count = static_cast<int>(std::find(replayed, replayed + rule.top_k, -1) - replayed);
     std::copy_n(replayed, count, index);
   } else {

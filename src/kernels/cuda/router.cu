@@ -356,7 +356,7 @@ __device__ bool select_token(const Parameters& p, int token, float* s, float* se
   int mine = -1;
   if (!finite) {
     count = 0;
-  } else if (p.replayed) {
+  } else if (p.replayed && p.replayed[token * rule.top_k] != kChooseFreely) {
     const int wanted = lane < rule.top_k ? p.replayed[token * rule.top_k + lane] : -1;
     const unsigned absent = __ballot_sync(~0u, wanted < 0);
     count = absent ? __ffs(absent) - 1 : 32;

@@ -1,0 +1,157 @@
+// Mail in, steps, heartbeat; whatever ends the thread is told to everyone who waits.
+#include "infer/engine.h"
+
+#include <chrono>
+
+#include "base/log.h"
+
+namespace dsmoe::infer {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kIdle = std::chrono::milliseconds(100);
+
+int64_t now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())
+      .count();
+}
+
+std::vector<int64_t> moe_layers(const model::ModelConfig& config) {
+  std::vector<int64_t> layers;
+  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
+    if (config.is_moe_layer(layer)) layers.push_back(layer);
+  }
+  return layers;
+}
+
+}  // namespace
+
+Engine::Engine(const kernels::Context& context, const model::Model& model,
+               const EngineOptions& options)
+    : model_(model),
+      options_(options),
+      load_(moe_layers(model.config),
+            model.config.num_moe_layers() > 0 ? model.config.n_routed_experts : 0,
+            model.config.vocab_size),
+      core_(context, model, options, load_, [this] { beat(); }) {
+  if (options_.max_top_k == 0) options_.max_top_k = default_max_top_k(model.config);
+  stats_ = core_.stats();
+  beat();
+  thread_ = std::thread([this] { thread_main(); });
+}
+
+Engine::~Engine() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+Engine::Submission Engine::submit(std::vector<EngineRequest> requests) {
+  for (const EngineRequest& request : requests) EngineCore::check(model_, options_, request);
+  Submission submission;
+  {
+    const std::lock_guard lock(mutex_);
+    if (dead_ || stopping_) return {.admission = Admission::dead};
+    const int64_t waiting = stats_.waiting + static_cast<int64_t>(mail_.size());
+    if (waiting + static_cast<int64_t>(requests.size()) > options_.max_queue) {
+      return {.admission = Admission::full};
+    }
+    for (EngineRequest& request : requests) {
+      submission.ids.push_back(next_id_);
+      mail_.push_back({next_id_++, std::move(request)});
+    }
+  }
+  wake_.notify_one();
+  return submission;
+}
+
+void Engine::cancel(std::span<const Id> ids) {
+  {
+    const std::lock_guard lock(mutex_);
+    cancelled_.insert(cancelled_.end(), ids.begin(), ids.end());
+  }
+  wake_.notify_one();
+}
+
+void Engine::beat() { last_beat_.store(now(), std::memory_order_relaxed); }
+
+bool Engine::is_alive() const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (dead_) return false;
+  }
+  const auto silent =
+      static_cast<double>(now() - last_beat_.load(std::memory_order_relaxed)) * 1e-9;
+  return silent < options_.stall_seconds;
+}
+
+EngineStats Engine::stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+void Engine::inject(Fault fault) {
+  fault_.store(fault);
+  wake_.notify_one();
+}
+
+void Engine::thread_main() {
+  std::string reason = "the engine has stopped";
+  try {
+    loop();
+  } catch (const std::exception& e) {
+    reason = std::string("the engine has died: ") + e.what();
+    log_warning("{}", reason);
+  }
+  std::vector<Mail> unread;
+  {
+    const std::lock_guard lock(mutex_);
+    dead_ = true;
+    unread.swap(mail_);
+  }
+  for (Mail& mail : unread) core_.add(mail.id, std::move(mail.request));
+  core_.fail_all(ErrorKind::resource, reason);
+  const std::lock_guard lock(mutex_);
+  stats_ = core_.stats();
+}
+
+void Engine::loop() {
+  while (take_mail()) {
+    beat();
+    switch (fault_.exchange(Fault::none)) {
+      case Fault::thrown:
+        throw std::runtime_error("fault injected by a test");
+      case Fault::stall:
+        std::this_thread::sleep_for(std::chrono::duration<double>(2 * options_.stall_seconds));
+        break;
+      case Fault::none:
+        break;
+    }
+    const bool worked = core_.step();
+    std::unique_lock lock(mutex_);
+    stats_ = core_.stats();
+    if (worked) continue;
+    wake_.wait_for(lock, kIdle, [&] { return stopping_ || !mail_.empty() || !cancelled_.empty(); });
+  }
+}
+
+// False: it is time to end.
+bool Engine::take_mail() {
+  std::vector<Mail> mail;
+  std::vector<Id> cancelled;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopping_) return false;
+    mail.swap(mail_);
+    cancelled.swap(cancelled_);
+    stats_.waiting += static_cast<int64_t>(mail.size());  // until the next step counts them
+  }
+  for (Mail& item : mail) core_.add(item.id, std::move(item.request));
+  for (const Id id : cancelled) core_.cancel(id);
+  return true;
+}
+
+}  // namespace dsmoe::infer

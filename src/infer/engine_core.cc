@@ -1,0 +1,281 @@
+// Scheduling: who runs, on which pages; decoding goes first, prompts share what a step has left.
+#include "infer/engine_core.h"
+
+#include <algorithm>
+#include <map>
+
+#include "infer/engine_sequence.h"
+#include "infer/load_model.h"
+#include "infer/workspace.h"
+#include "kernels/table.h"
+
+namespace dsmoe::infer {
+namespace {
+
+constexpr int64_t kMostTopK = 32;  // slots per token that every table's router can choose
+
+EngineOptions complete(const model::Model& model, EngineOptions options) {
+  if (options.max_top_k == 0) options.max_top_k = default_max_top_k(model.config);
+  options.chunk_tokens = std::max(options.chunk_tokens, options.max_batch);
+  const int64_t one_context = model::KvCache::pages_for(model.context);
+  if (options.num_pages == 0) options.num_pages = options.max_batch * one_context;
+  if (options.num_pages < one_context) {
+    fail(
+        ErrorKind::usage,
+        "a KV cache of {} pages does not hold one context of {} tokens, which needs {} pages of {}",
+        options.num_pages, model.context, one_context, kernels::kKeyBlock);
+  }
+  return options;
+}
+
+}  // namespace
+
+int64_t default_max_top_k(const model::ModelConfig& config) {
+  if (config.num_moe_layers() == 0) return config.num_experts_per_tok;
+  const bool grouped = config.topk_method != model::TopkMethod::greedy;
+  const int64_t most = grouped ? config.n_routed_experts / config.n_group * config.topk_group
+                               : config.n_routed_experts;
+  const int64_t wanted = std::max<int64_t>(2 * config.num_experts_per_tok, 16);
+  return std::max(config.num_experts_per_tok, std::min({wanted, most, kMostTopK}));
+}
+
+EngineCore::EngineCore(const kernels::Context& context, const model::Model& model,
+                       const EngineOptions& options, ExpertLoad& load, std::function<void()> beat)
+    : context_(context),
+      model_(model),
+      options_(complete(model, options)),
+      load_(load),
+      beat_(std::move(beat)),
+      num_moe_layers_(model.config.num_moe_layers()),
+      cache_(context, model.config, model.operand, options_.num_pages),
+      prefix_(cache_),
+      pass_(context, model, cache_,
+            {.max_tokens = options_.chunk_tokens,
+             .max_sequences = options_.max_batch,
+             .max_top_k = options_.max_top_k,
+             .keep_routing = model::KeepRouting::yes}),
+      arena_("logits", context.table->allocator),
+      logit_rows_(logit_rows(model.config.vocab_size, options_.chunk_tokens)),
+      device_logits_(
+          arena_.tensor("logits", tensor::DType::F32, {logit_rows_, model.config.vocab_size})),
+      host_logits_(static_cast<std::size_t>(logit_rows_ * model.config.vocab_size)) {}
+
+EngineCore::~EngineCore() = default;
+
+void EngineCore::check(const model::Model& model, const EngineOptions& options,
+                       const EngineRequest& request) {
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  check_tokens(model.config, request.prompt, "prompt");
+  if (prompt == 0) dsmoe::fail(ErrorKind::input, "the prompt has no tokens");
+  // The last token of an answer is never forwarded.
+  if (prompt > model.context || request.max_tokens > model.context + 1 - prompt) {
+    dsmoe::fail(ErrorKind::input,
+                "a prompt of {} tokens and an answer of {} do not fit into the context of {}",
+                prompt, request.max_tokens, model.context);
+  }
+  infer::check(request.sampler, model.config.vocab_size);
+  const int64_t most = options.max_top_k > 0 ? options.max_top_k : default_max_top_k(model.config);
+  const int64_t top_k = checked_top_k(model.config, request.experts_per_token);
+  if (top_k > most) {
+    dsmoe::fail(ErrorKind::input,
+                "num_experts_per_tok is {}; 1 to {} experts per token are possible here", top_k,
+                most);
+  }
+  if (request.replayed.empty()) return;
+  const int64_t row = model.config.num_moe_layers() * top_k;
+  DSMOE_CHECK(row > 0 && static_cast<int64_t>(request.replayed.size()) % row == 0,
+              "{} replayed slots in rows of {}", request.replayed.size(), row);
+}
+
+void EngineCore::add(Id id, EngineRequest request) {
+  waiting_.push_back(std::make_unique<Sequence>(model_, id, std::move(request)));
+}
+
+// Owners with fewer running sequences first; among them, and for sequences that already ran, the
+// order of arrival.
+std::deque<EngineCore::SequencePtr>::iterator EngineCore::next_waiting() {
+  if (waiting_.front()->was_preempted) return waiting_.begin();
+  std::map<uint64_t, int64_t> running_of_owner;
+  for (const SequencePtr& sequence : running_) ++running_of_owner[sequence->request.owner];
+  return std::min_element(
+      waiting_.begin(), waiting_.end(), [&](const SequencePtr& a, const SequencePtr& b) {
+        return running_of_owner[a->request.owner] < running_of_owner[b->request.owner];
+      });
+}
+
+// Pages for all that is known of the sequence, beyond what running ones still need for theirs.
+bool EngineCore::fits(const Sequence& sequence) const {
+  int64_t promised = 0;
+  const auto missing = [](const Sequence& s) {
+    return model::KvCache::pages_for(static_cast<int64_t>(s.tokens.size()) + 1) -
+           static_cast<int64_t>(s.kv.pages.size());
+  };
+  for (const SequencePtr& other : running_) promised += std::max<int64_t>(0, missing(*other));
+  return cache_.num_free_pages() + prefix_.num_evictable() - promised >= missing(sequence);
+}
+
+void EngineCore::admit() {
+  while (!waiting_.empty() && static_cast<int64_t>(running_.size()) < options_.max_batch) {
+    const auto next = next_waiting();
+    if (!running_.empty() && !fits(**next)) return;
+    running_.push_back(std::move(*next));
+    waiting_.erase(next);
+    Sequence& sequence = *running_.back();
+    if (!sequence.sampler) {
+      sequence.sampler =
+          std::make_unique<Sampler>(sequence.request.sampler, model_.config.vocab_size);
+    }
+    if (!sequence.was_preempted) stats_.prompt_tokens += sequence.num_prompt();
+    attach_prefix(sequence);
+  }
+}
+
+void EngineCore::attach_prefix(Sequence& sequence) {
+  sequence.node = PrefixCache::kRoot;
+  sequence.writes_prefix = sequence.request.replayed.empty();
+  if (!sequence.writes_prefix || sequence.request.scores_prompt) return;
+  constexpr int64_t kBlock = kernels::kKeyBlock;
+  // The last token is always computed: its logits are wanted.
+  const auto usable = static_cast<int64_t>(sequence.tokens.size()) - 1;
+  int64_t reused = 0;
+  while (reused + kBlock <= usable) {
+    const auto node =
+        prefix_.find(sequence.scope(), sequence.node,
+                     std::span(sequence.tokens).subspan(static_cast<std::size_t>(reused), kBlock));
+    if (node == PrefixCache::kRoot) break;
+    const PrefixCache::Block& block = prefix_.block(node);
+    cache_.share(block.page);
+    sequence.kv.pages.push_back(block.page);
+    sequence.node = node;
+    sequence.add_routes(reused, block.index, block.gate);
+    reused += kBlock;
+    sequence.kv.length = reused;
+  }
+  if (sequence.was_preempted) return;
+  sequence.num_reused = reused;
+  stats_.reused_tokens += reused;
+}
+
+void EngineCore::preempt(Sequence& sequence) {
+  cache_.truncate(sequence.kv, 0);
+  sequence.open_index.clear();
+  sequence.open_gate.clear();
+  sequence.was_preempted = true;
+  ++stats_.preemptions;
+  const auto at = std::find_if(running_.begin(), running_.end(),
+                               [&](const SequencePtr& s) { return s.get() == &sequence; });
+  waiting_.push_front(std::move(*at));
+  running_.erase(at);
+}
+
+// Pages up to `length`: free ones, then what only the prefix cache holds, then those of the
+// sequences admitted last, which start again later (to the same bits). The first admitted never
+// waits, and the pool holds one context: so there is always progress. False: this one had to go.
+bool EngineCore::secure(Sequence& sequence, int64_t length) {
+  const int64_t missing =
+      model::KvCache::pages_for(length) - static_cast<int64_t>(sequence.kv.pages.size());
+  while (cache_.num_free_pages() < missing) {
+    if (prefix_.evict_one()) continue;
+    Sequence& last = *running_.back();
+    preempt(last);
+    if (&last == &sequence) return false;
+  }
+  cache_.reserve(sequence.kv, length);
+  return true;
+}
+
+std::vector<EngineCore::Part> EngineCore::plan() {
+  std::vector<Sequence*> decoding, prefilling;
+  for (const SequencePtr& sequence : running_) {
+    (sequence->num_pending() == 1 ? decoding : prefilling).push_back(sequence.get());
+  }
+  const auto is_running = [&](const Sequence* sequence) {
+    return std::any_of(running_.begin(), running_.end(),
+                       [&](const SequencePtr& s) { return s.get() == sequence; });
+  };
+  std::vector<Part> parts;
+  int64_t budget = options_.chunk_tokens;
+  // Rows of one token each come first: their logits are one product.
+  for (Sequence* sequence : decoding) {
+    if (!is_running(sequence) || !secure(*sequence, sequence->kv.length + 1)) continue;
+    parts.push_back({sequence, 1});
+    --budget;
+  }
+  // A short prompt behind a long one gets its share of every step.
+  std::vector<int64_t> share(prefilling.size(), 0);
+  bool any = !prefilling.empty();
+  for (std::size_t turn = prefill_turn_++; any && budget > 0;) {
+    any = false;
+    for (std::size_t i = 0; i < prefilling.size() && budget > 0; ++i) {
+      const std::size_t at = (turn + i) % prefilling.size();
+      const int64_t left = prefilling[at]->num_pending() - share[at];
+      const int64_t piece = std::min({left, int64_t{kernels::kKeyBlock}, budget});
+      share[at] += piece;
+      budget -= piece;
+      any = any || piece > 0;
+    }
+  }
+  for (std::size_t i = 0; i < prefilling.size(); ++i) {
+    Sequence* sequence = prefilling[i];
+    if (share[i] == 0 || !is_running(sequence)) continue;
+    if (secure(*sequence, sequence->kv.length + share[i])) parts.push_back({sequence, share[i]});
+  }
+  std::erase_if(parts, [&](const Part& part) { return !is_running(part.sequence); });
+  return parts;
+}
+
+bool EngineCore::step() {
+  beat_();
+  admit();
+  const std::vector<Part> parts = plan();
+  if (parts.empty()) return !waiting_.empty();
+  ++stats_.steps;
+  run(parts);
+  return true;
+}
+
+void EngineCore::cancel(Id id) {
+  for (const SequencePtr& sequence : running_) {
+    if (sequence->id == id) return finish(*sequence, FinishReason::cancelled);
+  }
+  for (const SequencePtr& sequence : waiting_) {
+    if (sequence->id == id) return finish(*sequence, FinishReason::cancelled);
+  }
+}
+
+void EngineCore::remove(Sequence& sequence) {
+  cache_.truncate(sequence.kv, 0);
+  const auto is_it = [&](const SequencePtr& s) { return s.get() == &sequence; };
+  running_.remove_if(is_it);
+  std::erase_if(waiting_, is_it);
+}
+
+void EngineCore::finish(Sequence& sequence, FinishReason reason) {
+  const std::shared_ptr<RequestSink> sink = sequence.request.sink;
+  const Finish finish{.reason = reason, .reused_tokens = sequence.num_reused};
+  remove(sequence);
+  sink->on_finish(finish);
+}
+
+void EngineCore::fail(Sequence& sequence, ErrorKind kind, const std::string& message) {
+  const std::shared_ptr<RequestSink> sink = sequence.request.sink;
+  remove(sequence);
+  sink->on_error(kind, message);
+}
+
+void EngineCore::fail_all(ErrorKind kind, const std::string& message) {
+  while (!running_.empty()) fail(*running_.front(), kind, message);
+  while (!waiting_.empty()) fail(*waiting_.front(), kind, message);
+}
+
+EngineStats EngineCore::stats() const {
+  EngineStats stats = stats_;
+  stats.running = static_cast<int64_t>(running_.size());
+  stats.waiting = static_cast<int64_t>(waiting_.size());
+  stats.pages = cache_.num_pages();
+  stats.free_pages = cache_.num_free_pages();
+  stats.cached_pages = prefix_.num_pages();
+  return stats;
+}
+
+}  // namespace dsmoe::infer

@@ -1,0 +1,71 @@
+// What the batch engine is asked for, and how it answers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "infer/generate.h"
+
+namespace dsmoe::infer {
+
+// The log-probability of one token under the model (before temperature and penalties), and of the
+// likeliest ones, descending, ties by lower id.
+struct TokenScore {
+  float log_prob = 0;
+  std::vector<std::pair<int32_t, float>> top;
+};
+
+// The experts of consecutive tokens of one sequence.
+struct RouteRows {
+  int64_t first_position = 0;
+  int64_t num_tokens = 0;
+  std::span<const int32_t> index;  // [tokens, MoE layers, K], -1 absent
+  std::span<const float> gate;     // the same
+};
+
+struct Finish {
+  FinishReason reason = FinishReason::length;
+  int64_t reused_tokens = 0;  // of the prompt, found in the prefix cache
+};
+
+// Called by the engine's thread, in this order for each sequence: prompt scores and routes as they
+// come, the routes of a token before the token that follows it, then one of the last two. Must not
+// block and must not throw.
+class RequestSink {
+ public:
+  virtual ~RequestSink() = default;
+  // Score of prompt token `position`, ascending from 1.
+  virtual void on_prompt_score(int64_t position, const TokenScore& score) = 0;
+  virtual void on_routes(const RouteRows& routes) = 0;
+  // `score` is null when none was asked for. stop: the token is the answer's last.
+  virtual Next on_token(int32_t token, const TokenScore* score) = 0;
+  virtual void on_finish(const Finish& finish) = 0;
+  virtual void on_error(ErrorKind kind, const std::string& message) = 0;
+};
+
+// One sequence: a prompt and one answer.
+struct EngineRequest {
+  std::vector<int32_t> prompt;
+  SamplerOptions sampler;
+  uint64_t seed = 0;
+  uint32_t choice = 0;
+  int64_t max_tokens = 0;         // 0: none, the prompt is only scored or routed
+  int64_t min_tokens = 0;         // before that many, no stop id is chosen
+  std::vector<int32_t> stop_ids;  // end an answer; not part of it
+  int64_t experts_per_token = 0;  // 0: the model's
+  int num_top_scores = -1;        // -1: no scores of the answer; else the likeliest so many
+  bool scores_prompt = false;     // with num_top_scores >= 0
+  bool wants_routes = false;
+  // [tokens, MoE layers, K]: tokens from the first on take these experts, -1 absent; later ones
+  // choose.
+  std::vector<int32_t> replayed;
+  uint64_t owner = 0;  // sequences of different owners share no cache, and take turns
+  std::shared_ptr<RequestSink> sink;
+};
+
+}  // namespace dsmoe::infer

@@ -1,0 +1,336 @@
+// The engine's answers are those of each request alone, whatever runs beside it.
+#include "infer/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+#include <random>
+
+#include "base/thread_pool.h"
+#include "infer/load_model.h"
+#include "kernels/table.h"
+
+namespace dsmoe::infer {
+namespace {
+
+// Everything a request gets, comparable bit by bit.
+struct Answer {
+  std::vector<int32_t> tokens;
+  std::vector<float> scores, prompt_scores, gates;
+  std::vector<int32_t> routes;
+  std::string end;
+  friend bool operator==(const Answer&, const Answer&) = default;
+};
+
+class Collector : public RequestSink {
+ public:
+  explicit Collector(std::size_t stop_after = 1000000) : stop_after_(stop_after) {}
+  void on_prompt_score(int64_t position, const TokenScore& score) override {
+    EXPECT_EQ(position, static_cast<int64_t>(answer_.prompt_scores.size()) + 1);
+    answer_.prompt_scores.push_back(score.log_prob);
+  }
+  void on_routes(const RouteRows& routes) override {
+    EXPECT_EQ(routes.first_position, next_route_);
+    next_route_ += routes.num_tokens;
+    answer_.routes.insert(answer_.routes.end(), routes.index.begin(), routes.index.end());
+    answer_.gates.insert(answer_.gates.end(), routes.gate.begin(), routes.gate.end());
+  }
+  Next on_token(int32_t token, const TokenScore* score) override {
+    answer_.tokens.push_back(token);
+    if (score != nullptr) {
+      answer_.scores.push_back(score->log_prob);
+      for (const auto& [id, log_prob] : score->top) answer_.scores.push_back(log_prob);
+    }
+    return answer_.tokens.size() >= stop_after_ ? Next::stop : Next::more;
+  }
+  void on_finish(const Finish& finish) override {
+    answer_.end = name_of(finish.reason);
+    reused = finish.reused_tokens;
+    promise_.set_value();
+  }
+  void on_error(ErrorKind, const std::string& message) override {
+    answer_.end = "error: " + message;
+    promise_.set_value();
+  }
+
+  const Answer& wait() {
+    if (future_.valid()) future_.get();
+    return answer_;
+  }
+  std::future<void>& future() { return future_; }
+  int64_t reused = 0;
+
+ private:
+  Answer answer_;
+  int64_t next_route_ = 0;
+  std::size_t stop_after_;
+  std::promise<void> promise_;
+  std::future<void> future_ = promise_.get_future();
+};
+
+std::filesystem::path golden(const std::string& name) {
+  return std::filesystem::path(DSMOE_SOURCE_DIR) / "tests/goldens" / name;
+}
+
+struct Loaded {
+  explicit Loaded(const std::string& name, const kernels::KernelTable& table) : pool(1) {
+    context = {.table = &table, .pool = &pool};
+    model = load_model(context, golden(name), {});
+  }
+  ThreadPool pool;
+  kernels::Context context;
+  std::unique_ptr<model::Model> model;
+};
+
+std::vector<std::shared_ptr<Collector>> send(Engine& engine, std::vector<EngineRequest> requests) {
+  std::vector<std::shared_ptr<Collector>> sinks;
+  for (EngineRequest& request : requests) {
+    sinks.push_back(std::make_shared<Collector>());
+    request.sink = sinks.back();
+  }
+  EXPECT_EQ(engine.submit(std::move(requests)).admission, Admission::accepted);
+  return sinks;
+}
+
+Answer alone(const Loaded& loaded, EngineRequest request, const EngineOptions& options = {}) {
+  Engine engine(loaded.context, *loaded.model, options);
+  std::vector<EngineRequest> one;
+  one.push_back(std::move(request));
+  return send(engine, std::move(one))[0]->wait();
+}
+
+// Requests that mix everything that could leak from one to another. A few beginnings are shared.
+std::vector<EngineRequest> random_requests(const model::Model& model, int count, uint32_t seed) {
+  std::mt19937 random(seed);
+  const auto below = [&](int bound) {
+    return static_cast<int>(random() % static_cast<unsigned>(bound));
+  };
+  const auto vocabulary = static_cast<int>(model.config.vocab_size);
+  std::vector<std::vector<int32_t>> beginnings(3);
+  for (auto& beginning : beginnings) {
+    for (int i = 0; i < 140; ++i) beginning.push_back(below(vocabulary));
+  }
+  std::vector<EngineRequest> requests;
+  for (int r = 0; r < count; ++r) {
+    EngineRequest request;
+    const auto& beginning = beginnings[static_cast<std::size_t>(below(3))];
+    request.prompt.assign(beginning.begin(), beginning.begin() + below(140));
+    for (int i = below(20); i >= 0; --i) request.prompt.push_back(below(vocabulary));
+    request.sampler.temperature = below(3) * 0.6;
+    if (below(4) == 0) request.sampler.repetition_penalty = 1.2;
+    request.seed = random();
+    request.choice = static_cast<uint32_t>(below(2));
+    request.max_tokens = below(24);
+    request.min_tokens = below(3);
+    request.stop_ids = {below(vocabulary), below(vocabulary)};
+    request.experts_per_token = below(2) * (1 + below(4));
+    request.num_top_scores = below(4) - 1;
+    request.scores_prompt = request.num_top_scores >= 0 && below(2) == 0;
+    request.wants_routes = below(2) == 0;
+    request.owner = static_cast<uint64_t>(below(2));
+    if (below(4) == 0) {
+      const int64_t top_k = request.experts_per_token > 0 ? request.experts_per_token
+                                                          : model.config.num_experts_per_tok;
+      for (int64_t row = (1 + below(static_cast<int>(request.prompt.size()) + 4)) *
+                         model.config.num_moe_layers();
+           row > 0; --row) {
+        const int first = below(static_cast<int>(model.config.n_routed_experts));
+        for (int64_t k = 0; k < top_k; ++k) {
+          request.replayed.push_back(
+              static_cast<int32_t>((first + k) % model.config.n_routed_experts));
+        }
+      }
+    }
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+// Answers under load, those of the same requests alone, and how it went.
+struct Comparison {
+  int different = 0;
+  EngineStats stats;
+};
+Comparison compare(const kernels::KernelTable& table, const EngineOptions& options, uint32_t seed) {
+  const Loaded loaded("released", table);
+  const auto requests = random_requests(*loaded.model, 30, seed);
+  Engine engine(loaded.context, *loaded.model, options);
+  std::vector<std::shared_ptr<Collector>> sinks;
+  for (std::size_t at = 0; at < requests.size(); at += 5) {
+    for (auto& sink : send(engine, {requests.begin() + static_cast<std::ptrdiff_t>(at),
+                                    requests.begin() + static_cast<std::ptrdiff_t>(at) + 5})) {
+      sinks.push_back(sink);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(seed % 7));
+  }
+  Comparison result;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const Answer expected = alone(loaded, requests[i], {.max_batch = 1});
+    result.different += expected == sinks[i]->wait() ? 0 : 1;
+  }
+  result.stats = engine.stats();
+  return result;
+}
+
+TEST(Engine, BatchingNeverChangesAnAnswer) {
+  // Room for all: sequences share steps and beginnings.
+  const Comparison roomy =
+      compare(kernels::select_cpu_table(), {.max_batch = 7, .chunk_tokens = 70}, 1);
+  EXPECT_EQ(roomy.different, 0);
+  EXPECT_GT(roomy.stats.reused_tokens, 0);
+  // Too few pages: sequences are preempted and start again.
+  const Comparison tight = compare(kernels::select_cpu_table(),
+                                   {.max_batch = 12, .chunk_tokens = 33, .num_pages = 7}, 2);
+  EXPECT_EQ(tight.different, 0);
+  EXPECT_GT(tight.stats.preemptions, 0);
+}
+
+// Breaks the rule that a row's result does not depend on the rows beside it.
+void product_that_sees_its_neighbours(const kernels::Context& context,
+                                      const kernels::MatmulForward& args) {
+  kernels::select_cpu_table().matmul_forward(context, args);
+  if (args.x.dim(0) < 3) return;
+  float* out = args.out.as<float>();
+  for (int64_t i = 0; i < args.out.num_elements(); ++i) out[i] *= 1.0f + 1e-6f;
+}
+
+TEST(Engine, TheComparisonFindsABatchThatLeaks) {
+  kernels::KernelTable table = kernels::select_cpu_table();
+  table.matmul_forward = product_that_sees_its_neighbours;
+  EXPECT_GT(compare(table, {.max_batch = 7, .chunk_tokens = 70}, 1).different, 0);
+}
+
+class EngineTest : public ::testing::Test {
+ protected:
+  Loaded loaded_{"released", kernels::select_cpu_table()};
+  EngineRequest request(int64_t max_tokens = 20) {
+    EngineRequest request;
+    for (int i = 0; i < 150; ++i) request.prompt.push_back(i * 7 % 60);
+    request.max_tokens = max_tokens;
+    request.seed = 5;
+    return request;
+  }
+};
+
+TEST_F(EngineTest, AnswersLikeGenerate) {
+  const EngineRequest asked = request();
+  Session session(loaded_.context, *loaded_.model, {});
+  const Generation expected =
+      generate(session, asked.prompt, {.seed = asked.seed, .max_tokens = asked.max_tokens},
+               [](int32_t) { return Next::more; });
+  EXPECT_EQ(alone(loaded_, asked).tokens, expected.tokens);
+}
+
+TEST_F(EngineTest, ReusesPrefixesOfTheSameOwnerAndTopKOnly) {
+  Engine engine(loaded_.context, *loaded_.model, {});
+  const auto reused = [&](EngineRequest asked) {
+    const auto sinks = send(engine, {std::move(asked)});
+    sinks[0]->wait();
+    return sinks[0]->reused;
+  };
+  EXPECT_EQ(reused(request()), 0);
+  EXPECT_EQ(reused(request()), 128);
+  EngineRequest other = request();
+  other.owner = 1;
+  EXPECT_EQ(reused(other), 0);
+  other = request();
+  other.experts_per_token = 2;
+  EXPECT_EQ(reused(other), 0);
+  other = request();
+  other.replayed = {0, 1, 2, 0, 1, 2};
+  EXPECT_EQ(reused(other), 0);
+  other = request();
+  other.prompt[70] = 1;
+  EXPECT_EQ(reused(other), 64);
+}
+
+TEST_F(EngineTest, OwnRoutesReplayedGiveTheSameAnswer) {
+  EngineRequest asked = request();
+  asked.wants_routes = true;
+  asked.num_top_scores = 2;
+  const Answer first = alone(loaded_, asked);
+  asked.replayed = first.routes;
+  EXPECT_EQ(alone(loaded_, asked), first);
+  for (int32_t& expert : asked.replayed) expert = (expert + 3) % 8;
+  EXPECT_NE(alone(loaded_, asked).scores, first.scores);
+}
+
+TEST_F(EngineTest, CancellingFreesPages) {
+  Engine engine(loaded_.context, *loaded_.model, {});
+  EngineRequest asked = request(60);
+  asked.replayed = {0, 1, 2, 0, 1, 2};  // leaves nothing in the prefix cache
+  auto sink = std::make_shared<Collector>();
+  asked.sink = sink;
+  std::vector<EngineRequest> one{asked};
+  const auto submission = engine.submit(std::move(one));
+  engine.cancel(submission.ids);
+  EXPECT_EQ(sink->wait().end, "cancelled");
+  for (int i = 0; i < 200 && engine.stats().running > 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_EQ(engine.stats().free_pages, engine.stats().pages);
+}
+
+TEST_F(EngineTest, AFullQueueRefusesAndADeadThreadIsSeen) {
+  Engine engine(loaded_.context, *loaded_.model, {.max_batch = 1, .max_queue = 3});
+  std::vector<EngineRequest> many;
+  for (int i = 0; i < 4; ++i) {
+    many.push_back(request());
+    many.back().sink = std::make_shared<Collector>();
+  }
+  EXPECT_EQ(engine.submit(many).admission, Admission::full);
+  EXPECT_TRUE(engine.is_alive());
+  auto waiting = send(engine, {request(60), request(60)});
+  engine.inject(Engine::Fault::thrown);
+  for (auto& sink : waiting) {
+    const std::string end = sink->wait().end;
+    EXPECT_TRUE(end.starts_with("error: the engine has died") || end == "length") << end;
+  }
+  for (int i = 0; i < 400 && engine.is_alive(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_FALSE(engine.is_alive());
+  many.resize(1);
+  EXPECT_EQ(engine.submit(many).admission, Admission::dead);
+}
+
+TEST_F(EngineTest, ASilentThreadIsNotAlive) {
+  Engine engine(loaded_.context, *loaded_.model, {.stall_seconds = 0.3});
+  engine.inject(Engine::Fault::stall);
+  bool was_dead = false;
+  for (int i = 0; i < 100 && !was_dead; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    was_dead = !engine.is_alive();
+  }
+  EXPECT_TRUE(was_dead);
+  for (int i = 0; i < 200 && !engine.is_alive(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_TRUE(engine.is_alive());
+}
+
+TEST_F(EngineTest, RefusesWhatCouldNeverRun) {
+  Engine engine(loaded_.context, *loaded_.model, {});
+  const auto refused = [&](EngineRequest bad) {
+    bad.sink = std::make_shared<Collector>();
+    std::vector<EngineRequest> one{bad};
+    EXPECT_THROW(engine.submit(std::move(one)), Error);
+  };
+  EngineRequest bad = request();
+  bad.prompt.clear();
+  refused(bad);
+  bad = request();
+  bad.prompt[3] = 1000000;
+  refused(bad);
+  bad = request(loaded_.model->context);
+  refused(bad);
+  bad = request();
+  bad.experts_per_token = 1000;
+  refused(bad);
+  bad = request();
+  bad.sampler.top_p = 2;
+  refused(bad);
+}
+
+}  // namespace
+}  // namespace dsmoe::infer

@@ -1,0 +1,224 @@
+// Routing, keys, cross-origin rules, request ids and logs.
+#include "serve/api.h"
+
+#include <algorithm>
+#include <random>
+
+#include "base/log.h"
+#include "serve/api_error.h"
+#include "serve/web_assets.h"
+
+namespace dsmoe::serve {
+namespace {
+
+// Fit to be logged and sent back.
+bool is_plain_id(std::string_view id) {
+  return !id.empty() && id.size() <= 128 && std::all_of(id.begin(), id.end(), [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' ||
+           c == '_' || c == '.';
+  });
+}
+
+std::string random_id() {
+  std::random_device device;
+  return fmt::format("{:08x}{:08x}{:08x}", device(), device(), device());
+}
+
+const WebAsset* find_asset(const std::string& path) {
+  for (const WebAsset& asset : web_assets()) {
+    if (asset.path == path || (path == "/index.html" && asset.path == "/")) return &asset;
+  }
+  return nullptr;
+}
+
+HttpResponse asset_response(const WebAsset& asset) {
+  return {
+      .content_type = std::string(asset.content_type),
+      .body = std::string(asset.bytes),
+      .headers = {{"Cache-Control", "no-cache"},
+                  {"Content-Security-Policy",
+                   "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
+                   "object-src 'none'; base-uri 'none'; frame-ancestors 'none'"},
+                  {"Referrer-Policy", "no-referrer"}}};
+}
+
+bool is_loopback_origin(std::string_view origin) {
+  for (const std::string_view host : {"http://localhost", "http://127.0.0.1", "http://[::1]"}) {
+    if (origin == host) return true;
+    if (origin.starts_with(host) && origin.size() > host.size() && origin[host.size()] == ':' &&
+        origin.find_first_not_of("0123456789", host.size() + 1) == std::string_view::npos) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+Api::Api(const ServedModel& model, ApiOptions options, Post post)
+    : model_(model), options_(std::move(options)), keys_(options_.keys), post_(std::move(post)) {}
+
+Api::~Api() = default;
+
+std::span<const Api::Route> Api::routes() {
+  static const Route kRoutes[] = {
+      {"POST", "/v1/chat/completions", nullptr},
+      {"POST", "/v1/completions", nullptr},
+      {"GET", "/v1/models", &Api::models},
+      {"GET", "/health", &Api::health},
+      {"GET", "/metrics", &Api::metrics_text},
+      {"GET", "/version", &Api::version},
+      {"POST", "/tokenize", &Api::tokenize},
+      {"POST", "/detokenize", &Api::detokenize},
+      {"GET", "/tokenizer_info", &Api::tokenizer_info},
+      {"GET", "/v1/experts", &Api::experts},
+      {"DELETE", "/v1/experts", &Api::reset_experts},
+      {"POST", "/v1/experts/reset", &Api::reset_experts},
+      {"GET", "/v1/experts/tokens", &Api::expert_tokens},
+  };
+  return kRoutes;
+}
+
+const Api::Route* Api::find_route(const HttpRequest& request, bool& path_exists) const {
+  const std::string& method = request.method == "HEAD" ? std::string("GET") : request.method;
+  path_exists = false;
+  for (const Route& route : routes()) {
+    if (request.path != route.path) continue;
+    path_exists = true;
+    if (method == route.method) return &route;
+  }
+  return nullptr;
+}
+
+std::string Api::allowed_origin(const HttpRequest& request) const {
+  const std::string_view origin = request.header("origin");
+  if (origin.empty()) return "";
+  if (options_.cors_origin == "*" || options_.cors_origin == origin) return options_.cors_origin;
+  // A page elsewhere must know a key; without keys only pages of this machine may ask.
+  if (options_.cors_origin.empty() && !keys_.empty()) return "*";
+  return options_.cors_origin.empty() && is_loopback_origin(origin) ? std::string(origin) : "";
+}
+
+void Api::add_headers(const HttpRequest& request, HttpResponse& response) const {
+  response.headers.emplace_back("x-request-id", request.request_id);
+  response.headers.emplace_back("X-Content-Type-Options", "nosniff");
+  const std::string origin = allowed_origin(request);
+  if (origin.empty()) return;
+  response.headers.emplace_back("Access-Control-Allow-Origin", origin);
+  response.headers.emplace_back("Access-Control-Expose-Headers", "x-request-id, retry-after");
+  response.headers.emplace_back("Vary", "Origin");
+}
+
+std::optional<HttpResponse> Api::answer_head(HttpRequest& head) {
+  const std::string_view id = head.header("x-request-id");
+  head.request_id = is_plain_id(id) ? std::string(id) : random_id();
+  if (head.method == "OPTIONS") {
+    HttpResponse response{.status = 204};
+    response.headers = {
+        {"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
+        {"Access-Control-Allow-Headers", "authorization, content-type, x-request-id"},
+        {"Access-Control-Max-Age", "600"}};
+    return response;
+  }
+  const bool reads = head.method == "GET" || head.method == "HEAD";
+  if (const WebAsset* asset = reads ? find_asset(head.path) : nullptr)
+    return asset_response(*asset);
+  if (!keys_.empty() && head.path != "/health") {
+    const auto owner = keys_.find_bearer(head.header("authorization"));
+    if (!owner) {
+      HttpResponse response =
+          json_response(error_body(401, "a valid API key is needed: send Authorization: Bearer KEY",
+                                   "", "invalid_api_key"),
+                        401);
+      response.headers.emplace_back("WWW-Authenticate", "Bearer");
+      return response;
+    }
+    head.owner = *owner;
+  }
+  bool path_exists = false;
+  if (find_route(head, path_exists) != nullptr) return std::nullopt;
+  if (path_exists) {
+    return json_response(
+        error_body(405, fmt::format("{} does not take {}", head.path, head.method)), 405);
+  }
+  return json_response(error_body(404, fmt::format("there is no {} here", head.path)), 404);
+}
+
+void Api::handle(HttpRequest request, std::shared_ptr<Responder> responder) {
+  bool path_exists = false;
+  const Route* route = find_route(request, path_exists);
+  HttpResponse response;
+  try {
+    if (route == nullptr) throw ApiError(404, "there is no such route");
+    if (route->handler == nullptr) return complete(std::move(request), responder);
+    response = (this->*route->handler)(request);
+  } catch (const ApiError& e) {
+    response = json_response(error_body(e), e.status());
+  } catch (const Error& e) {
+    const int status = status_of(e.kind());
+    if (status == 500) log_warning("request {}: {}", request.request_id, e.what());
+    response = json_response(error_body(status, e.what()), status);
+  } catch (const std::exception& e) {
+    log_warning("request {}: {}", request.request_id, e.what());
+    response = json_response(error_body(500, "an internal error; the server's log has more"), 500);
+  }
+  if (response.status == 429 || response.status == 503) {
+    response.headers.emplace_back("Retry-After", "1");
+  }
+  count(request, response.status);
+  responder->respond(std::move(response));
+}
+
+void Api::complete(HttpRequest request, std::shared_ptr<Responder> responder) {
+  if (draining_) throw ApiError(503, "the server is shutting down", "", "draining");
+  const Endpoint endpoint =
+      request.path == "/v1/completions" ? Endpoint::completions : Endpoint::chat;
+  CompletionRequest parsed = parse_completion(request.body, endpoint);
+  check_model(parsed.model);
+  request.body.clear();
+  const auto job = std::make_shared<CompletionJob>(CompletionJob::Parts{
+      .model = model_,
+      .metrics = metrics_,
+      .post = post_,
+      .request = std::move(parsed),
+      .responder = responder,
+      .request_id = request.request_id,
+      .owner = request.owner,
+      .on_end = [this, request](int status, const CompletionJob& ended) {
+        metrics_.count_request(request.path, status);
+        log_info("id={} route={} status={} prompt_tokens={} answer_tokens={}", request.request_id,
+                 request.path, status, ended.num_prompt_tokens(), ended.num_answer_tokens());
+        std::erase_if(jobs_, [&](const auto& other) { return other.get() == &ended; });
+      }});
+  job->start();
+  jobs_.insert(job);
+}
+
+void Api::count(const HttpRequest& request, int status) {
+  bool path_exists = false;
+  find_route(request, path_exists);
+  // Only known paths become labels: strangers must not make new ones.
+  metrics_.count_request(path_exists                           ? request.path
+                         : find_asset(request.path) != nullptr ? std::string("page")
+                                                               : std::string("other"),
+                         status);
+  log_debug("id={} route={} status={}", request.request_id, path_exists ? request.path : "other",
+            status);
+}
+
+void Api::drain() { draining_ = true; }
+
+void Api::abort_all() {
+  const auto jobs = jobs_;
+  for (const auto& job : jobs) job->abort("the server is shutting down");
+}
+
+void Api::check_model(const std::string& name) const {
+  if (name.empty() || name == model_.id()) return;
+  throw ApiError(404,
+                 fmt::format("there is no model '{}' here; this server has '{}'",
+                             name.substr(0, 200), model_.id()),
+                 "model", "model_not_found");
+}
+
+}  // namespace dsmoe::serve

@@ -1,0 +1,84 @@
+// The HTTP API without HTTP: who may ask, what there is to ask, and the answers.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "serve/api_keys.h"
+#include "serve/completion_job.h"
+#include "serve/http_message.h"
+#include "serve/metrics.h"
+#include "serve/served_model.h"
+
+namespace dsmoe::serve {
+
+struct ApiOptions {
+  std::vector<std::string> keys;  // none: everyone may ask
+  std::string cors_origin;        // "*" or one origin; empty: loopback pages only
+};
+
+// Everything runs on the I/O thread but what says otherwise.
+class Api {
+ public:
+  Api(const ServedModel& model, ApiOptions options, Post post);
+  ~Api();
+
+  // Once the head of a request is there, before its body: the answer, if it needs no body (wrong
+  // key, no such route, a preflight); also sets request_id and owner.
+  std::optional<HttpResponse> answer_head(HttpRequest& head);
+  // The whole request. Every request is answered, at once or later.
+  void handle(HttpRequest request, std::shared_ptr<Responder> responder);
+  // Headers of every answer.
+  void add_headers(const HttpRequest& request, HttpResponse& response) const;
+  // For answers that the HTTP side gives by itself: counted and logged like all others.
+  void count(const HttpRequest& request, int status);
+
+  // From now on new completions get 503; running ones go on.
+  void drain();
+  bool is_draining() const { return draining_; }
+  std::size_t num_jobs() const { return jobs_.size(); }
+  // Ends what still runs.
+  void abort_all();
+
+  Metrics& metrics() { return metrics_; }
+
+ private:
+  using Handler = HttpResponse (Api::*)(const HttpRequest&);
+  struct Route {
+    const char* method;
+    const char* path;
+    Handler handler;  // null: a completion
+  };
+  static std::span<const Route> routes();
+  const Route* find_route(const HttpRequest& request, bool& path_exists) const;
+
+  void complete(HttpRequest request, std::shared_ptr<Responder> responder);
+  HttpResponse health(const HttpRequest&);
+  HttpResponse models(const HttpRequest&);
+  HttpResponse version(const HttpRequest&);
+  HttpResponse metrics_text(const HttpRequest&);
+  HttpResponse tokenize(const HttpRequest&);
+  HttpResponse detokenize(const HttpRequest&);
+  HttpResponse tokenizer_info(const HttpRequest&);
+  HttpResponse experts(const HttpRequest&);
+  HttpResponse reset_experts(const HttpRequest&);
+  HttpResponse expert_tokens(const HttpRequest&);
+  Json model_json() const;
+  void check_model(const std::string& name) const;
+  std::string allowed_origin(const HttpRequest& request) const;
+
+  const ServedModel& model_;
+  ApiOptions options_;
+  ApiKeys keys_;
+  Post post_;
+  Metrics metrics_;
+  std::set<std::shared_ptr<CompletionJob>> jobs_;
+  bool draining_ = false;
+};
+
+}  // namespace dsmoe::serve

@@ -1,0 +1,181 @@
+// The routes that answer at once: health, models, tokens, experts.
+#include <algorithm>
+#include <charconv>
+
+#include "serve/api.h"
+#include "serve/api_error.h"
+#include "serve/json_field.h"
+
+namespace dsmoe::serve {
+namespace {
+
+constexpr std::size_t kMaxTokenizeBytes = std::size_t{4} << 20;
+
+std::optional<int64_t> query_integer(const HttpRequest& request, const char* name,
+                                     IntegerRange range) {
+  const auto found = request.query.find(name);
+  if (found == request.query.end()) return std::nullopt;
+  int64_t value = 0;
+  const char* end = found->second.data() + found->second.size();
+  const auto [rest, error] = std::from_chars(found->second.data(), end, value);
+  if (error != std::errc() || rest != end || value < range.low || value > range.high) {
+    refuse(name, "{}: expected an integer of {} to {}", name, range.low, range.high);
+  }
+  return value;
+}
+
+}  // namespace
+
+HttpResponse Api::health(const HttpRequest&) {
+  if (!model_.engine().is_alive()) {
+    return json_response({{"status", "engine dead"}}, 503);
+  }
+  if (draining_) return json_response({{"status", "draining"}}, 503);
+  return json_response({{"status", "ok"}});
+}
+
+Json Api::model_json() const {
+  const model::ModelConfig& config = model_.config();
+  return {{"id", model_.id()},
+          {"object", "model"},
+          {"created", model_.created()},
+          {"owned_by", "dsmoe"},
+          {"max_model_len", model_.context()},
+          {"num_experts", model_.engine().load().num_experts()},
+          {"num_experts_per_tok", config.num_experts_per_tok},
+          {"max_experts_per_tok", model_.engine().options().max_top_k},
+          {"moe_layers", model_.engine().load().layers()},
+          {"has_chat_template", model_.text().chat_template.has_value()}};
+}
+
+HttpResponse Api::models(const HttpRequest&) {
+  return json_response({{"object", "list"}, {"data", Json::array({model_json()})}});
+}
+
+HttpResponse Api::version(const HttpRequest&) {
+  return json_response({{"version", DSMOE_VERSION}});
+}
+
+HttpResponse Api::metrics_text(const HttpRequest&) {
+  return {.content_type = "text/plain; version=0.0.4; charset=utf-8",
+          .body = metrics_.text(model_.engine())};
+}
+
+HttpResponse Api::tokenize(const HttpRequest& request) {
+  const Json body = parse_body(request.body);
+  auto text = string_field(body, "prompt", kMaxTokenizeBytes);
+  if (!text) text = string_field(body, "content", kMaxTokenizeBytes);
+  if (!text) refuse("prompt", "prompt: expected a string, it is missing");
+  check_model(string_field(body, "model", 4096).value_or(""));
+  const Json* special = find_field(body, "add_special_tokens");
+  const bool adds = special == nullptr || bool_field(body, "add_special_tokens");
+  const std::vector<int32_t> tokens =
+      model_.encode(*text, adds ? text::AddSpecial::yes : text::AddSpecial::no);
+  return json_response(
+      {{"tokens", tokens}, {"count", tokens.size()}, {"max_model_len", model_.context()}});
+}
+
+HttpResponse Api::detokenize(const HttpRequest& request) {
+  const Json body = parse_body(request.body);
+  const Json* tokens = find_field(body, "tokens");
+  if (tokens == nullptr || !tokens->is_array()) {
+    refuse("tokens", "tokens: expected a list of token ids, got {}",
+           tokens == nullptr ? "nothing" : kind_of(*tokens));
+  }
+  check_model(string_field(body, "model", 4096).value_or(""));
+  TextStream stream(model_, text::SkipSpecial::no);
+  std::string text;
+  for (const Json& id : *tokens) {
+    text += stream.push(
+        static_cast<int32_t>(as_integer(id, "tokens", {0, model_.config().vocab_size - 1})));
+  }
+  text += stream.finish();
+  return json_response({{"prompt", text}});
+}
+
+HttpResponse Api::tokenizer_info(const HttpRequest&) {
+  const TextParts& text = model_.text();
+  const auto or_null = [](const std::optional<std::string>& value) {
+    return value ? Json(*value) : Json();
+  };
+  return json_response(
+      {{"bos_token", or_null(text.special.bos)},
+       {"eos_token", or_null(text.special.eos)},
+       {"pad_token", or_null(text.special.pad)},
+       {"unk_token", or_null(text.special.unk)},
+       {"chat_template", text.chat_template ? Json(text.chat_template->source()) : Json()},
+       {"vocab_size", text.tokenizer ? Json(text.tokenizer->vocab_size()) : Json()},
+       {"max_model_len", model_.context()}});
+}
+
+HttpResponse Api::experts(const HttpRequest&) {
+  const infer::ExpertLoad& load = model_.engine().load();
+  const infer::ExpertLoad::Window window = load.window();
+  Json layers = Json::array();
+  for (const auto& layer : window.layers) {
+    int64_t sum = 0;
+    for (const int64_t count : layer.chosen) sum += count;
+    const double fair = static_cast<double>(sum) / static_cast<double>(load.num_experts());
+    Json ratio = Json::array();
+    double most = 0;
+    for (const int64_t count : layer.chosen) {
+      ratio.push_back(sum > 0 ? static_cast<double>(count) / fair : 0);
+      most = std::max(most, ratio.back().get<double>());
+    }
+    layers.push_back({{"layer", layer.layer},
+                      {"num_experts", load.num_experts()},
+                      {"tokens", layer.chosen},
+                      {"first", layer.first},
+                      {"ratio", std::move(ratio)},
+                      {"max_ratio", most}});
+  }
+  return json_response({{"object", "expert_load"},
+                        {"num_experts_per_tok", model_.config().num_experts_per_tok},
+                        {"max_experts_per_tok", model_.engine().options().max_top_k},
+                        {"window", {{"seconds", window.seconds}, {"tokens", window.tokens}}},
+                        {"layers", std::move(layers)}});
+}
+
+HttpResponse Api::reset_experts(const HttpRequest& request) {
+  model_.engine().load().reset();
+  return experts(request);
+}
+
+HttpResponse Api::expert_tokens(const HttpRequest& request) {
+  const infer::ExpertLoad& load = model_.engine().load();
+  const auto layer = query_integer(request, "layer", {0, 1 << 20});
+  const auto place = std::find(load.layers().begin(), load.layers().end(), layer.value_or(-1));
+  if (place == load.layers().end()) {
+    refuse("layer", "layer: expected the number of an MoE layer, see /v1/models");
+  }
+  const auto layer_idx = static_cast<std::size_t>(place - load.layers().begin());
+  const auto expert = query_integer(request, "expert", {0, load.num_experts() - 1});
+  const int64_t limit = query_integer(request, "limit", {1, 1000}).value_or(expert ? 20 : 8);
+  const infer::ExpertLoad::Window window = load.window();
+  const auto entry = [&](int64_t e) {
+    const int64_t total = window.layers[layer_idx].chosen[static_cast<std::size_t>(e)];
+    Json tokens = Json::array();
+    for (const auto& count : load.top_tokens(layer_idx, e, limit)) {
+      const double share =
+          static_cast<double>(count.count) / static_cast<double>(std::max<int64_t>(1, total));
+      const double expected = static_cast<double>(count.seen) /
+                              static_cast<double>(std::max<int64_t>(1, window.tokens));
+      tokens.push_back({{"id", count.token},
+                        {"text", model_.token_text(count.token)},
+                        {"count", count.count},
+                        {"share", share},
+                        {"lift", expected > 0 ? share / expected : 0}});
+    }
+    return Json{{"expert", e}, {"total", total}, {"tokens", std::move(tokens)}};
+  };
+  Json answer{{"object", "expert_tokens"}, {"layer", *layer}};
+  if (expert) {
+    answer.update(entry(*expert));
+    return json_response(answer);
+  }
+  answer["experts"] = Json::array();
+  for (int64_t e = 0; e < load.num_experts(); ++e) answer["experts"].push_back(entry(e));
+  return json_response(answer);
+}
+
+}  // namespace dsmoe::serve

@@ -1,0 +1,55 @@
+// One choice of a completion: what the engine's thread decodes, and what the I/O thread has seen.
+#pragma once
+
+#include "serve/completion_job.h"
+
+namespace dsmoe::serve {
+
+// The engine's side: decodes tokens, watches for stop strings, fills the delta.
+class CompletionJob::Sink : public infer::RequestSink {
+ public:
+  explicit Sink(std::shared_ptr<CompletionJob> job);
+
+  void on_prompt_score(int64_t position, const infer::TokenScore& score) override;
+  void on_routes(const infer::RouteRows& routes) override;
+  infer::Next on_token(int32_t token, const infer::TokenScore* score) override;
+  void on_finish(const infer::Finish& finish) override;
+  void on_error(ErrorKind kind, const std::string& message) override;
+
+  ChoiceDelta take();  // on the I/O thread; the caller holds the job's mutex
+
+ private:
+  template <class F>
+  void change(F&& f);
+
+  std::shared_ptr<CompletionJob> job_;  // released at the end
+  TextStream text_;
+  infer::StopStrings stops_;
+  std::chrono::steady_clock::time_point last_token_;
+  bool has_token_ = false;
+  ChoiceDelta delta_;
+};
+
+// The I/O thread's side: everything the answer will say.
+struct CompletionJob::Choice {
+  Choice(const ServedModel& model, int64_t its_index, const EncodedPrompt& prompt)
+      : index(its_index),
+        prompt_tokens(prompt.tokens),
+        prompt_text(prompt.text),
+        forwarded(prompt.tokens),
+        offset_text(model, text::SkipSpecial::yes),
+        route_text(model, text::SkipSpecial::no) {}
+
+  int64_t index;
+  std::vector<int32_t> prompt_tokens;
+  std::string prompt_text;  // for echo
+  std::shared_ptr<Sink> sink;
+  ChoiceDelta all;                 // a plain answer collects everything here
+  bool has_begun = false;          // something was rendered: the prompt is not shown again
+  std::vector<int32_t> forwarded;  // prompt and answer, to name the tokens of routes
+  TextStream offset_text;          // text_offset counts its characters
+  int64_t offset = 0;
+  TextStream route_text;
+};
+
+}  // namespace dsmoe::serve

@@ -1,0 +1,390 @@
+// From a request to the engine and back: encoding, submitting, collecting, ending.
+#include "serve/completion_job.h"
+
+#include <algorithm>
+#include <ctime>
+#include <random>
+
+#include "infer/load_model.h"
+#include "serve/api_error.h"
+#include "serve/completion_choice.h"
+#include "text/utf8.h"
+
+namespace dsmoe::serve {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// 53 bits, so that JSON readers keep it exactly.
+uint64_t random_seed() {
+  std::random_device device;
+  return (static_cast<uint64_t>(device()) << 21) ^ (device() & 0x1fffffu);
+}
+
+void append(ChoiceDelta& to, ChoiceDelta from) {
+  const auto join = [](auto& a, auto& b) {
+    a.insert(a.end(), std::make_move_iterator(b.begin()), std::make_move_iterator(b.end()));
+  };
+  join(to.prompt_scores, from.prompt_scores);
+  join(to.tokens, from.tokens);
+  join(to.scores, from.scores);
+  to.text += from.text;
+  if (to.routes.num_tokens == 0) to.routes.first_position = from.routes.first_position;
+  to.routes.num_tokens += from.routes.num_tokens;
+  join(to.routes.index, from.routes.index);
+  join(to.routes.gate, from.routes.gate);
+  if (from.finish) to.finish = from.finish;
+}
+
+}  // namespace
+
+CompletionJob::Sink::Sink(std::shared_ptr<CompletionJob> job)
+    : job_(std::move(job)),
+      text_(job_->parts_.model, text::SkipSpecial::yes),
+      stops_(job_->parts_.request.stops),
+      last_token_(job_->start_) {}
+
+// Fills the delta and sees to it that the I/O thread looks at it soon. At the end the job is handed
+// over for good: it must not die on the engine's thread.
+template <class F>
+void CompletionJob::Sink::change(F&& f) {
+  std::shared_ptr<CompletionJob> job = job_;
+  bool wakes = false, ends = false;
+  {
+    const std::lock_guard lock(job->mutex_);
+    f(delta_);
+    wakes = !std::exchange(job->is_awake_, true);
+    ends = delta_.ended();
+  }
+  if (ends) job_.reset();
+  if (wakes || ends) {
+    const Post post = job->parts_.post;
+    post([job = std::move(job)] { job->collect(); });
+  }
+}
+
+void CompletionJob::Sink::on_prompt_score(int64_t, const infer::TokenScore& score) {
+  const std::lock_guard lock(job_->mutex_);  // nobody need wake for it: a token follows
+  delta_.prompt_scores.push_back(score);
+}
+
+void CompletionJob::Sink::on_routes(const infer::RouteRows& rows) {
+  const std::lock_guard lock(job_->mutex_);
+  RouteRecord& routes = delta_.routes;
+  if (routes.num_tokens == 0) routes.first_position = rows.first_position;
+  routes.num_tokens += rows.num_tokens;
+  routes.index.insert(routes.index.end(), rows.index.begin(), rows.index.end());
+  routes.gate.insert(routes.gate.end(), rows.gate.begin(), rows.gate.end());
+}
+
+infer::Next CompletionJob::Sink::on_token(int32_t token, const infer::TokenScore* score) {
+  Metrics& metrics = job_->parts_.metrics;
+  (has_token_ ? metrics.between_tokens : metrics.first_token).add(seconds_since(last_token_));
+  last_token_ = Clock::now();
+  has_token_ = true;
+  const std::string piece = stops_.push(text_.push(token));
+  change([&](ChoiceDelta& delta) {
+    delta.tokens.push_back(token);
+    if (score != nullptr) delta.scores.push_back(*score);
+    delta.text += piece;
+  });
+  return stops_.stopped() ? infer::Next::stop : infer::Next::more;
+}
+
+void CompletionJob::Sink::on_finish(const infer::Finish& finish) {
+  std::string rest;
+  if (!stops_.stopped()) rest = stops_.push(text_.finish());
+  if (!stops_.stopped()) rest += stops_.finish();
+  change([&](ChoiceDelta& delta) {
+    delta.text += rest;
+    delta.finish = finish;
+  });
+}
+
+void CompletionJob::Sink::on_error(ErrorKind kind, const std::string& message) {
+  change([&](ChoiceDelta& delta) {
+    delta.error = kind;
+    delta.error_message = message;
+  });
+}
+
+ChoiceDelta CompletionJob::Sink::take() { return std::exchange(delta_, {}); }
+
+CompletionJob::CompletionJob(Parts parts) : parts_(std::move(parts)) {
+  created_ = static_cast<int64_t>(std::time(nullptr));
+  id_ = (is_chat() ? "chatcmpl-" : "cmpl-") + parts_.request_id;
+  seed_ = parts_.request.seed ? *parts_.request.seed : random_seed();
+  top_k_ = parts_.request.experts_per_token > 0 ? parts_.request.experts_per_token
+                                                : parts_.model.config().num_experts_per_tok;
+}
+
+CompletionJob::~CompletionJob() = default;
+
+std::vector<CompletionJob::EncodedPrompt> CompletionJob::encode_prompts() const {
+  const CompletionRequest& request = parts_.request;
+  const ServedModel& model = parts_.model;
+  std::vector<EncodedPrompt> prompts;
+  if (is_chat()) {
+    if (!model.text().chat_template) {
+      throw ApiError(400,
+                     "this model has no chat template; use /v1/completions, or start the server "
+                     "with --chat-template FILE",
+                     "messages");
+    }
+    std::string rendered;
+    try {
+      rendered = model.text().chat_template->render({.messages = request.messages,
+                                                     .bos_token = model.text().special.bos,
+                                                     .eos_token = model.text().special.eos});
+    } catch (const Error& e) {
+      throw ApiError(400, e.what(), "messages");
+    }
+    prompts.push_back({.tokens = model.encode(rendered, text::AddSpecial::no)});
+    return prompts;
+  }
+  for (const Prompt& prompt : request.prompts) {
+    if (const auto* text = std::get_if<std::string>(&prompt)) {
+      prompts.push_back({.tokens = model.encode(*text, text::AddSpecial::yes), .text = *text});
+      continue;
+    }
+    EncodedPrompt encoded{.tokens = std::get<std::vector<int32_t>>(prompt)};
+    if (request.echo) {
+      TextStream stream(model, text::SkipSpecial::yes);
+      for (const int32_t id : encoded.tokens) encoded.text += stream.push(id);
+      encoded.text += stream.finish();
+    }
+    prompts.push_back(std::move(encoded));
+  }
+  return prompts;
+}
+
+// The replay as the engine wants it: rows of K slots, -1 where a token takes fewer.
+std::vector<int32_t> CompletionJob::flat_replay() const {
+  const Replay& replay = parts_.request.replay;
+  const model::ModelConfig& config = parts_.model.config();
+  std::vector<int32_t> flat;
+  if (static_cast<int64_t>(replay.size()) > parts_.model.context()) {
+    refuse("routed_experts", "routed_experts: {} tokens, the context holds {}", replay.size(),
+           parts_.model.context());
+  }
+  for (const auto& layers : replay) {
+    if (static_cast<int64_t>(layers.size()) != config.num_moe_layers()) {
+      refuse("routed_experts", "routed_experts: {} layers for a token, the model has {} MoE layers",
+             layers.size(), config.num_moe_layers());
+    }
+    for (std::vector<int32_t> experts : layers) {
+      while (!experts.empty() && experts.back() == -1) experts.pop_back();
+      std::vector<int32_t> sorted = experts;
+      std::sort(sorted.begin(), sorted.end());
+      const bool twice = std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end();
+      if (experts.empty() || static_cast<int64_t>(experts.size()) > top_k_ || twice ||
+          sorted.front() < 0 || sorted.back() >= config.n_routed_experts) {
+        refuse("routed_experts",
+               "routed_experts: expected 1 to {} different experts of 0 to {} for each token and "
+               "layer",
+               top_k_, config.n_routed_experts - 1);
+      }
+      experts.resize(static_cast<std::size_t>(top_k_), -1);
+      flat.insert(flat.end(), experts.begin(), experts.end());
+    }
+  }
+  return flat;
+}
+
+// Throws when prompt and answer do not fit; the last token of an answer needs no place.
+int64_t CompletionJob::answer_length(int64_t num_prompt) const {
+  const int64_t context = parts_.model.context();
+  const int64_t wanted =
+      parts_.request.max_tokens.value_or(std::max<int64_t>(1, context - num_prompt));
+  if (num_prompt > context || wanted > context + 1 - num_prompt) {
+    throw ApiError(
+        400,
+        fmt::format("this model's maximum context length is {} tokens; {} were asked for "
+                    "({} in the prompt, {} in the answer)",
+                    context, num_prompt + wanted, num_prompt, wanted),
+        is_chat() ? "messages" : "prompt", "context_length_exceeded");
+  }
+  return wanted;
+}
+
+infer::EngineRequest CompletionJob::engine_request(const std::vector<int32_t>& prompt) const {
+  const CompletionRequest& request = parts_.request;
+  const model::ModelConfig& config = parts_.model.config();
+  infer::EngineRequest engine{.prompt = prompt,
+                              .sampler = request.sampler,
+                              .seed = seed_,
+                              .max_tokens = answer_length(static_cast<int64_t>(prompt.size())),
+                              .min_tokens = request.min_tokens,
+                              .stop_ids = request.stop_token_ids,
+                              .experts_per_token = request.experts_per_token,
+                              .num_top_scores = request.num_logprobs,
+                              .scores_prompt = request.echo && request.num_logprobs >= 0,
+                              .wants_routes = request.return_routes,
+                              .owner = parts_.owner};
+  for (const int32_t id : request.stop_token_ids) {
+    if (id >= config.vocab_size) {
+      refuse("stop_token_ids", "stop_token_ids: {} is outside the vocabulary of {}", id,
+             config.vocab_size);
+    }
+  }
+  if (!request.ignore_eos) {
+    for (const int64_t id : config.eos_token_ids) {
+      engine.stop_ids.push_back(static_cast<int32_t>(id));
+    }
+  }
+  return engine;
+}
+
+void CompletionJob::make_choices() {
+  const std::vector<int32_t> replay = flat_replay();
+  std::vector<infer::EngineRequest> requests;
+  for (const EncodedPrompt& prompt : encode_prompts()) {
+    for (int64_t n = 0; n < parts_.request.num_choices; ++n) {
+      auto choice =
+          std::make_unique<Choice>(parts_.model, static_cast<int64_t>(choices_.size()), prompt);
+      infer::EngineRequest engine = engine_request(prompt.tokens);
+      engine.choice = static_cast<uint32_t>(n);
+      engine.replayed = replay;
+      choice->sink = std::make_shared<Sink>(shared_from_this());
+      engine.sink = choice->sink;
+      requests.push_back(std::move(engine));
+      choices_.push_back(std::move(choice));
+    }
+    usage_prompt_ += static_cast<int64_t>(prompt.tokens.size());
+  }
+  num_open_ = choices_.size();
+  infer::Engine::Submission submission = parts_.model.engine().submit(std::move(requests));
+  if (submission.admission == infer::Admission::full) {
+    throw ApiError(429, "the queue is full; try again later", "", "queue_full");
+  }
+  if (submission.admission == infer::Admission::dead) {
+    throw ApiError(503, "the engine is not running", "", "engine_dead");
+  }
+  engine_ids_ = std::move(submission.ids);
+}
+
+void CompletionJob::start() {
+  try {
+    make_choices();
+  } catch (...) {
+    choices_.clear();  // sinks and job hold each other
+    throw;
+  }
+  parts_.metrics.requests_running.fetch_add(1);
+  parts_.responder->on_gone([weak = weak_from_this()] {
+    if (const auto job = weak.lock()) job->abandon();
+  });
+  if (!parts_.request.stream) return;
+  parts_.responder->begin_stream({.content_type = "text/event-stream; charset=utf-8",
+                                  .headers = {{"Cache-Control", "no-cache"}}});
+  if (!is_chat()) return;
+  for (const auto& choice : choices_) {
+    send_chunk({{"index", choice->index},
+                {"delta", {{"role", "assistant"}, {"content", ""}}},
+                {"logprobs", nullptr},
+                {"finish_reason", nullptr}});
+  }
+}
+
+void CompletionJob::collect() {
+  std::vector<ChoiceDelta> deltas;
+  {
+    const std::lock_guard lock(mutex_);
+    is_awake_ = false;
+    for (const auto& choice : choices_) deltas.push_back(choice->sink->take());
+  }
+  for (std::size_t i = 0; i < deltas.size() && !ended_; ++i) {
+    if (deltas[i].error) {
+      return fail(*deltas[i].error == ErrorKind::resource ? 503 : 500, deltas[i].error_message);
+    }
+    take(*choices_[i], std::move(deltas[i]));
+  }
+  if (num_open_ == 0 && !ended_) finish_answer();
+}
+
+void CompletionJob::take(Choice& choice, ChoiceDelta delta) {
+  choice.forwarded.insert(choice.forwarded.end(), delta.tokens.begin(), delta.tokens.end());
+  usage_answer_ += static_cast<int64_t>(delta.tokens.size());
+  if (delta.finish) {
+    --num_open_;
+    usage_reused_ += delta.finish->reused_tokens;
+  }
+  const bool finished = delta.finish.has_value();
+  const infer::Finish finish = delta.finish.value_or(infer::Finish{});
+  append(choice.all, std::move(delta));
+  if (!parts_.request.stream) return;
+  // An echoed prompt is shown once its scores are complete: when a token comes, or the end.
+  const bool shows_prompt = parts_.request.echo && !choice.has_begun;
+  const bool is_ready = finished || !choice.all.tokens.empty() || !shows_prompt;
+  if (is_ready && (shows_prompt || has_content(choice.all))) {
+    send_chunk(render(choice, std::exchange(choice.all, {})));
+  }
+  if (!finished) return;
+  Json last{
+      {"index", choice.index}, {"logprobs", nullptr}, {"finish_reason", finish_reason(finish)}};
+  if (is_chat()) {
+    last["delta"] = Json::object();
+  } else {
+    last["text"] = "";
+  }
+  send_chunk(std::move(last));
+}
+
+void CompletionJob::finish_answer() {
+  if (parts_.request.stream) {
+    if (parts_.request.include_usage) {
+      Json last = body(is_chat() ? "chat.completion.chunk" : "text_completion", Json::array());
+      last["usage"] = usage();
+      parts_.responder->write("data: " + to_text(last) + "\n\n");
+    }
+    parts_.responder->write("data: [DONE]\n\n");
+    parts_.responder->end_stream();
+    return end(200);
+  }
+  Json choices = Json::array();
+  for (const auto& choice : choices_) {
+    Json json = render(*choice, choice->all);
+    json["finish_reason"] = finish_reason(*choice->all.finish);
+    choices.push_back(std::move(json));
+  }
+  Json answer = body(is_chat() ? "chat.completion" : "text_completion", std::move(choices));
+  answer["usage"] = usage();
+  parts_.responder->respond(json_response(answer));
+  end(200);
+}
+
+void CompletionJob::fail(int status, const std::string& message) {
+  const Json error = error_body(status, message);
+  if (parts_.request.stream) {
+    parts_.responder->write("data: " + to_text(error) + "\n\ndata: [DONE]\n\n");
+    parts_.responder->end_stream();
+  } else {
+    parts_.responder->respond(json_response(error, status));
+  }
+  end(status);
+}
+
+void CompletionJob::abort(const std::string& message) {
+  if (!ended_) fail(503, message);
+}
+
+void CompletionJob::abandon() {
+  if (ended_) return;
+  parts_.metrics.clients_gone.fetch_add(1);
+  end(499);
+}
+
+void CompletionJob::end(int status) {
+  ended_ = true;
+  if (num_open_ > 0) parts_.model.engine().cancel(engine_ids_);
+  parts_.metrics.requests_running.fetch_sub(1);
+  parts_.metrics.request.add(seconds_since(start_));
+  parts_.responder.reset();
+  parts_.on_end(status, *this);
+}
+
+}  // namespace dsmoe::serve

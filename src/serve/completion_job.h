@@ -1,0 +1,122 @@
+// One completion request in flight: its sequences in the engine, and its answer as it grows.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "infer/engine_request.h"
+#include "infer/stop.h"
+#include "serve/completion_request.h"
+#include "serve/http_message.h"
+#include "serve/metrics.h"
+#include "serve/served_model.h"
+
+namespace dsmoe::serve {
+
+// Routes of consecutive tokens, as the engine gave them.
+struct RouteRecord {
+  int64_t first_position = 0;
+  int64_t num_tokens = 0;
+  std::vector<int32_t> index;  // [tokens, MoE layers, K]
+  std::vector<float> gate;
+};
+
+// What one choice gained since it was last looked at.
+struct ChoiceDelta {
+  std::vector<infer::TokenScore> prompt_scores;  // of positions 1, 2, ...
+  std::vector<int32_t> tokens;
+  std::vector<infer::TokenScore> scores;  // of `tokens`, when wanted
+  std::string text;
+  RouteRecord routes;
+  std::optional<infer::Finish> finish;
+  std::optional<ErrorKind> error;
+  std::string error_message;
+
+  bool ended() const { return finish.has_value() || error.has_value(); }
+};
+
+const char* finish_reason(const infer::Finish& finish);  // "stop", "length"
+
+// Runs f on the I/O thread, from any thread.
+using Post = std::function<void(std::function<void()>)>;
+
+// Made, answered and ended on the I/O thread; the engine's thread only fills deltas.
+class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
+ public:
+  struct Parts {
+    const ServedModel& model;
+    Metrics& metrics;
+    Post post;
+    CompletionRequest request;
+    std::shared_ptr<Responder> responder;
+    std::string request_id;
+    uint64_t owner = 0;
+    std::function<void(int status, const CompletionJob&)> on_end;
+  };
+  explicit CompletionJob(Parts parts);
+  ~CompletionJob();
+
+  // Encodes, submits. Throws ApiError when the request cannot be taken.
+  void start();
+  // The client has left: frees everything, says nothing.
+  void abandon();
+  // Ends the answer now, with an error.
+  void abort(const std::string& message);
+
+  int64_t num_prompt_tokens() const { return usage_prompt_; }
+  int64_t num_answer_tokens() const { return usage_answer_; }
+  const std::string& request_id() const { return parts_.request_id; }
+
+ private:
+  class Sink;
+  struct Choice;
+
+  struct EncodedPrompt {
+    std::vector<int32_t> tokens;
+    std::string text;  // as given; decoded where ids were given; only for echo
+  };
+  std::vector<EncodedPrompt> encode_prompts() const;
+  std::vector<int32_t> flat_replay() const;
+  int64_t answer_length(int64_t num_prompt) const;
+  infer::EngineRequest engine_request(const std::vector<int32_t>& prompt) const;
+  void make_choices();
+
+  void collect();
+  void take(Choice& choice, ChoiceDelta delta);
+  void send_chunk(Json choice);
+  void finish_answer();
+  void fail(int status, const std::string& message);
+  void end(int status);
+
+  // Everything a choice says about one delta, and nothing about how it ended.
+  Json render(Choice& choice, const ChoiceDelta& delta) const;
+  void render_text(Json& json, const Choice& choice, const ChoiceDelta& delta) const;
+  Json render_logprobs(Choice& choice, const ChoiceDelta& delta) const;
+  void render_routes(Json& json, Choice& choice, const ChoiceDelta& delta) const;
+  bool has_content(const ChoiceDelta& delta) const;
+  Json body(const char* object, Json choices) const;
+  Json usage() const;
+  bool is_chat() const { return parts_.request.endpoint == Endpoint::chat; }
+
+  Parts parts_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::string id_;
+  int64_t created_ = 0;
+  uint64_t seed_ = 0;
+  int64_t top_k_ = 0;
+  std::vector<std::unique_ptr<Choice>> choices_;
+  std::vector<infer::Engine::Id> engine_ids_;
+  std::mutex mutex_;       // guards the sinks' deltas and the next field
+  bool is_awake_ = false;  // collect() is on its way
+  int64_t usage_prompt_ = 0, usage_answer_ = 0, usage_reused_ = 0;
+  std::size_t num_open_ = 0;  // choices that have not ended
+  bool ended_ = false;
+};
+
+}  // namespace dsmoe::serve

@@ -1,0 +1,107 @@
+// The JSON of answers: the same function renders a chunk of a stream and a whole answer.
+#include "serve/answer_json.h"
+#include "serve/completion_choice.h"
+
+namespace dsmoe::serve {
+
+const char* finish_reason(const infer::Finish& finish) {
+  switch (finish.reason) {
+    case infer::FinishReason::stop_token:
+    case infer::FinishReason::stopped:
+      return "stop";
+    default:
+      return "length";
+  }
+}
+
+Json CompletionJob::body(const char* object, Json choices) const {
+  Json json{{"id", id_},
+            {"object", object},
+            {"created", created_},
+            {"model", parts_.model.id()},
+            {"system_fingerprint", "dsmoe-" DSMOE_VERSION},
+            {"choices", std::move(choices)},
+            {"seed", seed_}};
+  if (parts_.request.stream && parts_.request.include_usage) json["usage"] = nullptr;
+  return json;
+}
+
+Json CompletionJob::usage() const {
+  return {{"prompt_tokens", usage_prompt_},
+          {"completion_tokens", usage_answer_},
+          {"total_tokens", usage_prompt_ + usage_answer_},
+          {"prompt_tokens_details", {{"cached_tokens", usage_reused_}}}};
+}
+
+void CompletionJob::send_chunk(Json choice) {
+  Json choices = Json::array();
+  choices.push_back(std::move(choice));
+  parts_.responder->write(
+      "data: " +
+      to_text(body(is_chat() ? "chat.completion.chunk" : "text_completion", std::move(choices))) +
+      "\n\n");
+}
+
+// Whether a delta is worth a chunk of its own.
+bool CompletionJob::has_content(const ChoiceDelta& delta) const {
+  return !delta.text.empty() || !delta.scores.empty() || delta.routes.num_tokens > 0 ||
+         (parts_.request.return_token_ids && !delta.tokens.empty());
+}
+
+Json CompletionJob::render(Choice& choice, const ChoiceDelta& delta) const {
+  const CompletionRequest& request = parts_.request;
+  Json json{{"index", choice.index}, {"finish_reason", nullptr}};
+  render_text(json, choice, delta);
+  json["logprobs"] = request.num_logprobs >= 0 ? render_logprobs(choice, delta) : Json();
+  if (delta.routes.num_tokens > 0) render_routes(json, choice, delta);
+  if (request.return_token_ids) {
+    json["token_ids"] = delta.tokens;
+    if (!choice.has_begun) json["prompt_token_ids"] = choice.prompt_tokens;
+  }
+  choice.has_begun = true;
+  return json;
+}
+
+void CompletionJob::render_text(Json& json, const Choice& choice, const ChoiceDelta& delta) const {
+  if (!is_chat()) {
+    const bool shows_prompt = parts_.request.echo && !choice.has_begun;
+    json["text"] = shows_prompt ? choice.prompt_text + delta.text : delta.text;
+  } else if (parts_.request.stream) {
+    json["delta"] = {{"content", delta.text}};
+  } else {
+    json["message"] = {{"role", "assistant"}, {"content", delta.text}};
+  }
+}
+
+Json CompletionJob::render_logprobs(Choice& choice, const ChoiceDelta& delta) const {
+  std::vector<ScoredToken> tokens;
+  const auto add = [&](int32_t token, const infer::TokenScore* score) {
+    tokens.push_back({.token = token, .score = score, .text_offset = choice.offset});
+    choice.offset += count_characters(choice.offset_text.push(token));
+  };
+  if (parts_.request.echo && !choice.has_begun) {
+    for (std::size_t i = 0; i < choice.prompt_tokens.size(); ++i) {
+      add(choice.prompt_tokens[i], i == 0 ? nullptr : &delta.prompt_scores.at(i - 1));
+    }
+  }
+  for (std::size_t i = 0; i < delta.tokens.size(); ++i) add(delta.tokens[i], &delta.scores.at(i));
+  return is_chat() ? chat_logprobs(parts_.model, tokens)
+                   : completion_logprobs(parts_.model, tokens);
+}
+
+void CompletionJob::render_routes(Json& json, Choice& choice, const ChoiceDelta& delta) const {
+  const RouteRecord& routes = delta.routes;
+  add_routes(json, routes, {.num_layers = parts_.model.config().num_moe_layers(), .top_k = top_k_},
+             parts_.request.return_gates ? WithGates::yes : WithGates::no);
+  Json tokens = Json::array(), texts = Json::array();
+  for (int64_t p = routes.first_position; p < routes.first_position + routes.num_tokens; ++p) {
+    const int32_t token = choice.forwarded.at(static_cast<std::size_t>(p));
+    tokens.push_back(token);
+    texts.push_back(choice.route_text.push(token));
+  }
+  json["routed_tokens"] = std::move(tokens);
+  json["routed_text"] = std::move(texts);
+  json["routed_prompt"] = choice.prompt_tokens.size();
+}
+
+}  // namespace dsmoe::serve

@@ -1,0 +1,319 @@
+// JSON -> CompletionRequest.
+#include "serve/completion_request.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+
+#include "serve/api_error.h"
+#include "serve/json_field.h"
+
+namespace dsmoe::serve {
+namespace {
+
+constexpr int64_t kMaxToken = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxCount = int64_t{1} << 24;  // above every context
+
+std::vector<int32_t> token_list(const Json& list, const std::string& name) {
+  std::vector<int32_t> tokens;
+  tokens.reserve(list.size());
+  for (const Json& id : list) {
+    tokens.push_back(static_cast<int32_t>(as_integer(id, name, {0, kMaxToken})));
+  }
+  return tokens;
+}
+
+void read_prompts(const Json& body, CompletionRequest& request) {
+  const Json* prompt = find_field(body, "prompt");
+  if (prompt == nullptr) refuse("prompt", "prompt: expected a string or token ids, it is missing");
+  if (prompt->is_string()) {
+    request.prompts.emplace_back(prompt->get<std::string>());
+    return;
+  }
+  if (!prompt->is_array() || prompt->empty()) {
+    refuse("prompt", "prompt: expected a string, strings, token ids or lists of token ids, got {}",
+           prompt->is_array() ? "an empty array" : kind_of(*prompt));
+  }
+  if (prompt->front().is_number()) {
+    request.prompts.emplace_back(token_list(*prompt, "prompt"));
+    return;
+  }
+  if (prompt->size() > static_cast<std::size_t>(kMaxChoices)) {
+    refuse("prompt", "prompt: {} prompts, at most {} are possible", prompt->size(), kMaxChoices);
+  }
+  const bool texts = prompt->front().is_string();
+  for (const Json& item : *prompt) {
+    if (texts != item.is_string() || (!texts && !item.is_array())) {
+      refuse("prompt", "prompt: expected only strings or only lists of token ids, got {}",
+             kind_of(item));
+    }
+    if (texts) {
+      request.prompts.emplace_back(item.get<std::string>());
+    } else {
+      request.prompts.emplace_back(token_list(item, "prompt"));
+    }
+  }
+}
+
+std::string text_of_content(const Json& content, const std::string& name) {
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) {
+    refuse(name, "{}: expected a string or a list of text parts, got {}", name, kind_of(content));
+  }
+  std::string text;
+  for (const Json& part : content) {
+    const bool is_text = part.is_object() && part.contains("type") && part["type"] == "text" &&
+                         part.contains("text") && part["text"].is_string();
+    if (!is_text) {
+      refuse(name, "{}: only parts of the form {{\"type\": \"text\", \"text\": ...}} are supported",
+             name);
+    }
+    text += part["text"].get_ref<const std::string&>();
+  }
+  return text;
+}
+
+void read_messages(const Json& body, CompletionRequest& request) {
+  const Json* messages = find_field(body, "messages");
+  if (messages == nullptr || !messages->is_array() || messages->empty()) {
+    refuse("messages", "messages: expected a list of at least one message, got {}",
+           messages == nullptr    ? "nothing"
+           : messages->is_array() ? "an empty list"
+                                  : kind_of(*messages));
+  }
+  if (messages->size() > kMaxMessages) {
+    refuse("messages", "messages: {} messages, at most {} are possible", messages->size(),
+           kMaxMessages);
+  }
+  request.messages = text::OrderedJson::array();
+  for (std::size_t i = 0; i < messages->size(); ++i) {
+    const Json& message = (*messages)[i];
+    const std::string name = fmt::format("messages[{}]", i);
+    if (!message.is_object()) {
+      refuse(name, "{}: expected an object, got {}", name, kind_of(message));
+    }
+    const auto role = string_field(message, "role", 32);
+    static constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant",
+                                                  "tool"};
+    if (!role || std::find(std::begin(kRoles), std::end(kRoles), *role) == std::end(kRoles)) {
+      refuse(name + ".role", "{}.role: expected system, developer, user, assistant or tool, got {}",
+             name, role ? *role : "nothing");
+    }
+    const Json* content = find_field(message, "content");
+    if (content == nullptr && *role != "assistant") {
+      refuse(name + ".content", "{}.content: it is missing", name);
+    }
+    if (find_field(message, "tool_calls") != nullptr && !message["tool_calls"].empty()) {
+      refuse(name + ".tool_calls", "{}.tool_calls: tools are not supported", name);
+    }
+    text::OrderedJson copy;
+    copy["role"] = *role == "developer" ? "system" : *role;  // templates know the older name
+    copy["content"] = content == nullptr ? "" : text_of_content(*content, name + ".content");
+    if (const auto author = string_field(message, "name", 256)) copy["name"] = *author;
+    request.messages.push_back(std::move(copy));
+  }
+}
+
+void read_bias(const Json& body, CompletionRequest& request) {
+  const Json* bias = find_field(body, "logit_bias");
+  if (bias == nullptr) return;
+  if (!bias->is_object()) {
+    refuse("logit_bias", "logit_bias: expected an object from token id to bias, got {}",
+           kind_of(*bias));
+  }
+  if (bias->size() > 1024) {
+    refuse("logit_bias", "logit_bias: {} entries, at most 1024 are possible", bias->size());
+  }
+  for (const auto& [key, value] : bias->items()) {
+    int32_t token = -1;
+    const char* end = key.data() + key.size();
+    const auto [rest, error] = std::from_chars(key.data(), end, token);
+    if (error != std::errc() || rest != end || token < 0) {
+      refuse("logit_bias", "logit_bias: expected token ids as keys");
+    }
+    const auto number = number_field({{"logit_bias", value}}, "logit_bias", {-100, 100});
+    if (!number) refuse("logit_bias", "logit_bias: expected a number, got null");
+    request.sampler.bias.push_back({.token = token, .bias = *number});
+  }
+}
+
+void read_stops(const Json& body, CompletionRequest& request) {
+  if (const Json* stop = find_field(body, "stop")) {
+    const Json list = stop->is_string() ? Json::array({*stop}) : *stop;
+    if (!list.is_array()) {
+      refuse("stop", "stop: expected a string or a list of strings, got {}", kind_of(*stop));
+    }
+    if (list.size() > static_cast<std::size_t>(kMaxStops)) {
+      refuse("stop", "stop: {} strings, at most {} are possible", list.size(), kMaxStops);
+    }
+    for (const Json& item : list) {
+      const auto text = string_field({{"stop", item}}, "stop", kMaxStopBytes);
+      if (!text || text->empty()) refuse("stop", "stop: a stop string may not be empty");
+      request.stops.push_back(*text);
+    }
+  }
+  if (const Json* ids = find_field(body, "stop_token_ids")) {
+    if (!ids->is_array() || ids->size() > 256) {
+      refuse("stop_token_ids", "stop_token_ids: expected a list of at most 256 token ids");
+    }
+    request.stop_token_ids = token_list(*ids, "stop_token_ids");
+  }
+}
+
+void read_sampling(const Json& body, CompletionRequest& request) {
+  infer::SamplerOptions& sampler = request.sampler;
+  const auto number = [&](const char* name, NumberRange range, double& target) {
+    if (const auto value = number_field(body, name, range)) target = *value;
+  };
+  number("temperature", {0, 2}, sampler.temperature);
+  number("top_p", {0, 1}, sampler.top_p);
+  number("min_p", {0, 1}, sampler.min_p);
+  number("presence_penalty", {-2, 2}, sampler.presence_penalty);
+  number("frequency_penalty", {-2, 2}, sampler.frequency_penalty);
+  number("repetition_penalty", {0.01, 100}, sampler.repetition_penalty);
+  // -1 is another way to say all.
+  sampler.top_k = std::max<int64_t>(0, integer_field(body, "top_k", {-1, kMaxToken}).value_or(0));
+  read_bias(body, request);
+  if (const auto seed = integer_field(
+          body, "seed",
+          {std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()})) {
+    request.seed = static_cast<uint64_t>(*seed);
+  }
+}
+
+void read_lengths(const Json& body, CompletionRequest& request) {
+  const bool chat = request.endpoint == Endpoint::chat;
+  const IntegerRange range{chat ? 1 : 0, kMaxCount};
+  request.max_tokens = integer_field(body, "max_completion_tokens", range);
+  const auto older = integer_field(body, "max_tokens", range);
+  if (!request.max_tokens) request.max_tokens = older;
+  if (!request.max_tokens && !chat) request.max_tokens = 16;
+  request.min_tokens = integer_field(body, "min_tokens", {0, kMaxCount}).value_or(0);
+  request.ignore_eos = bool_field(body, "ignore_eos");
+  request.num_choices = integer_field(body, "n", {1, kMaxChoices}).value_or(1);
+}
+
+void read_logprobs(const Json& body, CompletionRequest& request) {
+  if (request.endpoint == Endpoint::completions) {
+    request.num_logprobs =
+        static_cast<int>(integer_field(body, "logprobs", {0, kMaxTopLogprobs}).value_or(-1));
+    request.echo = bool_field(body, "echo");
+    return;
+  }
+  const auto top = integer_field(body, "top_logprobs", {0, kMaxTopLogprobs});
+  if (bool_field(body, "logprobs")) {
+    request.num_logprobs = static_cast<int>(top.value_or(0));
+  } else if (top.value_or(0) > 0) {
+    refuse("top_logprobs", "top_logprobs: needs logprobs to be true");
+  }
+}
+
+void read_stream(const Json& body, CompletionRequest& request) {
+  request.stream = bool_field(body, "stream");
+  const Json* options = find_field(body, "stream_options");
+  if (options == nullptr) return;
+  if (!options->is_object()) {
+    refuse("stream_options", "stream_options: expected an object, got {}", kind_of(*options));
+  }
+  if (!request.stream) refuse("stream_options", "stream_options: only possible with stream true");
+  request.include_usage = bool_field(*options, "include_usage");
+}
+
+void read_experts(const Json& body, CompletionRequest& request) {
+  request.experts_per_token = integer_field(body, "num_experts_per_tok", {1, 1 << 16}).value_or(0);
+  request.return_gates = bool_field(body, "return_routed_gates");
+  request.return_routes = bool_field(body, "return_routed_experts") || request.return_gates;
+  request.return_token_ids = bool_field(body, "return_token_ids");
+  const Json* replay = find_field(body, "routed_experts");
+  if (replay == nullptr) return;
+  const auto list = [](const Json& value) -> const Json& {
+    if (!value.is_array()) {
+      refuse("routed_experts",
+             "routed_experts: expected lists of integers [tokens][MoE layers][experts], got {}",
+             kind_of(value));
+    }
+    return value;
+  };
+  for (const Json& token : list(*replay)) {
+    auto& layers = request.replay.emplace_back();
+    for (const Json& layer : list(token)) {
+      auto& experts = layers.emplace_back();
+      for (const Json& expert : list(layer)) {
+        experts.push_back(
+            static_cast<int32_t>(as_integer(expert, "routed_experts", {-1, 1 << 16})));
+      }
+    }
+  }
+}
+
+// What would change the answer if it were dropped silently.
+void refuse_unsupported(const Json& body) {
+  for (const char* name : {"tools", "functions"}) {
+    const Json* value = find_field(body, name);
+    if (value != nullptr && !(value->is_array() && value->empty())) {
+      refuse(name, "{}: tools are not supported", name);
+    }
+  }
+  for (const char* name : {"tool_choice", "function_call"}) {
+    const Json* value = find_field(body, name);
+    if (value != nullptr && *value != "none") refuse(name, "{}: tools are not supported", name);
+  }
+  if (const Json* format = find_field(body, "response_format")) {
+    const bool is_text =
+        format->is_object() && format->contains("type") && (*format)["type"] == "text";
+    if (!is_text)
+      refuse("response_format", "response_format: only {{\"type\": \"text\"}} is supported");
+  }
+  if (const Json* suffix = find_field(body, "suffix"); suffix != nullptr && *suffix != "") {
+    refuse("suffix", "suffix: not supported");
+  }
+  if (integer_field(body, "best_of", {1, kMaxChoices}).value_or(1) >
+      integer_field(body, "n", {1, kMaxChoices}).value_or(1)) {
+    refuse("best_of", "best_of: more than n is not supported");
+  }
+}
+
+}  // namespace
+
+Json parse_body(std::string_view body) {
+  Json json;
+  try {
+    json = parse_json(body, "request body", kMaxJsonDepth);
+  } catch (const Error& e) {
+    throw ApiError(400, e.what());
+  }
+  if (!json.is_object()) {
+    throw ApiError(400, fmt::format("request body: expected a JSON object, got {}", kind_of(json)));
+  }
+  return json;
+}
+
+CompletionRequest parse_completion(std::string_view text, Endpoint endpoint) {
+  const Json body = parse_body(text);
+  CompletionRequest request{.endpoint = endpoint};
+  request.model = string_field(body, "model", 4096).value_or("");
+  refuse_unsupported(body);
+  if (endpoint == Endpoint::chat) {
+    read_messages(body, request);
+  } else {
+    read_prompts(body, request);
+  }
+  read_sampling(body, request);
+  read_lengths(body, request);
+  read_stops(body, request);
+  read_logprobs(body, request);
+  read_stream(body, request);
+  read_experts(body, request);
+  string_field(body, "user", 4096);
+  const auto num_prompts = std::max<int64_t>(1, static_cast<int64_t>(request.prompts.size()));
+  if (num_prompts * request.num_choices > kMaxChoices) {
+    refuse("n", "n: {} prompts with n {} give {} answers, at most {} are possible", num_prompts,
+           request.num_choices, num_prompts * request.num_choices, kMaxChoices);
+  }
+  if (!request.replay.empty() && num_prompts > 1) {
+    refuse("routed_experts", "routed_experts: possible for one prompt only, got {}", num_prompts);
+  }
+  return request;
+}
+
+}  // namespace dsmoe::serve

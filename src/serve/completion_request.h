@@ -1,0 +1,62 @@
+// The body of a completion request, read field by field: everything is checked that needs no model.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/json.h"
+#include "infer/sampler.h"
+#include "text/chat_template.h"
+
+namespace dsmoe::serve {
+
+enum class Endpoint { completions, chat };
+
+inline constexpr int kMaxJsonDepth = 32;
+inline constexpr int64_t kMaxChoices = 128;  // prompts times n
+inline constexpr int64_t kMaxStops = 16;
+inline constexpr std::size_t kMaxStopBytes = 1024;
+inline constexpr int kMaxTopLogprobs = 20;
+inline constexpr std::size_t kMaxMessages = 4096;
+
+using Prompt = std::variant<std::string, std::vector<int32_t>>;
+
+// Experts to take, as sent: [tokens][MoE layers][experts].
+using Replay = std::vector<std::vector<std::vector<int32_t>>>;
+
+struct CompletionRequest {
+  Endpoint endpoint = Endpoint::completions;
+  std::string model;            // empty: the one that is served
+  std::vector<Prompt> prompts;  // completions
+  text::OrderedJson messages;   // chat: role, content (text), whatever names the template may read
+  infer::SamplerOptions sampler;
+  std::optional<uint64_t> seed;
+  int64_t num_choices = 1;  // n
+  std::optional<int64_t> max_tokens;
+  int64_t min_tokens = 0;
+  std::vector<std::string> stops;
+  std::vector<int32_t> stop_token_ids;
+  bool ignore_eos = false;
+  bool stream = false;
+  bool include_usage = false;
+  bool echo = false;
+  int num_logprobs = -1;  // -1: none wanted
+  int64_t experts_per_token = 0;
+  bool return_routes = false;
+  bool return_gates = false;
+  bool return_token_ids = false;
+  Replay replay;
+};
+
+// Throws ApiError(400) that names the field, what was expected and what came. Unknown fields are
+// ignored; null is the same as absent.
+CompletionRequest parse_completion(std::string_view body, Endpoint endpoint);
+
+// parse_json() with an ApiError; the value must be an object.
+Json parse_body(std::string_view body);
+
+}  // namespace dsmoe::serve

@@ -1,0 +1,93 @@
+// Tokens and text of the model that is served.
+#include "serve/served_model.h"
+
+#include <ctime>
+#include <utility>
+
+#include "serve/api_error.h"
+#include "store/mapped_file.h"
+#include "text/utf8.h"
+
+namespace dsmoe::serve {
+namespace {
+
+constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20;
+
+}  // namespace
+
+TextParts load_text_parts(const std::filesystem::path& folder,
+                          const std::filesystem::path& chat_template) {
+  TextParts parts;
+  std::error_code ignored;
+  if (std::filesystem::exists(folder / "tokenizer.json", ignored)) {
+    parts.tokenizer = text::Tokenizer::from_file(folder.string());
+  }
+  if (chat_template.empty()) {
+    parts.chat_template = text::load_chat_template(folder);
+  } else {
+    parts.chat_template = text::ChatTemplate::parse(
+        store::read_small_file(chat_template, kMaxTemplateBytes), chat_template.string());
+  }
+  parts.special = text::load_special_tokens(folder);
+  return parts;
+}
+
+ServedModel::ServedModel(std::string id, infer::Engine& engine, TextParts text)
+    : id_(std::move(id)),
+      engine_(engine),
+      text_(std::move(text)),
+      created_(static_cast<int64_t>(std::time(nullptr))) {
+  if (!text_.tokenizer) return;
+  for (int32_t token = 0; token < text_.tokenizer->vocab_size(); ++token) {
+    if (const auto bytes = text_.tokenizer->id_to_bytes(token)) {
+      max_token_bytes_ = std::max(max_token_bytes_, bytes->size());
+    }
+  }
+}
+
+std::vector<int32_t> ServedModel::encode(std::string_view text,
+                                         text::AddSpecial add_special) const {
+  if (!text_.tokenizer) {
+    throw ApiError(400, "this model has no tokenizer; give token ids instead of text", "prompt");
+  }
+  // Refused before any work: even the longest tokens could not make it fit.
+  const std::size_t most = max_token_bytes_ * static_cast<std::size_t>(context() + 1);
+  if (text.size() > most) {
+    throw ApiError(400,
+                   fmt::format("this model's maximum context length is {} tokens; a text of {} "
+                               "bytes has at least {} tokens",
+                               context(), text.size(), text.size() / max_token_bytes_),
+                   "prompt", "context_length_exceeded");
+  }
+  return text_.tokenizer->encode(text, {.add_special = add_special});
+}
+
+std::string ServedModel::token_bytes(int32_t id) const {
+  if (!text_.tokenizer) return std::to_string(id);
+  return text_.tokenizer->id_to_bytes(id).value_or("");
+}
+
+std::string ServedModel::token_text(int32_t id) const {
+  const std::string bytes = token_bytes(id);
+  if (text::is_valid_utf8(bytes)) return bytes;
+  std::string text = "bytes:";
+  for (const char c : bytes) text += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  return text;
+}
+
+TextStream::TextStream(const ServedModel& model, text::SkipSpecial skip) {
+  if (model.text().tokenizer) {
+    decoder_.emplace(
+        *model.text().tokenizer,
+        text::DecodeOptions{.skip_special = skip, .ill_formed = text::IllFormed::replace});
+  }
+}
+
+std::string TextStream::push(int32_t id) {
+  if (decoder_) return decoder_->push(id);
+  return fmt::format("{}{}", std::exchange(is_first_, false) ? "" : " ", id);
+}
+
+std::string TextStream::finish() { return decoder_ ? decoder_->finish() : ""; }
+
+}  // namespace dsmoe::serve

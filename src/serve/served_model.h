@@ -1,0 +1,66 @@
+// What a server serves: an engine, and the text side of its model.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "infer/engine.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace dsmoe::serve {
+
+// The text side of a folder. Without a tokenizer prompts are token ids and answers are numbers.
+struct TextParts {
+  std::optional<text::Tokenizer> tokenizer;
+  std::optional<text::ChatTemplate> chat_template;
+  text::SpecialTokenTexts special;
+};
+// `chat_template`: a file that replaces the folder's; empty: the folder's.
+TextParts load_text_parts(const std::filesystem::path& folder,
+                          const std::filesystem::path& chat_template);
+
+class ServedModel {
+ public:
+  ServedModel(std::string id, infer::Engine& engine, TextParts text);
+
+  const std::string& id() const { return id_; }
+  int64_t created() const { return created_; }
+  infer::Engine& engine() const { return engine_; }
+  const model::ModelConfig& config() const { return engine_.model().config; }
+  int64_t context() const { return engine_.model().context; }
+  const TextParts& text() const { return text_; }
+
+  // Throw ApiError(400) when there is no tokenizer, or the text is certainly too long.
+  std::vector<int32_t> encode(std::string_view text, text::AddSpecial add_special) const;
+  // The bytes of one token; its number without a tokenizer.
+  std::string token_bytes(int32_t id) const;
+  // The same as JSON can hold it: "bytes:\xe2\x82" when it is no valid UTF-8.
+  std::string token_text(int32_t id) const;
+
+ private:
+  std::string id_;
+  infer::Engine& engine_;
+  TextParts text_;
+  int64_t created_;
+  std::size_t max_token_bytes_ = 1;
+};
+
+// Ids to text as they come, valid UTF-8, no piece ends inside a character; special tokens are not
+// shown, or are where `skip` says so.
+class TextStream {
+ public:
+  TextStream(const ServedModel& model, text::SkipSpecial skip);
+  std::string push(int32_t id);
+  std::string finish();
+
+ private:
+  std::optional<text::StreamDecoder> decoder_;  // absent: numbers
+  bool is_first_ = true;
+};
+
+}  // namespace dsmoe::serve

@@ -1,0 +1,31 @@
+// The order of life: the engine's thread posts to HTTP, HTTP's connections use the API.
+#include "serve/service.h"
+
+#include "base/error.h"
+
+namespace dsmoe::serve {
+
+void check_exposure(const ServiceOptions& options, WithoutKeys without_keys) {
+  if (!options.api.keys.empty() || without_keys == WithoutKeys::allowed ||
+      is_loopback(options.http.host)) {
+    return;
+  }
+  fail(ErrorKind::usage,
+       "--host {} can be reached from other machines: give --api-key KEY, or --no-auth if everyone "
+       "may use it",
+       options.http.host);
+}
+
+Service::Service(const kernels::Context& context, const model::Model& model, TextParts text,
+                 ServiceOptions options)
+    : http_(std::make_unique<HttpServer>(options.http)),
+      engine_(std::make_unique<infer::Engine>(context, model, options.engine)),
+      model_(std::make_unique<ServedModel>(options.model_id, *engine_, std::move(text))),
+      api_(std::make_unique<Api>(*model_, options.api, http_->post())) {}
+
+Service::~Service() {
+  engine_.reset();
+  http_.reset();
+}
+
+}  // namespace dsmoe::serve

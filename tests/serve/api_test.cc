@@ -1,0 +1,405 @@
+// The API as clients use it, on a small model in this process.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <thread>
+
+#include "base/log.h"
+#include "infer/evaluate.h"
+#include "kernels/table.h"
+#include "serve/small_server.h"
+
+namespace dsmoe::testing {
+namespace {
+
+class ApiTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    set_log_level(LogLevel::warning);
+    server_ = std::make_unique<SmallServer>();
+  }
+  static void TearDownTestSuite() { server_.reset(); }
+  static SmallServer& server() { return *server_; }
+  static std::unique_ptr<SmallServer> server_;
+};
+std::unique_ptr<SmallServer> ApiTest::server_;
+
+Json greedy(const Json& more = Json::object()) {
+  Json body{{"model", "small"}, {"prompt", "The cat"}, {"max_tokens", 12}, {"temperature", 0}};
+  body.update(more);
+  return body;
+}
+
+TEST_F(ApiTest, PlainAndStreamedCompletionsSayTheSame) {
+  for (const Json& more : {Json{{"temperature", 0}}, Json{{"temperature", 1.3}, {"seed", 5}}}) {
+    const Answer plain = server().complete(greedy(more));
+    ASSERT_EQ(plain.status, 200) << plain.body;
+    const Json answer = plain.json();
+    EXPECT_TRUE(answer["id"].get<std::string>().starts_with("cmpl-"));
+    EXPECT_EQ(answer["object"], "text_completion");
+    EXPECT_EQ(answer["usage"]["completion_tokens"], 12);
+    EXPECT_EQ(answer["choices"][0]["finish_reason"], "length");
+    Json streamed = greedy(more);
+    streamed["stream"] = true;
+    streamed["stream_options"] = {{"include_usage", true}};
+    const Answer stream = server().complete(streamed);
+    ASSERT_EQ(stream.status, 200);
+    EXPECT_TRUE(stream.is_done());
+    EXPECT_TRUE(stream.headers.at("content-type").starts_with("text/event-stream"));
+    std::string text;
+    const std::vector<Json> events = stream.events();
+    for (const Json& event : events) {
+      if (!event["choices"].empty()) text += event["choices"][0]["text"].get<std::string>();
+    }
+    EXPECT_EQ(text, answer["choices"][0]["text"]);
+    EXPECT_TRUE(events.back()["choices"].empty());
+    EXPECT_EQ(events.back()["usage"]["completion_tokens"], 12);
+    EXPECT_EQ(events[events.size() - 2]["choices"][0]["finish_reason"], "length");
+  }
+}
+
+TEST_F(ApiTest, ChatPlainAndStreamed) {
+  Json body{{"messages",
+             {{{"role", "system"}, {"content", "Be brief."}},
+              {{"role", "user"},
+               {"content",
+                {{{"type", "text"}, {"text", "The "}}, {{"type", "text"}, {"text", "dog"}}}}}}},
+            {"max_completion_tokens", 10},
+            {"temperature", 0},
+            {"logprobs", true},
+            {"top_logprobs", 3}};
+  const Answer plain = server().chat(body);
+  ASSERT_EQ(plain.status, 200) << plain.body;
+  const Json choice = plain.json()["choices"][0];
+  EXPECT_TRUE(plain.json()["id"].get<std::string>().starts_with("chatcmpl-"));
+  EXPECT_EQ(choice["message"]["role"], "assistant");
+  ASSERT_EQ(choice["logprobs"]["content"].size(), 10u);
+  const Json first = choice["logprobs"]["content"][0];
+  EXPECT_EQ(first["top_logprobs"].size(), 3u);
+  EXPECT_EQ(first["logprob"], first["top_logprobs"][0]["logprob"]);  // greedy
+  body["stream"] = true;
+  const Answer stream = server().chat(body);
+  std::string text;
+  std::size_t scores = 0;
+  const std::vector<Json> events = stream.events();
+  EXPECT_EQ(events[0]["choices"][0]["delta"], (Json{{"role", "assistant"}, {"content", ""}}));
+  for (const Json& event : events) {
+    EXPECT_EQ(event["object"], "chat.completion.chunk");
+    const Json& each = event["choices"][0];
+    text += each["delta"].value("content", "");
+    if (!each["logprobs"].is_null()) scores += each["logprobs"]["content"].size();
+  }
+  EXPECT_EQ(text, choice["message"]["content"]);
+  EXPECT_EQ(scores, 10u);
+  EXPECT_EQ(events.back()["choices"][0]["finish_reason"], "length");
+}
+
+TEST_F(ApiTest, LmEvalFormEqualsEvaluation) {
+  const std::vector<int32_t> tokens{5, 9, 270, 33, 260, 101, 7};
+  const Json body{{"model", "small"}, {"prompt", Json::array({tokens, {4, 8, 15}})},
+                  {"temperature", 0}, {"max_tokens", 1},
+                  {"logprobs", 1},    {"echo", true},
+                  {"seed", 1234}};
+  const Answer answer = server().complete(body);
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  const Json choices = answer.json()["choices"];
+  ASSERT_EQ(choices.size(), 2u);
+  EXPECT_EQ(choices[1]["index"], 1);
+  const Json logprobs = choices[0]["logprobs"];
+  ASSERT_EQ(logprobs["token_logprobs"].size(), tokens.size() + 1);
+  ASSERT_EQ(logprobs["top_logprobs"].size(), tokens.size() + 1);
+  EXPECT_TRUE(logprobs["token_logprobs"][0].is_null());
+  ThreadPool pool(1);
+  const kernels::Context context{.table = &kernels::select_cpu_table(), .pool = &pool};
+  infer::score_documents(
+      context, server().model(), std::vector<infer::ScoredDocument>{{tokens, 1}}, {},
+      [&](int64_t, const infer::TokenScores& scores) {
+        for (std::size_t i = 0; i < scores.log_prob.size(); ++i) {
+          const auto ours = logprobs["token_logprobs"][i + 1].get<double>();
+          EXPECT_NEAR(ours, scores.log_prob[i], 1e-5);
+          double best = -1e9;
+          bool holds_own = false;
+          for (const auto& [text, value] : logprobs["top_logprobs"][i + 1].items()) {
+            best = std::max(best, value.get<double>());
+            holds_own = holds_own || value == logprobs["token_logprobs"][i + 1];
+          }
+          EXPECT_TRUE(holds_own);
+          EXPECT_EQ(best == ours, scores.greedy[i] != 0);
+        }
+      });
+  Json none = body;
+  none["max_tokens"] = 0;
+  const Json scored = server().complete(none).json();
+  EXPECT_EQ(scored["choices"][0]["logprobs"]["token_logprobs"].size(), tokens.size());
+}
+
+TEST_F(ApiTest, SeveralChoicesAndPromptForms) {
+  const Json three = server().complete(greedy({{"n", 3}, {"temperature", 1}, {"seed", 1}})).json();
+  ASSERT_EQ(three["choices"].size(), 3u);
+  EXPECT_NE(three["choices"][0]["text"], three["choices"][1]["text"]);
+  EXPECT_EQ(three["usage"]["completion_tokens"], 36);
+  const Json one = server().complete(greedy({{"temperature", 1}, {"seed", 1}})).json();
+  EXPECT_EQ(one["choices"][0]["text"], three["choices"][0]["text"]);
+  const Json both = server().complete(greedy({{"prompt", {"The cat", "The dog"}}})).json();
+  EXPECT_EQ(both["choices"][0]["text"], server().complete(greedy()).json()["choices"][0]["text"]);
+  const Json ids = server().post("/tokenize", {{"prompt", "The cat"}}).json();
+  EXPECT_EQ(ids["tokens"][0], 0);  // BOS
+  EXPECT_EQ(server().complete(greedy({{"prompt", ids["tokens"]}})).json()["choices"][0]["text"],
+            both["choices"][0]["text"]);
+}
+
+TEST_F(ApiTest, StopStringsAndTokens) {
+  const std::string text = server().complete(greedy()).json()["choices"][0]["text"];
+  ASSERT_GT(text.size(), 6u);
+  const std::string stop = text.substr(text.size() / 2, 2);
+  const Json cut = server().complete(greedy({{"stop", {stop, "never there"}}})).json();
+  EXPECT_EQ(cut["choices"][0]["text"], text.substr(0, text.find(stop)));
+  EXPECT_EQ(cut["choices"][0]["finish_reason"], "stop");
+  const Json ids = server().complete(greedy({{"return_token_ids", true}})).json();
+  const Json third = ids["choices"][0]["token_ids"][2];
+  const Json shorter =
+      server().complete(greedy({{"stop_token_ids", {third}}, {"return_token_ids", true}})).json();
+  EXPECT_EQ(shorter["choices"][0]["finish_reason"], "stop");
+  EXPECT_LE(shorter["choices"][0]["token_ids"].size(), 2u);
+  const Json longer =
+      server()
+          .complete(
+              greedy({{"stop_token_ids", {third}}, {"min_tokens", 6}, {"return_token_ids", true}}))
+          .json();
+  EXPECT_GE(longer["choices"][0]["token_ids"].size(), 6u);
+}
+
+TEST_F(ApiTest, RoutesComeBackAndCanBeReplayed) {
+  const Json asked = greedy({{"return_routed_gates", true}, {"temperature", 1}, {"seed", 3}});
+  const Json plain = server().complete(asked).json()["choices"][0];
+  const std::size_t prompt = plain["routed_prompt"];
+  ASSERT_EQ(plain["routed_experts"].size(), prompt + 11);
+  ASSERT_EQ(plain["routed_experts"][0].size(), 2u);
+  ASSERT_EQ(plain["routed_experts"][0][0].size(), 2u);
+  EXPECT_EQ(plain["routed_gates"].size(), plain["routed_experts"].size());
+  EXPECT_GE(plain["routed_gates"][3][1][0], plain["routed_gates"][3][1][1]);
+  std::string text;
+  for (const Json& piece : plain["routed_text"]) text += piece.get<std::string>();
+  EXPECT_TRUE(text.starts_with("<|begin|>The cat")) << text;
+
+  Json streamed = asked;
+  streamed["stream"] = true;
+  Json joined = Json::array();
+  for (const Json& event : server().complete(streamed).events()) {
+    if (!event["choices"][0].contains("routed_experts")) continue;
+    EXPECT_EQ(event["choices"][0]["routed_start"], joined.size());
+    for (const Json& token : event["choices"][0]["routed_experts"]) joined.push_back(token);
+  }
+  EXPECT_EQ(joined, plain["routed_experts"]);
+
+  Json replayed = asked;
+  replayed["routed_experts"] = plain["routed_experts"];
+  const Json again = server().complete(replayed).json()["choices"][0];
+  EXPECT_EQ(again["text"], plain["text"]);
+  EXPECT_EQ(again["routed_gates"], plain["routed_gates"]);
+  for (Json& token : replayed["routed_experts"]) {
+    for (Json& layer : token) layer = {7, 6};
+  }
+  const Json forced = server().complete(replayed).json()["choices"][0];
+  EXPECT_EQ(forced["routed_experts"][2][1], (Json{7, 6}));
+  EXPECT_NE(forced["routed_gates"], plain["routed_gates"]);
+
+  const Json more =
+      server()
+          .complete(greedy({{"num_experts_per_tok", 5}, {"return_routed_experts", true}}))
+          .json();
+  EXPECT_EQ(more["choices"][0]["routed_experts"][0][0].size(), 5u);
+  EXPECT_FALSE(more["choices"][0].contains("routed_gates"));
+}
+
+TEST_F(ApiTest, ExpertLoadCountsWhatWasForwarded) {
+  ASSERT_EQ(Client(server().port()).request("DELETE", "/v1/experts").status, 200);
+  const Json body = greedy({{"return_routed_experts", true}, {"prompt", "A dog in the fog"}});
+  const Json routes = server().complete(body).json()["choices"][0]["routed_experts"];
+  const Json load = server().get("/v1/experts").json();
+  ASSERT_EQ(load["layers"].size(), 2u);
+  EXPECT_EQ(load["window"]["tokens"], routes.size());
+  for (std::size_t l = 0; l < 2; ++l) {
+    std::vector<int64_t> counts(8, 0);
+    for (const Json& token : routes) {
+      for (const Json& expert : token[l]) ++counts[expert.get<std::size_t>()];
+    }
+    EXPECT_EQ(load["layers"][l]["tokens"], counts);
+    EXPECT_EQ(load["layers"][l]["layer"], l + 1);
+  }
+  int64_t total = 0;
+  const Json of_layer = server().get("/v1/experts/tokens?layer=1").json();
+  for (const Json& expert : of_layer["experts"]) {
+    total += expert["total"].get<int64_t>();
+  }
+  EXPECT_EQ(total, static_cast<int64_t>(routes.size()) * 2);
+  EXPECT_EQ(server().get("/v1/experts/tokens?layer=0").status, 400);
+  const Json one = server().get("/v1/experts/tokens?layer=2&expert=3&limit=4").json();
+  EXPECT_EQ(one["expert"], 3);
+  EXPECT_EQ(server().post("/v1/experts/reset", Json::object()).json()["window"]["tokens"], 0);
+}
+
+TEST_F(ApiTest, InformationRoutes) {
+  const Json models = server().get("/v1/models").json();
+  EXPECT_EQ(models["data"][0]["id"], "small");
+  EXPECT_EQ(models["data"][0]["max_model_len"], 256);
+  EXPECT_EQ(models["data"][0]["moe_layers"], (Json{1, 2}));
+  EXPECT_EQ(server().get("/health").json()["status"], "ok");
+  EXPECT_TRUE(server().get("/version").json().contains("version"));
+  EXPECT_EQ(server().get("/tokenizer_info").json()["eos_token"], "<|end|>");
+  const Json ids =
+      server().post("/tokenize", {{"content", "The cat"}, {"add_special_tokens", false}}).json();
+  EXPECT_EQ(server().post("/detokenize", {{"tokens", ids["tokens"]}}).json()["prompt"], "The cat");
+  const std::string metrics = server().get("/metrics").body;
+  for (const char* name : {"dsmoe_requests_total{route=\"/v1/models\",status=\"200\"}",
+                           "dsmoe_first_token_seconds_bucket", "dsmoe_kv_pages{state=\"free\"}",
+                           "dsmoe_expert_tokens_total{layer=\"1\",expert=\"0\"}"}) {
+    EXPECT_NE(metrics.find(name), std::string::npos) << name;
+  }
+  const Answer page = server().get("/");
+  EXPECT_EQ(page.status, 200);
+  EXPECT_TRUE(page.headers.at("content-type").starts_with("text/html"));
+}
+
+TEST_F(ApiTest, HeadersIdsAndCors) {
+  Client client(server().port());
+  const Answer echoed = client.request("GET", "/health", "",
+                                       {"X-Request-Id: abc-1", "Origin: http://localhost:3000"});
+  EXPECT_EQ(echoed.headers.at("x-request-id"), "abc-1");
+  EXPECT_EQ(echoed.headers.at("access-control-allow-origin"), "http://localhost:3000");
+  const Answer other = client.request("GET", "/health", "", {"Origin: http://example.org"});
+  EXPECT_EQ(other.headers.count("access-control-allow-origin"), 0u);
+  const Answer preflight =
+      client.request("OPTIONS", "/v1/completions", "", {"Origin: http://127.0.0.1:1"});
+  EXPECT_EQ(preflight.status, 204);
+  EXPECT_EQ(preflight.headers.at("access-control-allow-headers"),
+            "authorization, content-type, x-request-id");
+}
+
+TEST_F(ApiTest, ALeavingClientFreesItsSlot) {
+  for (const bool streams : {true, false}) {
+    {
+      Client client(server().port());
+      const Json body{
+          {"prompt", "The cat"}, {"max_tokens", 240}, {"ignore_eos", true}, {"stream", streams}};
+      client.send(format_request("POST", "/v1/completions", body.dump()));
+      if (streams) client.receive_some();
+    }
+    infer::EngineStats stats;
+    for (int i = 0; i < 500; ++i) {
+      stats = server().service().engine().stats();
+      if (stats.running == 0 && stats.waiting == 0) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    EXPECT_EQ(stats.running, 0);
+    EXPECT_EQ(stats.free_pages + stats.cached_pages, stats.pages);
+  }
+}
+
+TEST(Server, KeysAreNeededEverywhereButHealthAndThePage) {
+  SmallServer server({.api = {.keys = {"first-key", "second-key"}}});
+  EXPECT_EQ(server.get("/health").status, 200);
+  EXPECT_EQ(server.get("/").status, 200);
+  for (const char* path :
+       {"/v1/models", "/metrics", "/version", "/tokenizer_info", "/v1/experts", "/nothing"}) {
+    EXPECT_EQ(server.get(path).status, 401) << path;
+  }
+  const auto with = [&](const std::string& header) {
+    return Client(server.port())
+        .request("GET", "/v1/models", "", {"Authorization: " + header})
+        .status;
+  };
+  EXPECT_EQ(with("Bearer first-key"), 200);
+  EXPECT_EQ(with("bearer second-key"), 200);
+  EXPECT_EQ(with("Bearer first-ke"), 401);
+  EXPECT_EQ(with("Bearer first-key2"), 401);
+  EXPECT_EQ(with("Bearer "), 401);
+  EXPECT_EQ(with("Basic first-key"), 401);
+  const Answer refused = server.complete({{"prompt", "x"}});
+  EXPECT_EQ(refused.status, 401);
+  EXPECT_EQ(refused.json()["error"]["code"], "invalid_api_key");
+}
+
+TEST(Server, AFullQueueGives429AndNothingElse) {
+  SmallServer server({.engine = {.max_batch = 1, .max_queue = 2}});
+  std::vector<std::thread> threads;
+  std::atomic<int> ok{0}, full{0}, other{0};
+  for (int i = 0; i < 30; ++i) {
+    threads.emplace_back([&] {
+      const Answer answer =
+          server.complete({{"prompt", "The cat"}, {"max_tokens", 60}, {"ignore_eos", true}});
+      if (answer.status == 429) {
+        EXPECT_EQ(answer.headers.at("retry-after"), "1");
+      }
+      ++(answer.status == 200 ? ok : answer.status == 429 ? full : other);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(ok, 0);
+  EXPECT_GT(full, 0);
+  EXPECT_EQ(other, 0);
+}
+
+TEST(Server, DrainsRunningRequestsAndRefusesNewOnes) {
+  SmallServer server;
+  Client streaming(server.port());
+  const Json body{
+      {"prompt", "The cat"}, {"max_tokens", 200}, {"ignore_eos", true}, {"stream", true}};
+  streaming.send(format_request("POST", "/v1/completions", body.dump()));
+  ASSERT_NE(streaming.receive_some(), "");
+  server.service().shut_down();
+  Answer refused;
+  for (int i = 0; i < 100 && refused.status != 503; ++i) {
+    try {
+      refused = server.complete({{"prompt", "x"}, {"max_tokens", 1}});
+    } catch (const std::runtime_error&) {
+      break;  // drained already
+    }
+  }
+  std::string text;
+  for (std::string piece; !(piece = streaming.receive_some()).empty();) text += piece;
+  EXPECT_NE(text.find("data: [DONE]"), std::string::npos);
+  server.stop();
+}
+
+TEST(Server, TheDrainDeadlineEndsWhatStillRuns) {
+  SmallServer server({.http = {.drain_deadline = std::chrono::milliseconds(1)}});
+  Client streaming(server.port());
+  const Json body{{"prompt", "The cat"},
+                  {"max_tokens", 240},
+                  {"ignore_eos", true},
+                  {"stream", true},
+                  {"n", 16}};
+  streaming.send(format_request("POST", "/v1/completions", body.dump()));
+  ASSERT_NE(streaming.receive_some(), "");
+  const auto start = std::chrono::steady_clock::now();
+  server.stop();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+}
+
+TEST(Server, ADeadEngineTurnsHealthTo503) {
+  SmallServer server;
+  EXPECT_EQ(server.get("/health").status, 200);
+  server.service().engine().inject(infer::Engine::Fault::thrown);
+  const auto start = std::chrono::steady_clock::now();
+  int status = 200;
+  while (status == 200 && std::chrono::steady_clock::now() - start < std::chrono::seconds(2)) {
+    status = server.get("/health").status;
+  }
+  EXPECT_EQ(status, 503);
+  EXPECT_EQ(server.complete({{"prompt", "x"}}).status, 503);
+}
+
+TEST(Server, StrangersNeedAKey) {
+  serve::ServiceOptions options;
+  options.http.host = "0.0.0.0";
+  EXPECT_THROW(serve::check_exposure(options, serve::WithoutKeys::refused), Error);
+  serve::check_exposure(options, serve::WithoutKeys::allowed);
+  options.api.keys = {"k"};
+  serve::check_exposure(options, serve::WithoutKeys::refused);
+  options = {};
+  serve::check_exposure(options, serve::WithoutKeys::refused);
+}
+
+}  // namespace
+}  // namespace dsmoe::testing

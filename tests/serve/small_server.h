@@ -1,0 +1,50 @@
+// A server of a small random model with a tokenizer, in this process, on a port of its own.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "base/thread_pool.h"
+#include "kernels/context.h"
+#include "model/language_model.h"
+#include "serve/http_client.h"
+#include "serve/service.h"
+
+namespace dsmoe::testing {
+
+// Vocabulary 300: bytes, two special tokens, some merges; 2 MoE layers of 8 experts.
+struct SmallModelOptions {
+  int64_t positions = 256;
+};
+std::unique_ptr<model::Model> small_model(const kernels::Context& context,
+                                          const SmallModelOptions& options);
+// Its tokenizer and DeepSeek's chat template.
+serve::TextParts small_text();
+
+class SmallServer {
+ public:
+  explicit SmallServer(serve::ServiceOptions options = {}, const SmallModelOptions& model = {});
+  ~SmallServer();
+
+  uint16_t port() const { return service_->port(); }
+  serve::Service& service() { return *service_; }
+  const model::Model& model() const { return *model_; }
+  void stop();  // drains and joins
+
+  Answer get(const std::string& target) { return Client(port()).get(target); }
+  Answer post(const std::string& target, const Json& body) {
+    return Client(port()).post(target, body);
+  }
+  Answer complete(const Json& body) { return post("/v1/completions", body); }
+  Answer chat(const Json& body) { return post("/v1/chat/completions", body); }
+
+ private:
+  ThreadPool pool_{1};
+  kernels::Context context_;
+  std::unique_ptr<model::Model> model_;
+  std::unique_ptr<serve::Service> service_;
+  std::thread thread_;
+};
+
+}  // namespace dsmoe::testing

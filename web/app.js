@@ -1,0 +1,165 @@
+// Puts the page together: connection, conversation, composer, atlas, dialogs, keys.
+import { Api } from "./api.js";
+import { Atlas } from "./atlas.js";
+import { Composer } from "./composer.js";
+import { Connection } from "./connection.js";
+import { Conversation } from "./conversation.js";
+import { announce, byId, el } from "./dom.js";
+import { Focus } from "./focus.js";
+import { startKeyboard } from "./keyboard.js";
+import { loadSettings } from "./settings.js";
+import { hideTip } from "./tip.js";
+
+const WIDE = matchMedia("(min-width: 60rem)");
+
+// They suit the demo's model, which knows only such texts, and any other.
+const EXAMPLES = [
+  { mode: "chat", name: "Ask about a story", text: "Mia the fox lived by the lake. One morning Mia found a red kite in the grass and gave it to Tom the owl. Who has the kite now?" },
+  { mode: "continue", name: "Begin a story", text: "Once upon a time there was a " },
+  { mode: "continue", name: "Add two numbers", text: "Add 27 + 45:" },
+  { mode: "continue", name: "Write a record", text: '{"name": "' },
+];
+
+const settings = loadSettings();
+const api = new Api();
+const focus = new Focus();
+
+const connection = new Connection(api, { found, lost: () => composer.setReady(false), askKey });
+const conversation = new Conversation(api, focus, {
+  settings,
+  model: () => connection.model,
+  busy: (isBusy) => {
+    composer.setBusy(isBusy);
+    byId("welcome").hidden = conversation.turns.length > 0;
+    atlas.poll();
+  },
+  failed: (error) => connection.trouble(error),
+  askKey: () => askKey("The server did not accept this key."),
+  changed: () => atlas.showSoon(),
+});
+const composer = new Composer({
+  settings,
+  model: () => connection.model,
+  say: (text) => conversation.say(text),
+  stop: () => conversation.stop(),
+});
+const atlas = new Atlas(api, focus, {
+  isBusy: () => conversation.isBusy,
+  isOpen: () => !byId("atlas").hidden && connection.model !== null,
+  trouble: (error) => (error ? connection.trouble(error) : connection.fine()),
+});
+
+function found(model) {
+  const isFirst = byId("model").textContent === "";
+  byId("model").textContent = model.id;
+  byId("model").title = model.max_model_len ? `Context of ${model.max_model_len.toLocaleString("en")} tokens` : "";
+  document.title = `${model.id} · dsmoe`;
+  if (isFirst && model.moe_layers) focus.set({ layers: model.moe_layers, row: Math.floor(model.moe_layers.length / 2) });
+  // A model without a chat template can only continue text.
+  const canChat = model.has_chat_template !== false;
+  document.querySelector("#mode [value=chat]").disabled = !canChat;
+  if (!canChat) settings.mode = "continue";
+  if (model.max_model_len) settings.maxTokens = Math.min(settings.maxTokens, model.max_model_len);
+  composer.show();
+  composer.setReady(true);
+  showExamples(canChat);
+  atlas.poll();
+}
+
+function showExamples(canChat) {
+  byId("examples").replaceChildren(
+    ...EXAMPLES.filter(({ mode }) => canChat || mode === "continue").map(({ mode, name, text }) =>
+      el(
+        "li",
+        {},
+        el(
+          "button",
+          {
+            type: "button",
+            class: "example",
+            onclick: () => {
+              composer.setMode(mode);
+              composer.fill(text);
+            },
+          },
+          el("span", { class: "example-name" }, name),
+          el("span", { class: "example-text" }, text),
+        ),
+      ),
+    ),
+  );
+}
+
+function setAtlas(isOpen) {
+  byId("atlas").hidden = !isOpen;
+  document.body.classList.toggle("with-atlas", isOpen);
+  byId("atlas-toggle").setAttribute("aria-expanded", String(isOpen));
+  if (isOpen) atlas.poll();
+}
+
+function newConversation() {
+  conversation.clear();
+  byId("welcome").hidden = false;
+  byId("prompt").focus();
+  announce("New conversation");
+}
+
+function askKey(why) {
+  byId("key-why").textContent = why;
+  byId("key").value = "";
+  if (!byId("key-dialog").open) byId("key-dialog").showModal();
+}
+
+byId("key-form").addEventListener("submit", () => {
+  api.useKey(byId("key").value.trim());
+  connection.connect();
+  const failed = conversation.turns.at(-1)?.answer;
+  if (failed?.error?.kind === "key") conversation.again();
+});
+byId("key-cancel").addEventListener("click", () => byId("key-dialog").close());
+byId("key-open").addEventListener("click", () => askKey("Sent with every request to this server. Leave it empty to send none."));
+byId("help").addEventListener("click", () => byId("help-dialog").showModal());
+byId("new-chat").addEventListener("click", newConversation);
+byId("atlas-toggle").addEventListener("click", () => setAtlas(byId("atlas").hidden));
+byId("atlas-close").addEventListener("click", () => {
+  setAtlas(false);
+  byId("atlas-toggle").focus();
+});
+byId("colour-tokens").addEventListener("change", (event) => focus.set({ colours: event.target.checked }));
+byId("number-tokens").addEventListener("change", (event) => byId("log").classList.toggle("numbers", event.target.checked));
+// The atlas opens when there is something to show; on a small screen, at the part that shows it.
+let shown = null;
+focus.addEventListener("change", () => {
+  if (focus.tokenShown && byId("atlas").hidden) setAtlas(true);
+  if (focus.tokenShown !== shown && focus.tokenShown && !WIDE.matches) byId("inspector").scrollIntoView({ block: "start" });
+  shown = focus.tokenShown;
+});
+
+startKeyboard([
+  { keys: "Enter", says: "Send" },
+  { keys: "Shift Enter", says: "New line" },
+  {
+    keys: "Esc",
+    says: "Stop the answer; clear the selection",
+    run: () => {
+      hideTip();
+      if (conversation.isBusy) conversation.stop();
+      else focus.clear();
+    },
+  },
+  { keys: "Alt+N", says: "New conversation", run: newConversation },
+  { keys: "/", says: "Go to the message box", run: () => byId("prompt").focus() },
+  { keys: "E", says: "Show or hide the expert atlas", run: () => setAtlas(byId("atlas").hidden) },
+  { keys: "R", says: "Regenerate the last answer", run: () => conversation.again() },
+  { keys: "[", says: "Previous layer", run: () => focus.set({ row: focus.row - 1 }) },
+  { keys: "]", says: "Next layer", run: () => focus.set({ row: focus.row + 1 }) },
+  { keys: "C", says: "Colour tokens, or not", run: () => byId("colour-tokens").click() },
+  { keys: "N", says: "Expert numbers below tokens", run: () => byId("number-tokens").click() },
+  { keys: "?", says: "This list", run: () => byId("help-dialog").showModal() },
+  { keys: "← →", says: "In an answer: from token to token" },
+]);
+
+setAtlas(WIDE.matches);
+composer.setBusy(false);
+if (WIDE.matches) byId("prompt").focus({ preventScroll: true }); // on a phone it would call up the keyboard
+connection.connect();

@@ -1,0 +1,32 @@
+// Elements from data. Strings become text nodes, never markup: this is the only place that makes elements.
+
+// el("button", { class: "small", type: "button", onclick: f }, "Copy")
+export function el(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+export const byId = (id) => document.getElementById(id);
+
+// For readers of the screen: said once, politely.
+export function announce(text) {
+  byId("status").textContent = text;
+}
+
+export const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
+
+// A token as one can see it: blanks and line breaks shown, in quotation marks.
+export function quoted(text) {
+  const shown = text.replace(/\n/g, "↵").replace(/\t/g, "⇥");
+  return shown === "" ? "(part of a character)" : `“${shown.replace(/^ | $/g, "␣")}”`;
+}
+
+export const gateText = (gate) => (gate === undefined ? "" : gate.toFixed(gate < 0.0095 ? 3 : 2));
+
+export const ratioText = (ratio) => `${ratio >= 10 ? ratio.toFixed(0) : ratio >= 1 ? ratio.toFixed(1) : ratio.toFixed(2)}×`;
