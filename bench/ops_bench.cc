@@ -1,5 +1,5 @@
-// Products of the DeepSeek-MoE-16B shape, bf16: time, GB/s of weights, GFLOP/s, beside what the
-// machine can do. ops_bench [threads] [tier]
+// Products of the DeepSeek-MoE-16B shape, bf16, int8 and int4 weights: time, GB/s of weights,
+// GFLOP/s, beside what the machine can do. ops_bench [threads] [tier] [part of a line's name]
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -25,6 +25,16 @@ struct Limits {
   double bandwidth, flops;
 };
 
+std::string wanted;  // part of a line's name
+
+std::string with_coding(const char* name, WeightCoding coding) {
+  return fmt::format("{} {}", name,
+                     coding == WeightCoding::plain ? "bf16" : tensor::name_of(coding));
+}
+
+constexpr WeightCoding kCodings[] = {WeightCoding::plain, WeightCoding::int8, WeightCoding::int4};
+constexpr int64_t kRows[] = {1, 2, 4, 8, 16, 64, 512};
+
 // Cheap numbers of ordinary size: bf16 with exponents near zero.
 void fill_bf16(void* data, int64_t count, uint64_t seed) {
   auto* out = static_cast<uint16_t*>(data);
@@ -35,11 +45,31 @@ void fill_bf16(void* data, int64_t count, uint64_t seed) {
   }
 }
 
-WeightStack make_weights(tensor::Arena& arena, int64_t count, int64_t n, int64_t k) {
-  WeightStack stack{
-      .dtype = DType::BF16, .layout = WeightLayout::panels, .count = count, .n = n, .k = k};
+// Any integers, scales of one size.
+void fill_integers(const WeightStack& stack) {
+  fill_bf16(stack.data, static_cast<int64_t>(stack.num_bytes() / 2), 7);
+  const int64_t group = coded_group_bytes(stack.coding);
+  for (std::size_t at = 0; at < stack.num_bytes(); at += static_cast<std::size_t>(group)) {
+    std::fill_n(reinterpret_cast<uint16_t*>(static_cast<char*>(stack.data) + at), kPanelWidth,
+                uint16_t{0x3c08});
+  }
+}
+
+WeightStack make_weights(tensor::Arena& arena, int64_t count, int64_t n, int64_t k,
+                         WeightCoding coding) {
+  WeightStack stack{.dtype = DType::BF16,
+                    .layout = WeightLayout::panels,
+                    .count = count,
+                    .n = n,
+                    .k = k,
+                    .coding = coding};
   stack.data = arena.bytes("weights", stack.num_bytes());
-  fill_bf16(stack.data, count * stack.matrix_elements(), static_cast<uint64_t>(n + k));
+  if (coding == WeightCoding::plain) {
+    fill_bf16(stack.data, static_cast<int64_t>(stack.num_bytes() / 2),
+              static_cast<uint64_t>(n + k));
+  } else {
+    fill_integers(stack);
+  }
   return stack;
 }
 
@@ -53,6 +83,7 @@ TensorView make_rows(tensor::Arena& arena, int64_t rows, int64_t size) {
 template <class F>
 void report(const Context& context, const std::string& name, int64_t rows, double bytes,
             double flops, const Limits& limits, F&& f) {
+  if (name.find(wanted) == std::string::npos) return;
   std::vector<double> seconds;
   f(0);
   const double end = now(*context.pool) + 1.0;
@@ -69,36 +100,42 @@ void report(const Context& context, const std::string& name, int64_t rows, doubl
              100 * flops / median / limits.flops);
 }
 
-void bench_matmul(const Context& context, const Limits& limits, const char* name, int64_t n,
-                  int64_t k) {
+void bench_matmul(const Context& context, const Limits& limits, const char* shape, int64_t n,
+                  int64_t k, WeightCoding coding) {
+  const std::string name = with_coding(shape, coding);
+  if (name.find(wanted) == std::string::npos) return;
   tensor::Arena arena("bench");
+  const auto bytes =
+      static_cast<double>(panel_bytes(DType::BF16, coding, k)) * static_cast<double>(n / 16);
   // Copies enough that a call finds none of its weights in the cache.
-  const int64_t copies = std::max<int64_t>(1, (int64_t{256} << 20) / (n * k * 2));
+  const auto copies = static_cast<int64_t>(std::max(1.0, 256e6 / bytes));
   std::vector<WeightStack> weights;
-  for (int64_t i = 0; i < copies; ++i) weights.push_back(make_weights(arena, 1, n, k));
-  for (const int64_t rows : {1, 8, 64, 512}) {
+  for (int64_t i = 0; i < copies; ++i) weights.push_back(make_weights(arena, 1, n, k, coding));
+  for (const int64_t rows : kRows) {
     const TensorView x = make_rows(arena, rows, k);
     const TensorView out = arena.tensor("out", DType::F32, {rows, n});
-    report(context, name, rows, static_cast<double>(n * k * 2),
-           2.0 * static_cast<double>(n * k * rows), limits, [&](int i) {
-             matmul_forward(
-                 context,
-                 {.x = x, .weight = weights[static_cast<std::size_t>(i % copies)], .out = out});
-           });
+    report(context, name, rows, bytes, 2.0 * static_cast<double>(n * k * rows), limits, [&](int i) {
+      matmul_forward(context,
+                     {.x = x, .weight = weights[static_cast<std::size_t>(i % copies)], .out = out});
+    });
   }
 }
 
 // A layer's experts: routed through random choices, and the shared ones.
-void bench_experts(const Context& context, const Limits& limits) {
+void bench_experts(const Context& context, const Limits& limits, WeightCoding coding) {
+  const std::string up_name = with_coding("experts up", coding);
+  const std::string down_name = with_coding("experts down", coding);
+  if (up_name.find(wanted) == std::string::npos && down_name.find(wanted) == std::string::npos)
+    return;
   tensor::Arena arena("bench");
-  ExpertFamily routed{.gate = make_weights(arena, kExperts, kWidth, kHidden),
-                      .up = make_weights(arena, kExperts, kWidth, kHidden),
-                      .down = make_weights(arena, kExperts, kHidden, kWidth)};
-  ExpertFamily shared{.gate = make_weights(arena, 1, kShared * kWidth, kHidden),
-                      .up = make_weights(arena, 1, kShared * kWidth, kHidden),
-                      .down = make_weights(arena, 1, kHidden, kShared * kWidth)};
+  ExpertFamily routed{.gate = make_weights(arena, kExperts, kWidth, kHidden, coding),
+                      .up = make_weights(arena, kExperts, kWidth, kHidden, coding),
+                      .down = make_weights(arena, kExperts, kHidden, kWidth, coding)};
+  ExpertFamily shared{.gate = make_weights(arena, 1, kShared * kWidth, kHidden, coding),
+                      .up = make_weights(arena, 1, kShared * kWidth, kHidden, coding),
+                      .down = make_weights(arena, 1, kHidden, kShared * kWidth, coding)};
   constexpr int kChoices = 8;
-  for (const int64_t tokens : {1, 8, 64, 512}) {
+  for (const int64_t tokens : kRows) {
     const TensorView x = make_rows(arena, tokens, kHidden);
     std::vector<std::vector<ExpertFamily>> choices;
     std::set<int32_t> used;
@@ -131,13 +168,14 @@ void bench_experts(const Context& context, const Limits& limits) {
       choices.push_back({routed, shared});
     }
     const double matrix = static_cast<double>(kWidth * kHidden);
-    const double read = 2 * matrix * (static_cast<double>(used.size()) + kShared);
+    const double read = static_cast<double>(routed.gate.matrix_bytes()) *
+                        (static_cast<double>(used.size()) + kShared);
     const double flops = 2 * matrix * static_cast<double>(tokens * (kTopK + kShared));
-    report(context, "experts up", tokens, 2 * read, 2 * flops, limits, [&](int i) {
+    report(context, up_name, tokens, 2 * read, 2 * flops, limits, [&](int i) {
       experts_up_forward(context,
                          {.x = x, .families = choices[static_cast<std::size_t>(i % kChoices)]});
     });
-    report(context, "experts down", tokens, read, flops, limits, [&](int i) {
+    report(context, down_name, tokens, read, flops, limits, [&](int i) {
       experts_down_forward(context, {.families = choices[static_cast<std::size_t>(i % kChoices)]});
     });
   }
@@ -179,7 +217,7 @@ void bench_attention(const Context& context, const Limits& limits) {
 
 void bench_pack(const Context& context, const Limits& limits) {
   tensor::Arena arena("bench");
-  const WeightStack target = make_weights(arena, 1, 16 * kWidth, kHidden);
+  const WeightStack target = make_weights(arena, 1, 16 * kWidth, kHidden, WeightCoding::plain);
   const TensorView source = make_rows(arena, 16 * kWidth, kHidden);
   report(context, "pack bf16", source.dim(0), static_cast<double>(source.num_bytes()), 0, limits,
          [&](int) { pack_weight(context, {.source = source, .target = target}); });
@@ -189,15 +227,18 @@ int run(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   ThreadPool pool(argc > 1 ? std::atoi(argv[1]) : 0);
   if (argc > 2) setenv("DSMOE_ISA", argv[2], 1);
+  if (argc > 3) wanted = argv[3];
   const KernelTable& table = select_cpu_table();
   const Context context{.table = &table, .pool = &pool};
   const Limits limits{read_bandwidth(pool), fma_peak(pool)};
   fmt::print("tier {}, {} threads: reads {:.1f} GB/s, FMA {:.0f} GFLOP/s\n", table.name,
              pool.num_threads(), limits.bandwidth / 1e9, limits.flops / 1e9);
-  bench_matmul(context, limits, "qkv 6144 x 2048", 6144, 2048);
-  bench_matmul(context, limits, "o 2048 x 2048", 2048, 2048);
-  bench_matmul(context, limits, "down 2048 x 10944", 2048, 10944);
-  bench_experts(context, limits);
+  for (const WeightCoding coding : kCodings) {
+    bench_matmul(context, limits, "qkv 6144 x 2048", 6144, 2048, coding);
+    bench_matmul(context, limits, "o 2048 x 2048", 2048, 2048, coding);
+    bench_matmul(context, limits, "down 2048 x 10944", 2048, 10944, coding);
+    bench_experts(context, limits, coding);
+  }
   bench_attention(context, limits);
   bench_pack(context, limits);
   return 0;

@@ -27,13 +27,6 @@ infer::ScorerOptions scorer_options(const EvalOptions& options) {
   return {.top_k = options.top_k, .cancelled = &InterruptScope::flag()};
 }
 
-// What stands for "nothing before": bos, or eos in models without one.
-std::optional<int64_t> prefix_token(const model::ModelConfig& config) {
-  if (config.bos_token_id) return config.bos_token_id;
-  if (!config.eos_token_ids.empty()) return config.eos_token_ids.front();
-  return std::nullopt;
-}
-
 // The tokens to score, and the bytes of text they stand for (0: not text).
 struct Stream {
   std::vector<int32_t> tokens;
@@ -53,7 +46,7 @@ Stream read_stream(const EvalOptions& options, const model::ModelConfig& config)
   if (stream.tokens.empty()) fail(ErrorKind::input, "{}: the file is empty", options.text);
   stream.num_bytes = static_cast<int64_t>(bytes.size());
   // Behind a prefix every byte is predicted; without one, those of the first token are not.
-  if (const auto prefix = prefix_token(config)) {
+  if (const auto prefix = infer::prefix_token(config)) {
     stream.tokens.insert(stream.tokens.begin(), static_cast<int32_t>(*prefix));
   } else {
     stream.num_bytes -= static_cast<int64_t>(text.token_text(stream.tokens.front()).size());
@@ -169,7 +162,7 @@ infer::TokenPair parse_pair(std::string_view bytes, const std::string& what, con
 std::vector<infer::JoinedPair> read_pairs(const EvalOptions& options, const model::Model& model) {
   const std::string text = read_text_file(options.pairs);
   const TextSide side(options.common.model);
-  const std::optional<int64_t> prefix = prefix_token(model.config);
+  const std::optional<int64_t> prefix = infer::prefix_token(model.config);
   std::vector<infer::JoinedPair> pairs;
   int64_t line_number = 0;
   for (std::size_t begin = 0; begin < text.size();) {

@@ -141,9 +141,24 @@ struct MemoryLine {
   double bytes;
 };
 
-std::vector<MemoryLine> memory_by_type(const Costs& costs) {
+// What `dsmoe quantize` would write: embedding, router and norms in bf16, the head in int8.
+double quantised_bytes(ModelConfig config, tensor::WeightCoding coding) {
+  config.torch_dtype = tensor::DType::BF16;
+  config.quantization = {.projections = coding, .head = tensor::WeightCoding::int8};
+  if (config.tie_word_embeddings) config.quantization.head = tensor::WeightCoding::plain;
+  double bytes = 0;
+  for (const tensor::TensorSpec& spec : model::expected_tensors(config)) {
+    bytes += static_cast<double>(store::num_bytes_of(spec));
+  }
+  return bytes;
+}
+
+std::vector<MemoryLine> memory_by_type(const ModelConfig& config, const Costs& costs) {
   const auto n = static_cast<double>(costs.parameters);
-  return {{"bf16", 2 * n}, {"fp32", 4 * n}, {"int8", n}, {"int4", n / 2}};
+  return {{"bf16", 2 * n},
+          {"fp32", 4 * n},
+          {"int8", quantised_bytes(config, tensor::WeightCoding::int8)},
+          {"int4", quantised_bytes(config, tensor::WeightCoding::int4)}};
 }
 
 OrderedJson json_of(const ModelConfig& config, const Costs& costs, const Weights& weights) {
@@ -153,7 +168,7 @@ OrderedJson json_of(const ModelConfig& config, const Costs& costs, const Weights
         {{"first", run.first}, {"last", run.last}, {"kind", run.is_moe ? "moe" : "dense"}});
   }
   OrderedJson memory;
-  for (const MemoryLine& line : memory_by_type(costs)) {
+  for (const MemoryLine& line : memory_by_type(config, costs)) {
     memory[line.type] = static_cast<int64_t>(line.bytes);
   }
   OrderedJson cpu = OrderedJson::array();
@@ -246,7 +261,7 @@ void print_text(const ModelConfig& config, const Costs& costs, const Weights& we
   row("FLOPs per token, training",
       fmt::format("{} in sequences of {}", human_number(costs.training_flops),
                   config.max_position_embeddings));
-  for (const MemoryLine& line : memory_by_type(costs)) {
+  for (const MemoryLine& line : memory_by_type(config, costs)) {
     row(fmt::format("weights in {}", line.type).c_str(), human_bytes(line.bytes));
   }
   if (weights.present) {
@@ -291,7 +306,7 @@ void add_info(CLI::App& app, Action& action) {
       ->type_name("MODEL");
   add_output_flags(*command, *options);
   command->footer(
-      "Weights in int8 and int4 are counted without their scales.\n\n"
+      "Weights in int8 and int4 as dsmoe quantize writes them, scales included.\n\n"
       "Examples:\n  dsmoe info my-model/\n  dsmoe info configs/deepseek-moe-16b.json --json");
   command->callback([options, &action] { action = [options] { return run_info(*options); }; });
 }

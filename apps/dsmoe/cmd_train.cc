@@ -42,7 +42,7 @@ model::ModelConfig config_of(const TrainOptions& options) {
       options.config.empty() ? fs::path(options.init) / "config.json" : fs::path(options.config);
   model::ModelConfig config =
       model::parse_config(store::read_small_file(path, model::kMaxConfigBytes), path.string());
-  if (!config.quantization_config.is_null()) {
+  if (config.quantization) {
     fail(ErrorKind::input, "{}: a quantised model cannot be trained; use the one it was made from",
          path.string());
   }

@@ -24,5 +24,6 @@ void add_generate(CLI::App& app, Action& action);
 void add_chat(CLI::App& app, Action& action);
 void add_serve(CLI::App& app, Action& action);
 void add_train(CLI::App& app, Action& action);
+void add_quantize(CLI::App& app, Action& action);
 
 }  // namespace dsmoe::app

@@ -49,6 +49,7 @@ int run(int argc, char** argv) {
   add_generate(app, action);
   add_chat(app, action);
   add_train(app, action);
+  add_quantize(app, action);
   add_serve(app, action);
   add_tokenizer_command(app);  // does its work while the command line is parsed
   hide_ranges(app);

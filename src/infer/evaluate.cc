@@ -249,6 +249,12 @@ std::vector<ScoredDocument> cut_windows(std::span<const int32_t> tokens, int64_t
   return windows;
 }
 
+std::optional<int64_t> prefix_token(const model::ModelConfig& config) {
+  if (config.bos_token_id) return config.bos_token_id;
+  if (!config.eos_token_ids.empty()) return config.eos_token_ids.front();
+  return std::nullopt;
+}
+
 JoinedPair join_pair(const TokenPair& pair, int64_t context, std::optional<int64_t> prefix,
                      std::string_view what) {
   if (pair.continuation.empty()) fail(ErrorKind::input, "{}: the continuation has no tokens", what);

@@ -50,6 +50,9 @@ struct WindowOptions {
 std::vector<ScoredDocument> cut_windows(std::span<const int32_t> tokens, int64_t context,
                                         const WindowOptions& options);
 
+// What stands for "nothing before": bos, or eos in models without one.
+std::optional<int64_t> prefix_token(const model::ModelConfig& config);
+
 // lm-evaluation-harness: the input is the last `context` tokens of (context + continuation) less
 // its last token; an empty context stands for `prefix`.
 struct TokenPair {

@@ -1,6 +1,8 @@
 // The joint between store (names and bytes) and model (parameters).
 #include "infer/load_model.h"
 
+#include <cstring>
+
 #include "base/log.h"
 #include "store/hf_folder.h"
 
@@ -9,18 +11,45 @@ namespace {
 
 class FolderSource : public tensor::TensorSource {
  public:
-  explicit FolderSource(const store::HfFolder& folder) : folder_(folder) {}
+  FolderSource(const store::HfFolder& folder, const model::Quantization& quantization)
+      : folder_(folder), quantization_(quantization) {}
 
   tensor::TensorView tensor(const std::string& name) override {
     const store::TensorEntry& entry = folder_.at(name);
     // Mapped read-only: consumers of a source only read.
     auto* data = const_cast<std::byte*>(folder_.bytes(name).data());
-    return {.data = data, .dtype = entry.dtype, .shape = entry.shape};
+    const tensor::TensorView view{.data = data, .dtype = entry.dtype, .shape = entry.shape};
+    if (name.ends_with(kScaleSuffix)) check_scales(name, view);
+    return view;
   }
   void release(const std::string& name) override { folder_.release(name); }
+  void release_rows(const std::string& name, int64_t begin, int64_t end) override {
+    const store::TensorEntry& entry = folder_.at(name);
+    const auto row_bytes = entry.num_bytes / static_cast<uint64_t>(entry.shape[0]);
+    folder_.release(name, static_cast<uint64_t>(begin) * row_bytes,
+                    static_cast<uint64_t>(end - begin) * row_bytes);
+  }
 
  private:
+  static constexpr std::string_view kScaleSuffix = "_scale";
+
+  void check_scales(const std::string& name, const tensor::TensorView& scales) const {
+    const tensor::WeightCoding coding = coding_of(
+        quantization_, std::string_view(name).substr(0, name.size() - kScaleSuffix.size()));
+    const auto* bytes = static_cast<const std::byte*>(scales.data);
+    for (int64_t i = 0; i < scales.num_elements(); ++i) {
+      tensor::Bf16 scale{};
+      std::memcpy(&scale, bytes + 2 * i, sizeof scale);
+      if (tensor::is_valid_scale(coding, scale)) continue;
+      const int64_t groups = scales.dim(1);
+      fail(ErrorKind::input, "{}: {}: the scale of row {}, group {} is {}; scales of {} are {}",
+           folder_.path().string(), name, i / groups, i % groups, tensor::to_float(scale),
+           tensor::name_of(coding), tensor::scale_rule(coding));
+    }
+  }
+
   const store::HfFolder& folder_;
+  model::Quantization quantization_;
 };
 
 }  // namespace
@@ -59,7 +88,11 @@ std::unique_ptr<model::Model> load_model(const kernels::Context& context,
   if (config.torch_dtype == kernels::DType::F16 && !options.operand) {
     log_info("{}: stored in F16; computing in BF16", folder.string());
   }
-  FolderSource source(weights);
+  if (config.quantization && options.passes != moe::Passes::forward) {
+    fail(ErrorKind::input, "{}: a quantised model cannot be trained; use the one it was made from",
+         folder.string());
+  }
+  FolderSource source(weights, config.quantization);
   return model::make_model(context, config, source,
                            {.operand = options.operand.value_or(default_operand(config)),
                             .context = options.context,

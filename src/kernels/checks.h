@@ -30,8 +30,17 @@ class OpCheck {
                 "{}: {} has shape {}, expected {} dimensions", op_, name, to_string(view.shape),
                 rank);
   }
+  // Plain weights: what every op takes.
   void weights(const char* name, const WeightStack& stack, DType dtype, int64_t count, int64_t n,
                int64_t k) const {
+    weights_or_integers(name, stack, dtype, count, n, k);
+    DSMOE_CHECK(stack.coding == tensor::WeightCoding::plain,
+                "{}: {} holds {} integers; this op takes numbers only", op_, name,
+                tensor::name_of(stack.coding));
+  }
+  // Or integers that stand for numbers of type dtype: the products of the forward pass.
+  void weights_or_integers(const char* name, const WeightStack& stack, DType dtype, int64_t count,
+                           int64_t n, int64_t k) const {
     DSMOE_CHECK(stack.data != nullptr && stack.dtype == dtype && stack.count == count &&
                     stack.n == n && stack.k == k && stack.device == device_,
                 "{}: {} is {} x [{}, {}] {}, expected {} x [{}, {}] {}", op_, name, stack.count,

@@ -1,4 +1,7 @@
 // The checked entry of every op: arguments against the contract, then the call through the table.
+#include <cstring>
+#include <vector>
+
 #include "kernels/checks.h"
 #include "kernels/elements.h"
 
@@ -21,12 +24,73 @@ void reserve_scratch(const Context& context, const ScratchBound& bound) {
   if (reserve != nullptr) reserve(context, bound);
 }
 
+namespace {
+
+// int8 or int4 by the type of the integers.
+WeightCoding coding_of(const TensorView& integers) {
+  return integers.dtype == DType::I8 ? WeightCoding::int8 : WeightCoding::int4;
+}
+
+void check_integers(const OpCheck& check, const PackWeight& args) {
+  const WeightCoding coding = coding_of(args.source);
+  check.that(args.source.dtype == tensor::stored_type(coding), "integers are I8 or U8");
+  check.that(args.order == PackOrder::as_stored, "integers are not transposed");
+  check.that(args.target.coding == WeightCoding::plain ||
+                 (args.target.coding == coding && args.target.dtype == DType::BF16 &&
+                  args.target.layout == WeightLayout::panels),
+             "the target holds other integers");
+  check.that(args.source.dim(1) == tensor::coded_row_bytes(coding, args.target.k),
+             "source and target differ in the number of columns");
+  check.that(args.scale.dtype == DType::BF16 &&
+                 args.scale.shape == Shape{args.source.dim(0), tensor::num_groups(args.target.k)},
+             "scales must be BF16 [rows, groups]");
+}
+
+// A plain target gets the numbers the integers stand for, some rows at a time.
+void pack_dequantised(const Context& context, const PackWeight& args) {
+  const WeightCoding coding = coding_of(args.source);
+  const int64_t k_size = args.target.k;
+  const int64_t rows = args.source.dim(0);
+  const int64_t groups = args.scale.dim(1);
+  const int64_t step = std::max<int64_t>(16, (int64_t{1} << 20) / std::max<int64_t>(1, k_size));
+  std::vector<tensor::Bf16> numbers;
+  for (int64_t begin = 0; begin < rows; begin += step) {
+    const int64_t count = std::min(step, rows - begin);
+    numbers.resize(static_cast<std::size_t>(count * k_size));
+    for (int64_t row = begin; row < begin + count; ++row) {
+      const auto* integers = static_cast<const char*>(args.source.data) + row * args.source.dim(1);
+      for (int64_t k = 0; k < k_size; ++k) {
+        tensor::Bf16 scale{};
+        std::memcpy(
+            &scale,
+            static_cast<const char*>(args.scale.data) + 2 * (row * groups + k / tensor::kGroupSize),
+            sizeof scale);
+        numbers[static_cast<std::size_t>((row - begin) * k_size + k)] =
+            tensor::dequantise(scale, tensor::coded_element(coding, integers, k));
+      }
+    }
+    PackWeight plain = args;
+    plain.source = {.data = numbers.data(), .dtype = DType::BF16, .shape = {count, k_size}};
+    plain.scale = {};
+    plain.row_begin = args.row_begin + begin;
+    pack_weight(context, plain);
+  }
+}
+
+}  // namespace
+
 void pack_weight(const Context& context, const PackWeight& args) {
   const OpCheck check("pack_weight", context);
   check.rank("source", args.source, 2);
+  if (args.scale) {
+    check_integers(check, args);
+    if (args.target.coding == WeightCoding::plain) return pack_dequantised(context, args);
+  } else {
+    check.that(args.target.coding == WeightCoding::plain, "integers come with scales");
+  }
   check.that(args.source.device == Device::cpu, "source must lie in host memory");
   const bool transposed = args.order == PackOrder::transposed;
-  check.that(args.source.dim(1) == (transposed ? args.target.n : args.target.k),
+  check.that(args.scale || args.source.dim(1) == (transposed ? args.target.n : args.target.k),
              "source and target differ in the number of columns");
   check.that(0 <= args.row_begin && args.row_begin + args.source.dim(0) <=
                                         (transposed ? args.target.k : args.target.n),
@@ -70,7 +134,7 @@ void matmul_forward(const Context& context, const MatmulForward& args) {
   check.rank("x", args.x, 2);
   check.operand("x", args.x.dtype);
   const DType scalar = scalar_type(args.x.dtype);
-  check.weights("weight", args.weight, args.x.dtype, 1, args.weight.n, args.x.dim(1));
+  check.weights_or_integers("weight", args.weight, args.x.dtype, 1, args.weight.n, args.x.dim(1));
   check.optional("bias", args.bias, scalar, {args.weight.n});
   check.tensor("out", args.out, scalar, {args.x.dim(0), args.weight.n});
   launch(context, args.x.dtype, &KernelTable::matmul_forward, args);
@@ -157,9 +221,10 @@ void check_family(const OpCheck& check, const ExpertFamily& family, DType operan
   const int64_t count = family.gate.count;
   const int64_t width = family.gate.n;
   const int64_t hidden = family.gate.k;
-  check.weights("gate", family.gate, operand, count, width, hidden);
-  check.weights("up", family.up, operand, count, width, hidden);
-  check.weights("down", family.down, operand, count, hidden, width);
+  check.weights_or_integers("gate", family.gate, operand, count, width, hidden);
+  check.weights_or_integers("up", family.up, operand, count, width, hidden);
+  check.weights_or_integers("down", family.down, operand, count, hidden, width);
+  check.that(family.gate.coding == family.up.coding, "gate and up differ in coding");
   check.tensor("offsets", family.offsets, DType::I32, {count + 1});
   check.rank("activation", family.activation, 2);
   const int64_t rows = family.activation.dim(0);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "tensor/quantised.h"
 #include "tensor/tensor.h"
 
 namespace dsmoe::kernels {
@@ -12,6 +13,7 @@ using tensor::Device;
 using tensor::DType;
 using tensor::Shape;
 using tensor::TensorView;
+using tensor::WeightCoding;
 
 // A matrix W [n, k] that is the right side of products y[n] = sum_k x[k] W[n, k].
 //
@@ -20,6 +22,9 @@ using tensor::TensorView;
 // streaming through memory in the order it is used. BF16 keeps k in pairs (one 32-bit lane = k even
 // low, k odd high: also the layout of an AMX tile) and pads k to 32 with zeros; other types pad
 // nothing. n is padded to 16 with zeros.
+// panels of integers (WeightCoding, numbers of type BF16): groups of 32 k one behind the other,
+// each 16 scales (BF16, one per output), then words of 32 bits as [word][output]; a word holds 4
+// (int8) or 8 (int4) consecutive k of one output, the first lowest.
 enum class WeightLayout : uint8_t { row_major, panels };
 
 constexpr int64_t kPanelWidth = 16;
@@ -51,6 +56,35 @@ constexpr int64_t weight_index(WeightLayout layout, DType dtype, int64_t k_size,
   return layout == WeightLayout::row_major ? n * k_size + k : panel_index(dtype, k_size, n, k);
 }
 
+constexpr int64_t kScaleBytes = kPanelWidth * 2;  // of one group of a panel
+
+constexpr int64_t coded_group_bytes(WeightCoding coding) {
+  return kScaleBytes + kPanelWidth * tensor::coded_row_bytes(coding, tensor::kGroupSize);
+}
+
+// Bytes of one panel: all k of 16 outputs.
+constexpr int64_t panel_bytes(DType dtype, WeightCoding coding, int64_t k) {
+  return coding == WeightCoding::plain
+             ? kPanelWidth * panel_depth(dtype, k) * static_cast<int64_t>(tensor::size_of(dtype))
+             : tensor::num_groups(k) * coded_group_bytes(coding);
+}
+
+// Byte offset in a matrix of the scale of (n, group), and of the first integer of that group.
+constexpr int64_t coded_group_offset(WeightCoding coding, int64_t k_size, int64_t n,
+                                     int64_t group) {
+  return n / kPanelWidth * panel_bytes(DType::BF16, coding, k_size) +
+         group * coded_group_bytes(coding);
+}
+constexpr int64_t scale_offset(WeightCoding coding, int64_t k_size, int64_t n, int64_t group) {
+  return coded_group_offset(coding, k_size, n, group) + n % kPanelWidth * 2;
+}
+// Byte offset of the word that holds integer k.
+constexpr int64_t word_offset(WeightCoding coding, int64_t k_size, int64_t n, int64_t k) {
+  const int64_t per_word = coding == WeightCoding::int8 ? 4 : 8;
+  return coded_group_offset(coding, k_size, n, k / tensor::kGroupSize) + kScaleBytes +
+         (k % tensor::kGroupSize / per_word * kPanelWidth + n % kPanelWidth) * 4;
+}
+
 // `count` matrices of one shape, one behind the other: the experts of a layer, or a single matrix
 // (count 1).
 struct WeightStack {
@@ -61,11 +95,14 @@ struct WeightStack {
   int64_t count = 0;
   int64_t n = 0;
   int64_t k = 0;
+  WeightCoding coding = WeightCoding::plain;  // others: BF16 in panels only
 
   explicit operator bool() const { return data != nullptr; }
-  int64_t matrix_elements() const { return weight_elements(layout, dtype, n, k); }
   std::size_t matrix_bytes() const {
-    return static_cast<std::size_t>(matrix_elements()) * tensor::size_of(dtype);
+    return layout == WeightLayout::row_major
+               ? static_cast<std::size_t>(n * k) * tensor::size_of(dtype)
+               : static_cast<std::size_t>(round_up(n, kPanelWidth) / kPanelWidth *
+                                          panel_bytes(dtype, coding, k));
   }
   std::size_t num_bytes() const { return static_cast<std::size_t>(count) * matrix_bytes(); }
   void* matrix(int64_t idx) const {

@@ -12,8 +12,12 @@ enum class PackOrder : uint8_t { as_stored, transposed };
 // row_begin + rows) of W; several calls stack several sources into one matrix (q, k and v).
 // transposed: source row r becomes column row_begin + r of W [k, n]. Types: F32, BF16, F16, F64 to
 // BF16 (rounded), F32 or F64. Padding is left as it is: zero from the arena.
+// Integers (I8, or U8 with two to the byte: tensor/quantised.h) come with their scales and go, as
+// they are, to a target of the same coding, or as the numbers they stand for to a plain one. Scales
+// are valid: whoever reads them from outside has checked.
 struct PackWeight {
   TensorView source;  // [rows, columns], in host memory, perhaps unaligned
+  TensorView scale;   // [rows, groups] BF16, beside integers only
   WeightStack target;
   int64_t matrix_idx = 0;
   int64_t row_begin = 0;

@@ -13,6 +13,7 @@ namespace dsmoe::model {
 namespace {
 
 using tensor::DType;
+using tensor::WeightCoding;
 
 // The parser quotes the token it stumbled over, which may be as long as the file; the ends of the
 // message say enough.
@@ -43,6 +44,8 @@ constexpr std::array<Named<TopkMethod>, 3> kTopkMethods = {
      {"noaux_tc", TopkMethod::noaux_tc}}};
 constexpr std::array<Named<RopeKind>, 3> kRopeKinds = {
     {{"default", RopeKind::plain}, {"linear", RopeKind::linear}, {"dynamic", RopeKind::dynamic}}};
+constexpr std::array<Named<WeightCoding>, 2> kCodings = {
+    {{"int8", WeightCoding::int8}, {"int4", WeightCoding::int4}}};
 constexpr std::array<Named<DType>, 3> kDTypes = {
     {{"float32", DType::F32}, {"bfloat16", DType::BF16}, {"float16", DType::F16}}};
 
@@ -306,13 +309,35 @@ void read_token_ids(FieldReader& reader, ModelConfig& config) {
 void read_quantization(FieldReader& reader, ModelConfig& config) {
   std::optional<Json> value = reader.object("quantization_config");
   if (!value) return;
-  const auto method = value->find("quant_method");
-  if (method == value->end() || *method != "dsmoe") {
-    reader.refuse("quantization_config.quant_method",
-                  "\"dsmoe\", other quantised weights are not supported",
-                  method == value->end() ? "nothing" : shown(*method));
+  FieldReader fields(std::move(*value), reader.what(), "quantization_config.");
+  const std::optional<Json> method = fields.take("quant_method");
+  if (!method || *method != "dsmoe") {
+    fields.refuse("quant_method", "\"dsmoe\", other quantised weights are not supported",
+                  method ? shown(*method) : "nothing");
   }
-  config.quantization_config = std::move(*value);
+  const auto projections = fields.choice("projections", kCodings);
+  if (!projections) fields.refuse("projections", "one of " + list_names(kCodings), "nothing");
+  config.quantization.projections = *projections;
+  assign(config.quantization.head, fields.choice("head", kCodings));
+  if (config.tie_word_embeddings && config.quantization.head != WeightCoding::plain) {
+    fields.refuse("head", "absent, the head is tied to the embedding, which is not quantised",
+                  name_of(config.quantization.head));
+  }
+  if (const auto size = fields.integer("group_size"); size && *size != tensor::kGroupSize) {
+    fields.refuse("group_size", std::to_string(tensor::kGroupSize), std::to_string(*size));
+  }
+  for (const auto& [name, found] : fields.rest().items()) {
+    if (!found.is_null()) fields.refuse(name, "absent, it is not supported", shown(found));
+  }
+}
+
+Json quantization_json(const Quantization& quantization) {
+  Json json{{"quant_method", "dsmoe"},
+            {"projections", lookup_name(kCodings, quantization.projections)},
+            {"group_size", tensor::kGroupSize}};
+  if (quantization.head != WeightCoding::plain)
+    json["head"] = lookup_name(kCodings, quantization.head);
+  return json;
 }
 
 // Keys that would change the mathematics in a way this program does not implement; kept, but only
@@ -370,15 +395,14 @@ ModelConfig parse_config(std::string_view text, std::string_view what) {
          "no quantization_config; found \"{}\", \"{}\", {}, {} and {}; anything else needs "
          "model_type \"dsmoe\"",
          what, name_of(config.scoring_func), name_of(config.topk_method), config.n_group,
-         config.routed_scaling_factor, config.quantization_config.is_null() ? "none" : "one");
+         config.routed_scaling_factor, config.quantization ? "one" : "none");
   }
   return config;
 }
 
 bool ModelConfig::within_released_options() const {
   return scoring_func == ScoringFunc::softmax && topk_method == TopkMethod::greedy &&
-         n_group == 1 && topk_group == 1 && routed_scaling_factor == 1.0 &&
-         quantization_config.is_null();
+         n_group == 1 && topk_group == 1 && routed_scaling_factor == 1.0 && !quantization;
 }
 
 Json ModelConfig::to_json() const {
@@ -429,7 +453,7 @@ Json ModelConfig::to_json() const {
   json["n_group"] = n_group;
   json["topk_group"] = topk_group;
   json["routed_scaling_factor"] = routed_scaling_factor;
-  if (!quantization_config.is_null()) json["quantization_config"] = quantization_config;
+  if (quantization) json["quantization_config"] = quantization_json(quantization);
   json.erase(
       "auto_map");  // names the Python code of the released class, which would misread this model
   return json;

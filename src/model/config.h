@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "tensor/quantised.h"
 #include "tensor/tensor_spec.h"
 
 namespace dsmoe::model {
@@ -27,6 +28,14 @@ enum class RopeKind { plain, linear, dynamic };
 std::string_view name_of(ScoringFunc value);
 std::string_view name_of(TopkMethod value);
 std::string_view name_of(RopeKind value);
+
+// Which weights are integers (tensor/quantised.h). Embedding, router, norms and biases never are.
+struct Quantization {
+  tensor::WeightCoding projections = tensor::WeightCoding::plain;  // of attention and experts
+  tensor::WeightCoding head = tensor::WeightCoding::plain;         // plain when tied
+
+  explicit operator bool() const { return projections != tensor::WeightCoding::plain; }
+};
 
 // Names are those of config.json; defaults are those of the published configuration class. A zero
 // size has no default and must be set. After parse_config or check() every value lies in its range
@@ -70,7 +79,7 @@ struct ModelConfig {
   std::vector<int64_t> eos_token_ids;  // empty: none
   std::optional<int64_t> pad_token_id;
 
-  Json quantization_config;     // null, or an object whose quant_method is "dsmoe"
+  Quantization quantization;    // quantization_config with quant_method "dsmoe"
   Json extra = Json::object();  // keys this program does not know, written back by to_json
 
   // Throws Error(input) that starts with `what` and names key, expected and found.
@@ -108,8 +117,11 @@ struct ModelConfig {
 // what was found.
 ModelConfig parse_config(std::string_view text, std::string_view what);
 
+// How the weight of this name is kept.
+tensor::WeightCoding coding_of(const Quantization& quantization, std::string_view name);
+
 // All tensors of the model, in the order of the forward pass, in torch_dtype (the selection bias in
-// F32).
+// F32); a quantised weight is followed by its scales.
 std::vector<tensor::TensorSpec> expected_tensors(const ModelConfig& config);
 
 }  // namespace dsmoe::model

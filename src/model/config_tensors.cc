@@ -12,11 +12,20 @@ using tensor::TensorSpec;
 
 class TensorList {
  public:
-  TensorList(DType dtype, int64_t count) : dtype_(dtype) {
+  TensorList(const ModelConfig& config, int64_t count)
+      : dtype_(config.torch_dtype), quantization_(config.quantization) {
     specs_.reserve(static_cast<std::size_t>(count));
   }
 
-  void add(std::string name, Shape shape) { specs_.push_back({std::move(name), dtype_, shape}); }
+  void add(std::string name, Shape shape) {
+    const tensor::WeightCoding coding = coding_of(quantization_, name);
+    if (coding == tensor::WeightCoding::plain) {
+      specs_.push_back({std::move(name), dtype_, shape});
+      return;
+    }
+    specs_.push_back(tensor::coded_spec(coding, name, shape[0], shape[1]));
+    specs_.push_back(tensor::scale_spec(name, shape[0], shape[1]));
+  }
   void add_f32(std::string name, Shape shape) {
     specs_.push_back({std::move(name), DType::F32, shape});
   }
@@ -32,6 +41,7 @@ class TensorList {
 
  private:
   DType dtype_;
+  Quantization quantization_;
   std::vector<TensorSpec> specs_;
 };
 
@@ -109,8 +119,20 @@ int64_t ModelConfig::num_tensors() const {
   const int64_t per_moe = 1 + (topk_method == TopkMethod::noaux_tc ? 1 : 0) + 3 * n_routed_experts +
                           (n_shared_experts > 0 ? 3 : 0);
   const int64_t num_moe = num_moe_layers();
-  return (tie_word_embeddings ? 2 : 3) + num_hidden_layers * per_layer + num_moe * per_moe +
-         (num_hidden_layers - num_moe) * 3;
+  const int64_t plain = (tie_word_embeddings ? 2 : 3) + num_hidden_layers * per_layer +
+                        num_moe * per_moe + (num_hidden_layers - num_moe) * 3;
+  if (!quantization) return plain;
+  const int64_t per_moe_mlp = 3 * n_routed_experts + (n_shared_experts > 0 ? 3 : 0);
+  const int64_t num_scales = 4 * num_hidden_layers + num_moe * per_moe_mlp +
+                             (num_hidden_layers - num_moe) * 3 +
+                             (quantization.head != tensor::WeightCoding::plain ? 1 : 0);
+  return plain + num_scales;
+}
+
+tensor::WeightCoding coding_of(const Quantization& quantization, std::string_view name) {
+  if (name.ends_with("_proj.weight")) return quantization.projections;
+  if (name == "lm_head.weight") return quantization.head;
+  return tensor::WeightCoding::plain;
 }
 
 int64_t ModelConfig::kv_bytes_per_token(DType dtype) const {
@@ -129,7 +151,7 @@ double ModelConfig::forward_flops_per_token(int64_t context) const {
 
 std::vector<TensorSpec> expected_tensors(const ModelConfig& config) {
   const int64_t d = config.hidden_size;
-  TensorList list(config.torch_dtype, config.num_tensors());
+  TensorList list(config, config.num_tensors());
   list.add("model.embed_tokens.weight", {config.vocab_size, d});
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     const std::string prefix = fmt::format("model.layers.{}", layer);

@@ -211,7 +211,8 @@ TEST(Config, SavedAsDeepseekOnlyWithinTheReleasedOptions) {
   EXPECT_TRUE(plain.contains("auto_map"));
   for (const char* beyond :
        {R"({"scoring_func":"sigmoid"})", R"({"topk_method":"noaux_tc"})",
-        R"({"routed_scaling_factor":2})", R"({"quantization_config":{"quant_method":"dsmoe"}})",
+        R"({"routed_scaling_factor":2})",
+        R"({"quantization_config":{"quant_method":"dsmoe","projections":"int8"}})",
         R"({"topk_method":"group_limited_greedy","n_group":5,"topk_group":4})"}) {
     Json json = changed(
         changed(small(), R"({"model_type":"dsmoe","auto_map":{"AutoConfig":"x.Y"}})"), beyond);
@@ -222,6 +223,34 @@ TEST(Config, SavedAsDeepseekOnlyWithinTheReleasedOptions) {
     json["model_type"] = "deepseek";
     EXPECT_THROW(parse(json), Error) << beyond;
   }
+}
+
+TEST(Config, QuantisedWeightsHaveScales) {
+  ModelConfig config = parse(changed(
+      small(),
+      R"({"model_type":"dsmoe","quantization_config":{"quant_method":"dsmoe","projections":"int4","head":"int8","group_size":32}})"));
+  EXPECT_EQ(config.quantization.projections, tensor::WeightCoding::int4);
+  EXPECT_EQ(config.quantization.head, tensor::WeightCoding::int8);
+  EXPECT_EQ(parse(config.to_json()).to_json(), config.to_json());
+  const auto specs = expected_tensors(config);
+  EXPECT_EQ(static_cast<int64_t>(specs.size()), config.num_tensors());
+  const auto find = [&](const std::string& name) {
+    for (const tensor::TensorSpec& spec : specs) {
+      if (spec.name == name) return spec;
+    }
+    ADD_FAILURE() << name << " is missing";
+    return tensor::TensorSpec{};
+  };
+  const int64_t hidden = config.hidden_size;
+  const tensor::TensorSpec q = find("model.layers.0.self_attn.q_proj.weight");
+  EXPECT_EQ(q.dtype, tensor::DType::U8);
+  EXPECT_EQ(q.shape, (tensor::Shape{config.q_width(), (hidden + 1) / 2}));
+  EXPECT_EQ(q.type_rule, tensor::TypeRule::exact);
+  const tensor::TensorSpec scale = find("model.layers.0.self_attn.q_proj.weight_scale");
+  EXPECT_EQ(scale.dtype, tensor::DType::BF16);
+  EXPECT_EQ(scale.shape, (tensor::Shape{config.q_width(), (hidden + 31) / 32}));
+  EXPECT_EQ(find("lm_head.weight").dtype, tensor::DType::I8);
+  EXPECT_EQ(find("model.embed_tokens.weight").dtype, config.torch_dtype);
 }
 
 TEST(Config, ProgramsAreCheckedToo) {

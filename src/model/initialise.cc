@@ -2,6 +2,7 @@
 #include "model/initialise.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -17,6 +18,24 @@ uint64_t hash_name(std::string_view name) {
     hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
   }
   return hash;
+}
+
+// Integers and scales whose product is of the size that initializer_range asks for.
+void fill_quantised(const ModelConfig& config, const tensor::TensorSpec& spec, uint64_t seed,
+                    std::span<std::byte> out) {
+  if (spec.dtype == tensor::DType::BF16) {
+    const auto coding = coding_of(config.quantization, spec.name.substr(0, spec.name.rfind('_')));
+    const double deviation = coding == tensor::WeightCoding::int8 ? 74 : 4.6;  // of even integers
+    const tensor::Bf16 scale{static_cast<uint16_t>(
+        tensor::to_bf16(static_cast<float>(config.initializer_range / deviation)).bits & 0xfff8u)};
+    for (std::size_t i = 0; i + 1 < out.size(); i += 2) std::memcpy(&out[i], &scale, 2);
+    return;
+  }
+  const Rng rng{.seed = seed ^ hash_name(spec.name), .purpose = RngPurpose::parameter_init};
+  for (std::size_t i = 0; i < out.size(); i += sizeof(Uint32x4)) {
+    const Uint32x4 words = rng.at(i / sizeof(Uint32x4));
+    std::memcpy(&out[i], &words, std::min(sizeof(Uint32x4), out.size() - i));
+  }
 }
 
 }  // namespace
@@ -46,6 +65,12 @@ tensor::TensorView InitialWeights::tensor(const std::string& name) {
                                  [&](const tensor::TensorSpec& s) { return s.name == name; });
   if (spec == specs_.end()) fail(ErrorKind::internal, "the model has no tensor {}", name);
   const auto count = static_cast<std::size_t>(spec->shape.num_elements());
+  if (spec->type_rule == tensor::TypeRule::exact) {
+    std::vector<std::byte>& bytes = spec->dtype == tensor::DType::BF16 ? scales_ : values_;
+    bytes.resize(count * tensor::size_of(spec->dtype));
+    fill_quantised(config_, *spec, seed_, bytes);
+    return {.data = bytes.data(), .dtype = spec->dtype, .shape = spec->shape};
+  }
   values_.resize(count * tensor::size_of(spec->dtype));
   std::vector<float> piece;
   for (std::size_t begin = 0; begin < count; begin += piece.size()) {

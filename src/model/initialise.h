@@ -18,13 +18,15 @@ void initial_values(const ModelConfig& config, const tensor::TensorSpec& spec, u
                     uint64_t first, std::span<float> out);
 
 // All tensors of a model, made when they are asked for, in the type config.torch_dtype stores
-// (F16: refused with Error(input), as weights are kept in BF16 or F32).
+// (F16: refused with Error(input), as weights are kept in BF16 or F32). Quantised weights, which
+// nothing trains, are even random integers: enough to measure a model of a given shape.
 class InitialWeights : public tensor::TensorSource {
  public:
   InitialWeights(const ModelConfig& config, uint64_t seed);
 
   const std::vector<tensor::TensorSpec>& specs() const { return specs_; }
   tensor::TensorView tensor(const std::string& name) override;  // valid until the next call
+                                                                // of its kind
   void release(const std::string& name) override;
 
  private:
@@ -32,6 +34,7 @@ class InitialWeights : public tensor::TensorSource {
   uint64_t seed_;
   std::vector<tensor::TensorSpec> specs_;
   std::vector<std::byte> values_;
+  std::vector<std::byte> scales_;  // beside the integers in values_
 };
 
 }  // namespace dsmoe::model

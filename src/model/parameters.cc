@@ -45,13 +45,13 @@ class Allocation {
   }
 
   Pair matrix(const std::string& what, const std::string& name, int64_t n, int64_t k) {
-    const Pair pair = stacks(what, operand_, 1, n, k);
+    const Pair pair = stacks(what, operand_, {1, n, k, coding(name)});
     place(name, pair);
     return pair;
   }
 
   Pair centroids(const std::string& name) {
-    const Pair pair = stacks("router", scalar_, 1, config_.n_routed_experts, config_.hidden_size);
+    const Pair pair = stacks("router", scalar_, {1, config_.n_routed_experts, config_.hidden_size});
     place(name, pair);
     return pair;
   }
@@ -60,7 +60,9 @@ class Allocation {
   Pair qkv(const std::string& prefix) {
     const int64_t q = config_.q_width();
     const int64_t kv = config_.kv_width();
-    const Pair pair = stacks("attention", operand_, 1, q + 2 * kv, config_.hidden_size);
+    const Pair pair =
+        stacks("attention", operand_,
+               {1, q + 2 * kv, config_.hidden_size, coding(prefix + "q_proj.weight")});
     place(prefix + "q_proj.weight", pair, 0, 0);
     place(prefix + "k_proj.weight", pair, 0, q);
     place(prefix + "v_proj.weight", pair, 0, q + kv);
@@ -91,22 +93,36 @@ class Allocation {
   }
 
  private:
-  Pair stacks(const std::string& what, DType dtype, int64_t count, int64_t n, int64_t k) {
-    Pair pair{.weight = stack(what, dtype, count, n, k)};
+  struct StackSize {
+    int64_t count, n, k;
+    kernels::WeightCoding coding = kernels::WeightCoding::plain;
+  };
+
+  Pair stacks(const std::string& what, DType dtype, const StackSize& size) {
+    Pair pair{.weight = stack(what, dtype, size)};
     if (passes_ == moe::Passes::forward_and_backward)
-      pair.transposed = stack(what + ", transposed", dtype, count, k, n);
+      pair.transposed = stack(what + ", transposed", dtype, {size.count, size.k, size.n});
     return pair;
   }
 
-  WeightStack stack(const std::string& what, DType dtype, int64_t count, int64_t n, int64_t k) {
+  WeightStack stack(const std::string& what, DType dtype, const StackSize& size) {
     WeightStack stack{.dtype = dtype,
                       .layout = context_.table->weight_layout,
                       .device = arena_.device(),
-                      .count = count,
-                      .n = n,
-                      .k = k};
+                      .count = size.count,
+                      .n = size.n,
+                      .k = size.k,
+                      .coding = size.coding};
     stack.data = arena_.bytes(what, stack.num_bytes());
     return stack;
+  }
+
+  // Integers stay integers where products take them; elsewhere the weight becomes the numbers they
+  // stand for.
+  kernels::WeightCoding coding(std::string_view name) const {
+    const bool taken = operand_ == DType::BF16 && passes_ == moe::Passes::forward &&
+                       context_.table->weight_layout == kernels::WeightLayout::panels;
+    return taken ? coding_of(config_.quantization, name) : kernels::WeightCoding::plain;
   }
 
   void place(const std::string& name, const Pair& pair, int64_t matrix_idx = 0,
@@ -120,9 +136,9 @@ class Allocation {
 
   ExpertPairs expert_stacks(const std::string& what, int64_t count, int64_t width) {
     const int64_t hidden = config_.hidden_size;
-    return {.gate = stacks(what, operand_, count, width, hidden),
-            .up = stacks(what, operand_, count, width, hidden),
-            .down = stacks(what, operand_, count, hidden, width)};
+    return {.gate = stacks(what, operand_, {count, width, hidden, coding("gate_proj.weight")}),
+            .up = stacks(what, operand_, {count, width, hidden, coding("up_proj.weight")}),
+            .down = stacks(what, operand_, {count, hidden, width, coding("down_proj.weight")})};
   }
 
   void place_expert(const std::string& prefix, const ExpertPairs& pairs, int64_t expert_idx) {
@@ -244,10 +260,16 @@ void convert_values(const Context& context, const TensorView& stored, const Tens
 
 }  // namespace
 
-void place_tensor(const Context& context, const Placement& placement, const TensorView& stored) {
-  if (placement.values) convert_values(context, stored, placement.values);
-  kernels::PackWeight pack{
-      .source = stored, .matrix_idx = placement.matrix_idx, .row_begin = placement.row_begin};
+void place_tensor(const Context& context, const Placement& placement, const StoredTensor& stored) {
+  const int64_t begin = stored.row_begin;
+  const TensorView& elements = stored.elements;
+  if (placement.values) {
+    convert_values(context, elements, placement.values.rows(begin, begin + elements.dim(0)));
+  }
+  kernels::PackWeight pack{.source = elements,
+                           .scale = stored.scale,
+                           .matrix_idx = placement.matrix_idx,
+                           .row_begin = placement.row_begin + begin};
   if (placement.weight) {
     pack.target = placement.weight;
     kernels::pack_weight(context, pack);
@@ -260,9 +282,26 @@ void place_tensor(const Context& context, const Placement& placement, const Tens
 }
 
 void load_parameters(const Context& context, const ParameterSet& parameters, TensorSource& source) {
+  constexpr int64_t kPieceBytes = int64_t{16} << 20;  // what is mapped at a time beside the model
   for (const Placement& placement : parameters.placements) {
-    place_tensor(context, placement, source.tensor(placement.name));
+    const TensorView whole = source.tensor(placement.name);
+    const bool integers = whole.dtype == DType::I8 || whole.dtype == DType::U8;
+    const std::string scale_name = tensor::scale_name(placement.name);
+    const TensorView scale = integers ? source.tensor(scale_name) : TensorView{};
+    const int64_t rows = whole.dim(0);
+    const int64_t row_bytes =
+        rows > 0 ? std::max<int64_t>(1, static_cast<int64_t>(whole.num_bytes()) / rows) : 1;
+    const int64_t step = std::max<int64_t>(kernels::kPanelWidth, kPieceBytes / row_bytes);
+    for (int64_t begin = 0; begin < rows; begin += step) {
+      const int64_t end = std::min(rows, begin + step);
+      place_tensor(context, placement,
+                   {.elements = whole.rows(begin, end),
+                    .scale = integers ? scale.rows(begin, end) : TensorView{},
+                    .row_begin = begin});
+      source.release_rows(placement.name, begin, end);
+    }
     source.release(placement.name);
+    if (integers) source.release(scale_name);
   }
 }
 

@@ -74,10 +74,18 @@ struct ParameterSet {
 ParameterSet allocate_parameters(const Context& context, const ModelConfig& config, DType operand,
                                  moe::Passes passes, tensor::Arena& arena);
 
-// Converts one stored tensor (row-major, host memory) into its place.
-void place_tensor(const Context& context, const Placement& placement, const TensorView& stored);
+// Rows of one stored tensor, row-major, in host memory; integers come with their scales.
+struct StoredTensor {
+  TensorView elements;
+  TensorView scale;       // [rows, groups] BF16, or absent
+  int64_t row_begin = 0;  // within the tensor
+};
 
-// All tensors, one after the other, so that memory peaks at the model plus one tensor.
+// Converts stored rows into their place.
+void place_tensor(const Context& context, const Placement& placement, const StoredTensor& stored);
+
+// All tensors, one after the other and some rows at a time, so that memory peaks at the model plus
+// what the source holds of a few rows.
 void load_parameters(const Context& context, const ParameterSet& parameters, TensorSource& source);
 
 }  // namespace dsmoe::model

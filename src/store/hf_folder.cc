@@ -264,6 +264,11 @@ void HfFolder::release(std::string_view name) const {
   files_[location.file_idx].release(*location.entry);
 }
 
+void HfFolder::release(std::string_view name, uint64_t offset, uint64_t count) const {
+  const Location& location = locate_or_fail(name);
+  files_[location.file_idx].release(*location.entry, offset, count);
+}
+
 void HfFolder::check(std::span<const tensor::TensorSpec> expected) const {
   Differences differences;
   std::vector<std::string_view> known;
@@ -277,7 +282,10 @@ void HfFolder::check(std::span<const tensor::TensorSpec> expected) const {
     } else if (entry->shape != spec.shape) {
       differences.add("{} should be {}, the file has {}", spec.name, to_string(spec.shape),
                       to_string(entry->shape));
-    } else if (!is_weight_type(entry->dtype)) {
+    } else if (spec.type_rule == tensor::TypeRule::exact && entry->dtype != spec.dtype) {
+      differences.add("{} should be {}, the file has {}", spec.name, tensor::name_of(spec.dtype),
+                      tensor::name_of(entry->dtype));
+    } else if (spec.type_rule == tensor::TypeRule::floating && !is_weight_type(entry->dtype)) {
       differences.add("{} should be F32, F16 or BF16, the file has {}", spec.name,
                       tensor::name_of(entry->dtype));
     }

@@ -51,10 +51,11 @@ class HfFolder {
   // Gives the mapped pages of a tensor back, so that loading one tensor after another needs memory
   // for one.
   void release(std::string_view name) const;
+  void release(std::string_view name, uint64_t offset, uint64_t count) const;  // a part of it
 
   // Throws one Error(input) that names missing, extra and mis-shaped tensors (the first eight, then
   // a count) with what was expected and found. Weights may be F32, F16 or BF16 whatever the type in
-  // `expected`; the buffers
+  // `expected`, unless its type_rule is exact; the buffers
   // *.rotary_emb.inv_freq that old checkpoints carry are ignored.
   void check(std::span<const tensor::TensorSpec> expected) const;
 

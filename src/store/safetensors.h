@@ -60,6 +60,10 @@ class SafetensorsFile {
 
   // Drops the mapped pages of a tensor from memory; bytes() stays valid.
   void release(const TensorEntry& entry) const { file_.release(bytes(entry)); }
+  // The same of `count` bytes from `offset` within it.
+  void release(const TensorEntry& entry, uint64_t offset, uint64_t count) const {
+    file_.release(bytes(entry).subspan(offset, count));
+  }
 
  private:
   SafetensorsFile(MappedFile file, SafetensorsHeader header)

@@ -14,6 +14,9 @@ class TensorSource {
   // names throw.
   virtual TensorView tensor(const std::string& name) = 0;
   virtual void release(const std::string& name) = 0;
+  // Rows [begin, end) will not be read again: a source that holds them in pages may give those
+  // back.
+  virtual void release_rows(const std::string& /*name*/, int64_t /*begin*/, int64_t /*end*/) {}
 };
 
 }  // namespace dsmoe::tensor

@@ -280,7 +280,7 @@ TensorView Optimizer::stored(std::size_t idx) {
 void Optimizer::place(std::size_t idx) {
   const TensorView values = stored(idx);
   for (const model::Placement* placement : places_[idx].placements) {
-    model::place_tensor(context_, *placement, values);
+    model::place_tensor(context_, *placement, {.elements = values});
   }
 }
 

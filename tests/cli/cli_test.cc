@@ -47,7 +47,7 @@ void expect_refused(const Ran& ran, int code, const std::string& fault) {
 }
 
 TEST(Cli, HelpOfEveryCommandHasAnExample) {
-  for (const char* command : {"demo", "info", "logits", "eval", "generate", "chat"}) {
+  for (const char* command : {"demo", "info", "logits", "eval", "generate", "chat", "quantize"}) {
     const Ran ran = run_dsmoe({command, "--help"});
     EXPECT_EQ(ran.code, 0);
     EXPECT_NE(ran.out.find("Example"), std::string::npos) << command;

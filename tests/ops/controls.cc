@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -86,6 +87,30 @@ void matmul_split_k(const Context& context, const MatmulForward& args) {
 void matmul_by_batch_size(const Context& context, const MatmulForward& args) {
   if (args.x.dim(0) == 1) return matmul_by<Bf16, kOneChain>(context, args);
   ref::matmul_forward(context, args);
+}
+
+// scale * integer taken as it is, not rounded to the bf16 number that the weight is.
+void matmul_unrounded_integers(const Context&, const MatmulForward& args) {
+  const WeightStack& weight = args.weight;
+  const auto* matrix = static_cast<const char*>(weight.matrix(0));
+  for (int64_t t = 0; t < args.x.dim(0); ++t) {
+    const Bf16* x = args.x.as<Bf16>() + t * weight.k;
+    for (int64_t n = 0; n < weight.n; ++n) {
+      const auto number = [&](int64_t k) {
+        Bf16 scale{};
+        std::memcpy(&scale, matrix + scale_offset(weight.coding, weight.k, n, k / 32), 2);
+        const int64_t place = k % (weight.coding == WeightCoding::int8 ? 4 : 8);
+        return widen(scale) *
+               static_cast<float>(tensor::coded_element(
+                   weight.coding, matrix + word_offset(weight.coding, weight.k, n, k), place));
+      };
+      float y = ref::product<Bf16>(
+          0, weight.k, [&](int64_t k) { return widen(x[k]); }, number);
+      if (args.bias) y = y + args.bias.as<float>()[n];
+      float& target = args.out.as<float>()[t * weight.n + n];
+      target = args.store == Store::accumulate ? target + y : y;
+    }
+  }
 }
 
 // Rounding by cutting off.
@@ -364,6 +389,8 @@ std::vector<BrokenRule> broken_rules() {
       matmul_split_k);
   add("order_by_batch_size", matmul, DType::BF16, FoundBy::batch, &T::matmul_forward,
       matmul_by_batch_size);
+  add("unrounded_integers", "matmul_quantised", DType::BF16, FoundBy::parity, &T::matmul_forward,
+      matmul_unrounded_integers);
   add("truncated_output", "experts_down_forward", DType::BF16, FoundBy::parity,
       &T::experts_down_forward, experts_truncate);
   add("libm_exp", "experts_up_forward", DType::F32, FoundBy::parity, &T::experts_up_forward,

@@ -71,8 +71,13 @@ kernels::WeightStack OpCase::weights(DType dtype, int64_t count, int64_t n, int6
                                      const Fill& fill) {
   kernels::WeightStack stack{
       .dtype = dtype, .layout = kernels::WeightLayout::panels, .count = count, .n = n, .k = k};
+  if (dtype == DType::BF16) stack.coding = fill.coding;
   stack.data = arena_.bytes("weights", stack.num_bytes() + 64);
   for (int64_t i = 0; i < count; ++i) {
+    if (fill.coding != kernels::WeightCoding::plain) {
+      pack_integers(stack, i, fill);
+      continue;
+    }
     const TensorView source = random(dtype, {n, k},
                                      {.stream = fill.stream + 1000 * static_cast<uint32_t>(i + 1),
                                       .scale = fill.scale,
@@ -81,6 +86,46 @@ kernels::WeightStack OpCase::weights(DType dtype, int64_t count, int64_t n, int6
     kernels::pack_weight(ref_context(), {.source = source, .target = stack, .matrix_idx = i});
   }
   return stack;
+}
+
+void OpCase::pack_integers(const kernels::WeightStack& stack, int64_t matrix_idx,
+                           const Fill& fill) {
+  const int64_t row_bytes = tensor::coded_row_bytes(fill.coding, stack.k);
+  const int64_t groups = tensor::num_groups(stack.k);
+  const Rng rng{.seed = 9,
+                .purpose = RngPurpose::test,
+                .stream = fill.stream + 1000 * static_cast<uint32_t>(matrix_idx + 1)};
+  const TensorView source = tensor(tensor::stored_type(fill.coding), {stack.n, row_bytes});
+  const TensorView scale = tensor(DType::BF16, {stack.n, groups});
+  for (int64_t i = 0; i < source.num_elements(); ++i) {
+    static_cast<uint8_t*>(source.data)[i] =
+        static_cast<uint8_t>(rng.below(static_cast<uint64_t>(i), 256));
+  }
+  const bool is_int8 = fill.coding == kernels::WeightCoding::int8;
+  for (int64_t i = 0; i < scale.num_elements(); ++i) {
+    const double size = fill.scale / (is_int8 ? 74 : 4.6) *
+                        (0.5 + rng.uniform_f64(static_cast<uint64_t>(source.num_elements() + i)));
+    tensor::Bf16 value = tensor::to_bf16(static_cast<float>(i % 3 == 1 ? -size : size));
+    if (!is_int8) value.bits &= 0xfff8u;  // five significant bits
+    scale.as<tensor::Bf16>()[i] = value;
+  }
+  if (stack.coding != kernels::WeightCoding::plain) {
+    return kernels::pack_weight(
+        ref_context(),
+        {.source = source, .scale = scale, .target = stack, .matrix_idx = matrix_idx});
+  }
+  const TensorView numbers = tensor(DType::F64, {stack.n, stack.k});
+  for (int64_t i = 0; i < numbers.num_elements(); ++i) {
+    const int64_t row = i / stack.k;
+    const int64_t k = i % stack.k;
+    const int q = tensor::coded_element(
+        fill.coding, static_cast<const uint8_t*>(source.data) + row * row_bytes, k);
+    const double w = tensor::to_float(
+        tensor::dequantise(scale.as<tensor::Bf16>()[row * groups + k / tensor::kGroupSize], q));
+    numbers.as<double>()[i] = variant_.signs == Signs::absolute ? std::abs(w) : w;
+  }
+  kernels::pack_weight(ref_context(),
+                       {.source = numbers, .target = stack, .matrix_idx = matrix_idx});
 }
 
 TensorView OpCase::output(const std::string& name, DType dtype, const Shape& shape) {

@@ -73,11 +73,16 @@ class OpCase {
     double mean = 0;
     bool by_row = false;           // the first dimension is the batch
     DType precision = DType::F64;  // F64: the variant's
+    kernels::WeightCoding coding = kernels::WeightCoding::plain;  // of weights()
   };
   TensorView random(DType dtype, const Shape& shape, const Fill& fill);
   TensorView ints(const std::vector<int32_t>& values);
+  // With a coding: any integers and scales; integers in BF16 cases, in others the numbers they
+  // stand for.
   kernels::WeightStack weights(DType dtype, int64_t count, int64_t n, int64_t k, const Fill& fill);
   TensorView output(const std::string& name, DType dtype, const Shape& shape);
+
+  void pack_integers(const kernels::WeightStack& stack, int64_t matrix_idx, const Fill& fill);
 
   // The relative error of a rounding to the operand type: 2^-8 (8 significant bits), 2^-24, or
   // nothing.

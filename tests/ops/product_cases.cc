@@ -20,6 +20,7 @@ void copy(const TensorView& from, const TensorView& to) {
 struct MatmulShape {
   int64_t tokens, n, k;
   enum { plain, bias, residual, tiny } kind = plain;
+  kernels::WeightCoding coding = kernels::WeightCoding::plain;
 };
 
 class MatmulCase : public OpCase {
@@ -30,7 +31,8 @@ class MatmulCase : public OpCase {
     const double scale = shape.kind == MatmulShape::tiny ? 0x1p-66 : 1.0;
     args_.x =
         random(variant.operand, {tokens, shape.k}, {.stream = 1, .scale = scale, .by_row = true});
-    args_.weight = weights(variant.operand, 1, shape.n, shape.k, {.stream = 2, .scale = scale});
+    args_.weight = weights(variant.operand, 1, shape.n, shape.k,
+                           {.stream = 2, .scale = scale, .coding = shape.coding});
     args_.out = output("out", scalar(), {tokens, shape.n});
     if (shape.kind == MatmulShape::bias || shape.kind == MatmulShape::residual) {
       args_.bias = random(scalar(), {shape.n}, {.stream = 3, .precision = DType::F32});
@@ -190,6 +192,7 @@ class RouterCase : public OpCase {
 struct ExpertsShape {
   int64_t tokens, experts, top_k, hidden, width, shared_width;
   enum { inference, training } phase = inference;
+  kernels::WeightCoding coding = kernels::WeightCoding::plain;
 };
 
 // Routed experts through a plan, and a fused shared one, side by side.
@@ -278,8 +281,9 @@ class ExpertsCase : public OpCase {
   void add_family(int64_t count, int64_t width, int64_t rows, uint32_t stream, TensorView offsets,
                   TensorView token_of_row) {
     const DType type = variant_.operand;
-    const auto scaled = [](uint32_t s, int64_t k) {
-      return Fill{.stream = s, .scale = 1 / std::sqrt(static_cast<double>(k))};
+    const auto scaled = [&](uint32_t s, int64_t k) {
+      return Fill{
+          .stream = s, .scale = 1 / std::sqrt(static_cast<double>(k)), .coding = shape_.coding};
     };
     ExpertFamily family;
     family.gate = weights(type, count, width, shape_.hidden, scaled(stream, shape_.hidden));
@@ -418,6 +422,39 @@ void add_product_cases(std::vector<OpEntry>& cases) {
   experts("uneven", {60, 3, 2, 70, 31, 50});
   experts("training", {7, 5, 2, 40, 35, 20, ExpertsShape::training});
   experts("many_rows", {150, 4, 2, 40, 35, 20});
+
+  for (const kernels::WeightCoding coding :
+       {kernels::WeightCoding::int8, kernels::WeightCoding::int4}) {
+    const std::string prefix = std::string(tensor::name_of(coding)) + "_";
+    const auto coded_matmul = [&](const char* name, MatmulShape shape) {
+      shape.coding = coding;
+      cases.push_back(entry<MatmulCase>("matmul_quantised", (prefix + name).c_str(), shape));
+    };
+    coded_matmul("one_row", {1, 96, 64});
+    coded_matmul("two_rows_odd", {2, 41, 45});
+    coded_matmul("three_rows", {3, 17, 33, MatmulShape::bias});
+    coded_matmul("four_rows_long", {4, 48, 1100});
+    coded_matmul("odd", {7, 41, 45});
+    coded_matmul("many_rows", {131, 50, 80, MatmulShape::residual});
+    coded_matmul("many_rows_long", {100, 19, 1301, MatmulShape::bias});
+    coded_matmul("thirteen_rows", {13, 65, 300});
+    coded_matmul("wide", {1, 1000, 40, MatmulShape::residual});
+    coded_matmul("denormal_products", {3, 40, 70, MatmulShape::tiny});
+    coded_matmul("denormal_products_many", {9, 40, 70, MatmulShape::tiny});
+    coded_matmul("single", {1, 1, 1});
+    const auto coded_experts = [&](const char* name, ExpertsShape shape) {
+      shape.coding = coding;
+      const std::string full = prefix + name;
+      cases.push_back(
+          entry<ExpertsCase>("experts_up_quantised", full.c_str(), shape, ExpertsCase::Half::up));
+      cases.push_back(entry<ExpertsCase>("experts_down_quantised", full.c_str(), shape,
+                                         ExpertsCase::Half::down));
+    };
+    coded_experts("decode", {1, 8, 3, 96, 48, 64});
+    coded_experts("odd", {6, 5, 3, 41, 23, 37});
+    coded_experts("uneven", {60, 3, 2, 70, 31, 50});
+    coded_experts("many_rows", {150, 4, 2, 40, 35, 20});
+  }
 }
 
 }  // namespace dsmoe::ops

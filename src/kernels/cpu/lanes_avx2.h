@@ -150,6 +150,42 @@ DSMOE_HD F32x16 high_halves(F32x16 a) {
   return {high_half(_mm256_castps_si256(a.lo)), high_half(_mm256_castps_si256(a.hi))};
 }
 
+// Sixteen words of 32 bits.
+struct I32x16 {
+  __m256i lo, hi;
+};
+DSMOE_HD I32x16 load_bits(const void* p) {
+  return {load_words(p), load_words(static_cast<const char*>(p) + 32)};
+}
+template <int count>  // to the left; negative: to the right
+DSMOE_HD I32x16 shift(I32x16 a) {
+  if constexpr (count > 0) return {_mm256_slli_epi32(a.lo, count), _mm256_slli_epi32(a.hi, count)};
+  if constexpr (count < 0)
+    return {_mm256_srli_epi32(a.lo, -count), _mm256_srli_epi32(a.hi, -count)};
+  return a;
+}
+// (a & mask) ^ bits, as floats.
+DSMOE_HD F32x16 assemble(I32x16 a, uint32_t mask, uint32_t bits) {
+  const __m256i m = _mm256_set1_epi32(static_cast<int>(mask));
+  const __m256i b = _mm256_set1_epi32(static_cast<int>(bits));
+  return {_mm256_castsi256_ps(_mm256_xor_si256(_mm256_and_si256(a.lo, m), b)),
+          _mm256_castsi256_ps(_mm256_xor_si256(_mm256_and_si256(a.hi, m), b))};
+}
+DSMOE_HD F32x16 fms(F32x16 a, F32x16 b, F32x16 c) {
+  return {_mm256_fmsub_ps(a.lo, b.lo, c.lo), _mm256_fmsub_ps(a.hi, b.hi, c.hi)};
+}
+DSMOE_HD F32x16 fnma(F32x16 a, F32x16 b, F32x16 c) {
+  return {_mm256_fnmadd_ps(a.lo, b.lo, c.lo), _mm256_fnmadd_ps(a.hi, b.hi, c.hi)};
+}
+// store_bf16_pairs of values that are bf16 already.
+DSMOE_HD void store_exact_pairs(uint16_t* p, F32x16 even, F32x16 odd) {
+  const auto join = [](__m256 e, __m256 o) __attribute__((always_inline)) {
+    return _mm256_or_si256(_mm256_srli_epi32(_mm256_castps_si256(e), 16), _mm256_castps_si256(o));
+  };
+  store_words(p, join(even.lo, odd.lo));
+  store_words(p + 16, join(even.hi, odd.hi));
+}
+
 DSMOE_HD __m256 low_eight(F32x16 a) { return a.lo; }
 DSMOE_HD __m256 high_eight(F32x16 a) { return a.hi; }
 

@@ -101,6 +101,32 @@ DSMOE_HD F32x16 high_halves(F32x16 a) {
                                                _mm512_set1_epi32(static_cast<int>(0xffff0000u))))};
 }
 
+// Sixteen words of 32 bits.
+struct I32x16 {
+  __m512i v;
+};
+DSMOE_HD I32x16 load_bits(const void* p) { return {_mm512_loadu_si512(p)}; }
+template <int count>  // to the left; negative: to the right
+DSMOE_HD I32x16 shift(I32x16 a) {
+  if constexpr (count > 0) return {_mm512_slli_epi32(a.v, count)};
+  if constexpr (count < 0) return {_mm512_srli_epi32(a.v, -count)};
+  return a;
+}
+// (a & mask) ^ bits, as floats.
+DSMOE_HD F32x16 assemble(I32x16 a, uint32_t mask, uint32_t bits) {
+  constexpr int kAndXor = 0x6a;
+  return {_mm512_castsi512_ps(
+      _mm512_ternarylogic_epi32(a.v, _mm512_set1_epi32(static_cast<int>(mask)),
+                                _mm512_set1_epi32(static_cast<int>(bits)), kAndXor))};
+}
+DSMOE_HD F32x16 fms(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmsub_ps(a.v, b.v, c.v)}; }
+DSMOE_HD F32x16 fnma(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }
+// store_bf16_pairs of values that are bf16 already.
+DSMOE_HD void store_exact_pairs(uint16_t* p, F32x16 even, F32x16 odd) {
+  _mm512_storeu_si512(p, _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(even.v), 16),
+                                         _mm512_castps_si512(odd.v)));
+}
+
 DSMOE_HD __m256 low_eight(F32x16 a) { return _mm512_castps512_ps256(a.v); }
 DSMOE_HD __m256 high_eight(F32x16 a) { return _mm512_extractf32x8_ps(a.v, 1); }
 

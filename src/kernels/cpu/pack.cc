@@ -6,13 +6,9 @@
 namespace dsmoe::kernels::cpu {
 namespace {
 
-int64_t panel_bytes(const WeightStack& weight) {
-  return kPanelWidth * panel_depth(weight.dtype, weight.k) *
-         static_cast<int64_t>(tensor::size_of(weight.dtype));
-}
-
 char* panel_of(const PackWeight& args, int64_t panel) {
-  return static_cast<char*>(args.target.matrix(args.matrix_idx)) + panel * panel_bytes(args.target);
+  return static_cast<char*>(args.target.matrix(args.matrix_idx)) +
+         panel * panel_bytes(args.target.dtype, args.target.coding, args.target.k);
 }
 
 const char* source_at(const PackWeight& args, int64_t row, int64_t column) {
@@ -47,9 +43,22 @@ void pack_transposed(const Tier& tier, const PackWeight& args, int64_t panel) {
        .panel = panel_of(args, panel)});
 }
 
+// Words of integers move whole: the reference does it as fast as memory takes it, given enough
+// threads.
+void pack_integers(const Context& context, const PackWeight& args) {
+  parallel_for(*context.pool, args.source.dim(0), kPanelWidth, [&](int64_t begin, int64_t end) {
+    PackWeight part = args;
+    part.source = args.source.rows(begin, end);
+    part.scale = args.scale.rows(begin, end);
+    part.row_begin = args.row_begin + begin;
+    ref::pack_weight(context, part);
+  });
+}
+
 }  // namespace
 
 void pack_weight(const Tier& tier, const Context& context, const PackWeight& args) {
+  if (args.target.coding != WeightCoding::plain) return pack_integers(context, args);
   const auto covered = [](DType dtype) { return dtype == DType::BF16 || dtype == DType::F32; };
   if (!covered(args.source.dtype) || !covered(args.target.dtype) ||
       args.target.layout != WeightLayout::panels) {

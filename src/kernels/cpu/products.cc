@@ -95,8 +95,8 @@ ProductBlock block_of(const WeightStack& weight, int64_t matrix_idx) {
   block.weight[0] = weight.matrix(matrix_idx);
   block.k = weight.k;
   block.n = weight.n;
-  block.panel_bytes = kPanelWidth * panel_depth(weight.dtype, weight.k) *
-                      static_cast<int64_t>(tensor::size_of(weight.dtype));
+  block.coding = coding_of(weight.coding);
+  block.panel_bytes = panel_bytes(weight.dtype, weight.coding, weight.k);
   block.panel_end = round_up(weight.n, kPanelWidth) / kPanelWidth;
   return block;
 }

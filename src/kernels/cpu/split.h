@@ -22,6 +22,17 @@ inline Element element_of(DType dtype) {
   return dtype == DType::BF16 ? Element::bf16 : Element::f32;
 }
 
+inline Coding coding_of(WeightCoding coding) {
+  switch (coding) {
+    case WeightCoding::int8:
+      return Coding::int8;
+    case WeightCoding::int4:
+      return Coding::int4;
+    default:
+      return Coding::plain;
+  }
+}
+
 // Units of work lie one behind the other on a line of costs; a thread takes those that start in its
 // equal share of the line. A pure function of the costs, the thread and the number of threads.
 class Share {

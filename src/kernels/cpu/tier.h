@@ -11,6 +11,10 @@ namespace dsmoe::kernels::cpu {
 // What an element is, and with the weight how a product adds up (docs/numerics.md).
 enum class Element : uint8_t { bf16, f32 };
 
+// What a weight's panels hold (kernels/layout.h): elements, or integers that stand for bf16
+// numbers.
+enum class Coding : uint8_t { plain, int8, int4 };
+
 constexpr int64_t kLanes = 16;          // outputs of a panel, lanes of a row reduction
 constexpr int64_t kAttentionKeys = 64;  // keys of a block
 constexpr int64_t kSpanBlocks = 8;      // blocks of a span
@@ -32,7 +36,8 @@ struct ProductBlock {
   int64_t row_end = 0;
   Element x_type = Element::bf16;
   Element weight_type =
-      Element::bf16;  // decides the order of the sum; out elements are of this type
+      Element::bf16;              // decides the order of the sum; out elements are of this type
+  Coding coding = Coding::plain;  // others: weight_type bf16
   const void* weight[2] = {nullptr, nullptr};
   int64_t k = 0;
   int64_t panel_bytes = 0;
@@ -50,7 +55,9 @@ struct ProductBlock {
 
 constexpr int64_t kProductOperandFloats = 48 * 1024;  // widened rows: a part of the L2 cache
 constexpr int64_t kProductTileFloats = 16 * 1024;     // accumulators
-constexpr int64_t kProductScratch = kProductOperandFloats + kProductTileFloats;
+constexpr int64_t kProductPanelFloats = 8 * 1024;     // two panels of 512 k as bf16, decoded
+constexpr int64_t kProductScratch =
+    kProductOperandFloats + kProductTileFloats + kProductPanelFloats;
 
 // Queries that share one KV head of one sequence.
 constexpr int kAttendRows = 48;
@@ -266,6 +273,6 @@ extern const cpu::Tier kTier;
 }
 namespace dsmoe::kernels::amx {
 extern const cpu::Tier kTier;
-// Both types bf16, at least one row and one panel.
+// Both types bf16, any coding; at least one row and one panel.
 void product_bf16(const cpu::ProductBlock& args);
 }  // namespace dsmoe::kernels::amx

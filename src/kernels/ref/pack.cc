@@ -1,11 +1,44 @@
 // Conversion of stored elements, and their placement in a weight layout.
+#include <algorithm>
+#include <cstring>
+
 #include "kernels/elements.h"
 #include "kernels/ref/ref.h"
 
 namespace dsmoe::kernels::ref {
 
+namespace {
+
+// Integers keep their order within a word of memory, so that words of a stored row move whole; the
+// last may be shorter.
+void pack_integers(const PackWeight& args) {
+  const WeightStack& target = args.target;
+  auto* matrix = static_cast<char*>(target.matrix(args.matrix_idx));
+  const int64_t row_bytes = args.source.dim(1);
+  const int64_t groups = args.scale.dim(1);
+  const int64_t group_bytes = tensor::coded_row_bytes(target.coding, tensor::kGroupSize);
+  for (int64_t row = 0; row < args.source.dim(0); ++row) {
+    const int64_t n = args.row_begin + row;
+    const auto* integers = static_cast<const char*>(args.source.data) + row * row_bytes;
+    const auto* scales = static_cast<const char*>(args.scale.data) + row * groups * 2;
+    for (int64_t group = 0; group < groups; ++group) {
+      std::memcpy(matrix + scale_offset(target.coding, target.k, n, group), scales + 2 * group, 2);
+      char* words = matrix + word_offset(target.coding, target.k, n, group * tensor::kGroupSize);
+      const int64_t begin = group * group_bytes;
+      const int64_t end = std::min(begin + group_bytes, row_bytes);
+      int64_t byte = begin;
+      for (; byte + 4 <= end; byte += 4, words += 4 * kPanelWidth)
+        std::memcpy(words, integers + byte, 4);
+      std::memcpy(words, integers + byte, static_cast<std::size_t>(end - byte));
+    }
+  }
+}
+
+}  // namespace
+
 void pack_weight(const Context&, const PackWeight& args) {
   const WeightStack& target = args.target;
+  if (target.coding != WeightCoding::plain) return pack_integers(args);
   void* matrix = target.matrix(args.matrix_idx);
   const int64_t columns = args.source.dim(1);
   for (int64_t row = 0; row < args.source.dim(0); ++row) {

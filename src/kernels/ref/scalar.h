@@ -4,7 +4,9 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "base/functions.h"
 #include "kernels/layout.h"
@@ -82,11 +84,29 @@ Scalar<Operand> product(Scalar<Operand> acc, int64_t size, A&& a, B&& b) {
   }
 }
 
+// Element (n, k) of a matrix of integers.
+inline float coded_weight(const void* matrix, const WeightStack& weight, int64_t n, int64_t k) {
+  const auto* bytes = static_cast<const char*>(matrix);
+  Bf16 scale{};
+  std::memcpy(&scale, bytes + scale_offset(weight.coding, weight.k, n, k / tensor::kGroupSize),
+              sizeof scale);
+  const char* word = bytes + word_offset(weight.coding, weight.k, n, k);
+  const int64_t place = k % (weight.coding == WeightCoding::int8 ? 4 : 8);
+  return widen(tensor::dequantise(scale, tensor::coded_element(weight.coding, word, place)));
+}
+
 // acc + one row of x times row n of matrix `matrix_idx`: the building block of every projection.
 template <class Operand>
 Scalar<Operand> dot(const Operand* x, const WeightStack& weight, int64_t matrix_idx, int64_t n,
                     Scalar<Operand> acc = 0) {
   const auto* w = static_cast<const Operand*>(weight.matrix(matrix_idx));
+  if constexpr (std::is_same_v<Operand, Bf16>) {
+    if (weight.coding != WeightCoding::plain) {
+      return product<Operand>(
+          acc, weight.k, [&](int64_t k) { return widen(x[k]); },
+          [&](int64_t k) { return coded_weight(w, weight, n, k); });
+    }
+  }
   return product<Operand>(
       acc, weight.k, [&](int64_t k) { return widen(x[k]); },
       [&](int64_t k) {

@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/tier/chunk.h"
+#include "kernels/cpu/tier/coded.h"
 
 namespace dsmoe::kernels::DSMOE_TIER {
 namespace {
@@ -11,6 +12,7 @@ constexpr int64_t kTileRows = 16;
 constexpr int64_t kTileK = 32;  // k of one step
 constexpr int64_t kTileBytes = 1024;
 constexpr int64_t kChunkRows = 96;
+constexpr int64_t kCodedChunkRows = 192;  // more rows share the work of decoding
 constexpr int64_t kPrefetchBytes = 2048;
 
 // Every tile is 16 rows of 64 bytes: accumulators 0-3 (two row tiles by two panels), operands 4 and
@@ -107,11 +109,59 @@ void multiply_tiles(int64_t row_tiles, int64_t panels, const TileArgs& args) {
   }
 }
 
+// Every row tile times one pair of panels, over the steps of one piece of k.
+struct PairOfPanels {
+  const char* operand;    // [row tiles][all_steps] tiles
+  int64_t first_step;     // of this piece within the operand
+  int64_t all_steps;      // that the operand holds
+  int64_t steps;          // of this piece
+  const char* weight[2];  // plain panels at the first step
+  float* acc[2];          // [row tiles][16][16]
+  int64_t row_tiles;
+  int64_t panels;
+};
+
+void multiply_pair(const PairOfPanels& pair) {
+  for (int64_t t = 0; t < pair.row_tiles; t += 2) {
+    const int64_t next = t + 1 < pair.row_tiles ? t + 1 : t;
+    const auto tile = [&](int64_t row_tile) {
+      return pair.operand + (row_tile * pair.all_steps + pair.first_step) * kTileBytes;
+    };
+    multiply_tiles(pair.row_tiles - t, pair.panels,
+                   {.x = {tile(t), tile(next)},
+                    .weight = {pair.weight[0], pair.weight[1]},
+                    .acc = {{pair.acc[0] + t * 256, pair.acc[1] + t * 256},
+                            {pair.acc[0] + next * 256, pair.acc[1] + next * 256}},
+                    .steps = pair.steps});
+  }
+}
+
+// Integers are decoded a piece of k at a time, which then serves all rows from the first cache.
+constexpr int64_t kDecodeSteps = 16;
+static_assert(2 * kDecodeSteps * kTileBytes <= cpu::kProductPanelFloats * 4);
+
+void multiply_coded_pair(Coding coding, const PairOfPanels& pair, char* decoded) {
+  const int64_t group_bytes =
+      coding == Coding::int8 ? kGroupBytes<Coding::int8> : kGroupBytes<Coding::int4>;
+  PairOfPanels piece = pair;
+  for (int64_t step = 0; step < pair.steps; step += kDecodeSteps) {
+    piece.first_step = pair.first_step + step;
+    piece.steps = smaller(kDecodeSteps, pair.steps - step);
+    for (int64_t p = 0; p < pair.panels; ++p) {
+      char* out = decoded + p * kDecodeSteps * kTileBytes;
+      decode_panel(coding, pair.weight[p] + step * group_bytes, piece.steps * kTileK,
+                   reinterpret_cast<uint16_t*>(out));
+      piece.weight[p] = out;
+    }
+    multiply_pair(piece);
+  }
+}
+
 void multiply_chunk(const ProductBlock& args, const Chunk& chunk) {
   char* operand = reinterpret_cast<char*>(args.scratch);
   float* acc = args.scratch + kProductOperandFloats;
+  char* decoded = reinterpret_cast<char*>(acc + kProductTileFloats);
   const int64_t tile_size = chunk.tile_rows * 16;
-  const int64_t row_tiles = chunk.tile_rows / kTileRows;
   const Streams streams = streams_of(args, chunk);
   float* second = acc + streams.steps * tile_size;
   start_chunk(args, chunk, streams, acc);
@@ -121,17 +171,19 @@ void multiply_chunk(const ProductBlock& args, const Chunk& chunk) {
     const int64_t steps = (count + kTileK - 1) / kTileK;
     pack_operand(args, chunk, k, count, operand);
     for (int64_t pair = 0; pair < streams.steps; ++pair) {
-      const int64_t byte = pair * args.panel_bytes + k * 32;
-      float* tiles[2] = {acc + pair * tile_size, second + pair * tile_size};
-      for (int64_t t = 0; t < row_tiles; t += 2) {
-        const int64_t next = t + 1 < row_tiles ? t + 1 : t;
-        multiply_tiles(
-            row_tiles - t, pair < streams.second ? 2 : 1,
-            {.x = {operand + t * steps * kTileBytes, operand + next * steps * kTileBytes},
-             .weight = {streams.base[0] + byte, streams.base[1] + byte},
-             .acc = {{tiles[0] + t * 256, tiles[1] + t * 256},
-                     {tiles[0] + next * 256, tiles[1] + next * 256}},
-             .steps = steps});
+      const int64_t byte = pair * args.panel_bytes + panel_byte(args, k);
+      const PairOfPanels panels{.operand = operand,
+                                .first_step = 0,
+                                .all_steps = steps,
+                                .steps = steps,
+                                .weight = {streams.base[0] + byte, streams.base[1] + byte},
+                                .acc = {acc + pair * tile_size, second + pair * tile_size},
+                                .row_tiles = chunk.tile_rows / kTileRows,
+                                .panels = pair < streams.second ? 2 : 1};
+      if (args.coding == Coding::plain) {
+        multiply_pair(panels);
+      } else {
+        multiply_coded_pair(args.coding, panels, decoded);
       }
     }
   }
@@ -142,8 +194,8 @@ void multiply_chunk(const ProductBlock& args, const Chunk& chunk) {
 
 void product_bf16(const cpu::ProductBlock& args) {
   const TilesConfigured tiles;
-  for_each_chunk(args, kChunkRows, kTileRows,
-                 [&](const Chunk& chunk) { multiply_chunk(args, chunk); });
+  const int64_t rows = args.coding == Coding::plain ? kChunkRows : kCodedChunkRows;
+  for_each_chunk(args, rows, kTileRows, [&](const Chunk& chunk) { multiply_chunk(args, chunk); });
 }
 
 }  // namespace dsmoe::kernels::DSMOE_TIER

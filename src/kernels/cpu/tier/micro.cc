@@ -166,13 +166,14 @@ constexpr MicroTables kMicro = make_micro_tables();
 
 void multiply_panels(Element rule, RowBlocks blocks, int num_panels, const MicroArgs& args) {
   const MicroTable& table = rule == Element::bf16 ? kMicro.bf16 : kMicro.f32;
-  const int64_t padded = padded_to_block(args.k);
+  const int64_t padded = padded_to_block(args.x_depth > 0 ? args.x_depth : args.k);
   for (int first = 0; first < num_panels; first += kMicroPanels) {
     const int panels = num_panels - first < kMicroPanels ? num_panels - first : kMicroPanels;
     for (int64_t b = 0; b < blocks.count; ++b) {
       const int64_t begin = blocks.begin(b);
       const int64_t rows = blocks.begin(b + 1) - begin;
-      MicroArgs call{.x = args.x + begin * padded, .k = args.k, .weight = {}, .acc = {}};
+      MicroArgs call{
+          .x = args.x + begin * padded + args.x_begin * rows, .k = args.k, .weight = {}, .acc = {}};
       for (int p = 0; p < panels; ++p) {
         call.weight[p] = args.weight[first + p];
         call.acc[p] = args.acc[first + p] + begin * 16;

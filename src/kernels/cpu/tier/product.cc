@@ -1,5 +1,6 @@
 // Rows times panels by FMA chains: the micro-kernel over chunks that fit the caches.
 #include "kernels/cpu/tier/chunk.h"
+#include "kernels/cpu/tier/coded.h"
 #include "kernels/cpu/tier/leaves.h"
 #include "kernels/cpu/tier/micro.h"
 
@@ -23,7 +24,7 @@ void multiply_chunk(const ProductBlock& args, const Chunk& chunk) {
   // Whole segments, so that no chain is cut.
   const int64_t affordable = kProductOperandFloats / chunk.rows / kSegment * kSegment;
   const int64_t k_step = padded_to_block(args.k) <= affordable ? args.k : affordable;
-  const int64_t bytes_per_k = rule == Element::bf16 ? 32 : 64;
+  auto* decoded = reinterpret_cast<uint16_t*>(acc + kProductTileFloats);
   const RowBlocks blocks(chunk.rows);
   for (int64_t k = 0; k < args.k; k += k_step) {
     const int64_t count = smaller(k_step, args.k - k);
@@ -32,12 +33,17 @@ void multiply_chunk(const ProductBlock& args, const Chunk& chunk) {
           return row_of_x(args, chunk.row_begin + r, k);
         });
     for (int64_t step = 0; step < streams.steps; ++step) {
-      const int64_t byte = step * args.panel_bytes + k * bytes_per_k;
-      multiply_panels(rule, blocks, step < streams.second ? 2 : 1,
-                      {.x = operand,
-                       .k = count,
-                       .weight = {streams.base[0] + byte, streams.base[1] + byte},
-                       .acc = {acc + step * tile_size, second + step * tile_size}});
+      const int64_t byte = step * args.panel_bytes + panel_byte(args, k);
+      const int panels = step < streams.second ? 2 : 1;
+      const MicroArgs micro{.x = operand,
+                            .k = count,
+                            .weight = {streams.base[0] + byte, streams.base[1] + byte},
+                            .acc = {acc + step * tile_size, second + step * tile_size}};
+      if (args.coding == Coding::plain) {
+        multiply_panels(rule, blocks, panels, micro);
+      } else {
+        multiply_coded_panels(args.coding, blocks, panels, micro, decoded);
+      }
     }
   }
   finish_chunk(args, chunk, streams, acc);

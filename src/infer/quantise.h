@@ -1,0 +1,36 @@
+// A model folder with floating weights -> one with integers (tensor/quantised.h), tensor by tensor.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "base/function_ref.h"
+#include "infer/trace.h"
+#include "kernels/context.h"
+#include "model/config.h"
+
+namespace dsmoe::infer {
+
+struct QuantisedTensor {
+  std::string name;
+  tensor::WeightCoding coding = tensor::WeightCoding::plain;
+  int64_t num_elements = 0;
+  double error = 0;  // norm(quantised - original) / norm(original); 0 for a tensor of zeros
+};
+
+struct QuantiseOptions {
+  model::Quantization quantization;  // a tied head stays as it is, whatever is asked for
+  const std::atomic<bool>* cancelled = nullptr;
+};
+
+// Writes `target`, which appears whole or not at all: integers and scales, every other tensor and
+// the tokenizer's files as they are, and config.json with the quantization and torch_dtype
+// bfloat16. Memory: a few rows at a time. Throws Error(input) on a folder that is quantised
+// already, weights that are not finite, or what load_model would refuse.
+Outcome quantise_folder(const kernels::Context& context, const std::filesystem::path& source,
+                        const std::filesystem::path& target, const QuantiseOptions& options,
+                        FunctionRef<void(const QuantisedTensor& tensor)> report);
+
+}  // namespace dsmoe::infer

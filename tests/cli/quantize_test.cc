@@ -1,0 +1,64 @@
+// dsmoe quantize end to end: the folder, the report, and what it refuses.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/json.h"
+#include "cli/program.h"
+#include "store/scratch_folder.h"
+#include "support/golden.h"
+
+namespace dsmoe::testing {
+namespace {
+
+std::string golden(const std::string& name) { return (goldens_folder() / name).string(); }
+
+TEST(Quantize, WritesAFolderAndReportsItsQuality) {
+  const store::ScratchFolder scratch;
+  const std::string tokens = (scratch / "tokens.txt").string();
+  write_file(tokens, "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20");
+  for (const std::string format : {"int8", "int4"}) {
+    const std::string out = (scratch / format).string();
+    const Ran ran = run_dsmoe({"quantize", golden("released_bf16"), "--to", format, "-o", out,
+                               "--tokens", tokens, "--json", "--quiet"});
+    ASSERT_EQ(ran.code, 0) << ran.err;
+    const Json report = parse_json(ran.out, "report");
+    EXPECT_EQ(report["tokens"], 19);
+    EXPECT_GT(report["kl_divergence"].get<double>(), 0);
+    EXPECT_LT(report["kl_divergence"].get<double>(), 0.1);
+    EXPECT_GT(report["perplexity"].get<double>(), 1);
+    EXPECT_FALSE(report["tensors"].empty());
+    for (const Json& tensor : report["tensors"]) {
+      EXPECT_GT(tensor["relative_error"].get<double>(), 0) << tensor.dump();
+    }
+    const Json config = parse_json(read_file(out + "/config.json"), "config.json");
+    EXPECT_EQ(config["quantization_config"]["projections"], format);
+    EXPECT_EQ(config["quantization_config"]["head"], "int8");
+    const Ran logits = run_dsmoe({"logits", out, "--tokens", "1,2,3"});
+    EXPECT_EQ(logits.code, 0) << logits.err;
+    const Ran info = run_dsmoe({"info", out});
+    EXPECT_EQ(info.code, 0) << info.err;
+  }
+  const Ran again = run_dsmoe({"quantize", (scratch / "int8").string(), "--to", "int4", "-o",
+                               (scratch / "again").string(), "--no-compare"});
+  EXPECT_EQ(again.code, 1);
+  EXPECT_NE(again.err.find("already"), std::string::npos) << again.err;
+  EXPECT_FALSE(std::filesystem::exists(scratch / "again"));
+  const Ran over = run_dsmoe({"quantize", golden("released_bf16"), "--to", "int4", "-o",
+                              (scratch / "int8").string(), "--no-compare"});
+  EXPECT_EQ(over.code, 1);
+  EXPECT_NE(over.err.find("already exists"), std::string::npos) << over.err;
+}
+
+TEST(Quantize, WrongUsageExitsWith2) {
+  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
+           {"quantize", golden("odd")},
+           {"quantize", golden("odd"), "--to", "int3", "-o", "/tmp/never-quantised"},
+           {"quantize", golden("odd"), "--to", "int8"}}) {
+    EXPECT_EQ(run_dsmoe(arguments).code, 2);
+  }
+  EXPECT_FALSE(std::filesystem::exists("/tmp/never-quantised"));
+}
+
+}  // namespace
+}  // namespace dsmoe::testing
