@@ -8,6 +8,7 @@
 #include "command.h"
 #include "data/content_hash.h"
 #include "demo_config.h"
+#include "demo_data.h"
 #include "demo_report.h"
 #include "interrupt.h"
 #include "model/initialise.h"
@@ -17,7 +18,6 @@
 #include "store/mapped_file.h"
 #include "train_data.h"
 #include "train_display.h"
-#include "train_tokenizer.h"
 
 namespace dsmoe::app {
 namespace {
@@ -27,11 +27,7 @@ namespace fs = std::filesystem;
 // Far above what training starts from, so that untrained routers already have preferences to show.
 constexpr double kRandomRange = 0.2;
 
-constexpr uint64_t kTokenizerDocuments = 5000;
 constexpr uint64_t kValidDocuments = 1000;
-constexpr uint64_t kMinDocuments = 2000;    // fewer would leave the trigram model little to count
-constexpr uint64_t kMaxDocuments = 100000;  // memory and the time to make them; then epochs
-constexpr int64_t kTokensPerDocument = 47;  // about, with the demo's tokenizer
 
 struct DemoOptions {
   CommonOptions common;
@@ -68,25 +64,6 @@ int write_random(const DemoOptions& options) {
   return kDone;
 }
 
-void make_tokenizer(const DemoOptions& options, const data::DemoCorpus& corpus, ThreadPool& pool) {
-  if (fs::exists(options.run.out / "tokenizer.json")) return;
-  train_tokenizer(options.run.out, options.run.config, [&](text::WordCounts& counts) {
-    std::string text;
-    for (uint64_t i = 0; i < kTokenizerDocuments; ++i) {
-      text += corpus.document(i).text;
-      text += data::kEndOfText;
-    }
-    counts.add_text(text, pool);
-  });
-}
-
-// About one pass over it, so that what is learned is the language and not the text.
-uint64_t num_documents(const train::RunOptions& run) {
-  const auto wanted =
-      static_cast<uint64_t>(run.schedule.total_steps * run.batch * run.seq / kTokensPerDocument);
-  return std::clamp(wanted, kMinDocuments, kMaxDocuments);
-}
-
 void fill_defaults(train::RunOptions& run) {
   const int64_t steps = run.schedule.total_steps;
   run.seq = std::min<int64_t>(256, run.config.max_position_embeddings);
@@ -105,7 +82,8 @@ struct DemoData {
 
 DemoData make_data(const train::RunOptions& run, const data::DemoCorpus& corpus,
                    const data::Encoder& encoder) {
-  return {.training = data::encode_demo(corpus, {.count = num_documents(run)}, encoder),
+  const int64_t tokens = run.schedule.total_steps * run.batch * run.seq;
+  return {.training = data::encode_demo(corpus, {.count = num_demo_documents(tokens)}, encoder),
           .validation = data::encode_demo(
               corpus, {.first = data::kDemoValidation, .count = kValidDocuments}, encoder)};
 }
@@ -142,7 +120,7 @@ int train_demo(DemoOptions options) {
   const store::RunLock lock(run.out);
   const InterruptScope interrupt;
   const data::DemoCorpus corpus(run.seed);
-  make_tokenizer(options, corpus, engine.pool());
+  make_demo_tokenizer(run.out, run.config, corpus, engine.pool());
   const TrainTokenizer tokenizer = prepare_tokenizer({.run = run.out}, run.config, engine.pool());
   const data::Encoder encoder = encoder_of(tokenizer, run.config);
   const DemoData data = make_data(run, corpus, encoder);

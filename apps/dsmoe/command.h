@@ -23,5 +23,7 @@ void add_eval(CLI::App& app, Action& action);
 void add_generate(CLI::App& app, Action& action);
 void add_chat(CLI::App& app, Action& action);
 void add_train(CLI::App& app, Action& action);
+void add_compare(CLI::App& app, Action& action);
+void add_probe(CLI::App& app, Action& action);
 
 }  // namespace dsmoe::app

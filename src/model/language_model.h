@@ -48,6 +48,7 @@ struct ForwardInput {
   std::span<const Segment> segments;
   int64_t top_k = 0;                          // experts per token; 0: the model's
   std::span<const int32_t> experts_of_token;  // per token, each at most top_k; empty: top_k for all
+  Ablation ablation;
   BlockObserver* observer = nullptr;
 };
 

@@ -1,0 +1,137 @@
+// A table of architectures and a chart of their losses, one line each.
+#include "comparison_text.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace dsmoe::app {
+namespace {
+
+std::string format_header(const CompareSettings& s) {
+  return fmt::format(
+      "data             {}\n"
+      "trained          {} steps of {} x {} tokens, lr {} ({}), seeds 1 to {}\n"
+      "validation loss  nats per token; mean and standard deviation over seeds\n",
+      s.data_title, with_commas(s.steps), s.batch, s.seq, s.lr, s.schedule, s.num_seeds);
+}
+
+std::string with_spread(const train::Spread& spread, std::size_t count) {
+  return count > 1 ? fmt::format("{:.4f} ± {:.4f}", spread.mean, spread.deviation)
+                   : fmt::format("{:.4f}", spread.mean);
+}
+
+// fmt counts "±" as one column, as a terminal does.
+std::string format_row(const ModelResult& result) {
+  const model::ModelConfig& config = result.model.config;
+  const bool any = !result.runs.empty();
+  const bool is_base = result.model.name == "c";
+  return fmt::format(
+      "  {:<28}{:>17}{:>19}{:>12}{:>12}{:>9}{:>10}\n", result.model.title,
+      any ? with_spread(result.loss, result.runs.size()) : "unfinished",
+      is_base || !any
+          ? ""
+          : fmt::format("{:+.4f} ± {:.4f}", result.excess.mean, result.excess.deviation),
+      with_commas(config.num_parameters()), with_commas(config.num_active_parameters()),
+      with_commas(result.experts.router),
+      any ? with_commas(std::llround(result.tokens_per_second)) : "");
+}
+
+std::string format_table(const Comparison& comparison) {
+  std::string text =
+      fmt::format("\n  {:<28}{:>17}{:>19}{:>12}{:>12}{:>9}{:>10}\n", "", "validation loss",
+                  "minus that of (c)", "parameters", "active", "router", "tokens/s");
+  for (const ModelResult& result : comparison.models) text += format_row(result);
+  if (comparison.settings.floor) {
+    text +=
+        fmt::format("  {:<28}{:>8.4f}\n", "entropy of the text, about", *comparison.settings.floor);
+  }
+  const auto is_base = [](const ModelResult& result) { return result.model.name == "c"; };
+  const ModelResult& base =
+      *std::find_if(comparison.models.begin(), comparison.models.end(), is_base);
+  return text + fmt::format(
+                    "\n  Expert parameters of (a), (b), (c): {} in all, {} per token, equal; what "
+                    "differs is the router.\n",
+                    with_commas(base.experts.total), with_commas(base.experts.active));
+}
+
+// One line per model: each seed a dot, the mean a bar.
+std::string format_chart(const Comparison& comparison) {
+  constexpr int kColumns = 60;
+  double low = 1e300, high = -1e300;
+  for (const ModelResult& result : comparison.models) {
+    if (result.runs.empty()) continue;
+    low = std::min(low, result.loss.lowest);
+    high = std::max(high, result.loss.highest);
+  }
+  if (low > high) return "";
+  const double range = std::max(high - low, 1e-9);
+  const auto column = [&](double loss) {
+    return static_cast<std::size_t>(std::lround((loss - low) / range * (kColumns - 1)));
+  };
+  std::string text = fmt::format("\n  {:<28} {:<{}.4f}{:>{}.4f}\n", "lower is better", low,
+                                 kColumns / 2, high, kColumns / 2);
+  for (const ModelResult& result : comparison.models) {
+    if (result.runs.empty()) continue;
+    std::vector<std::string_view> cells(kColumns, "·");
+    for (const ComparedRun& run : result.runs) cells[column(run.validation_loss)] = "o";
+    cells[column(result.loss.mean)] = "█";
+    text += fmt::format("  {:<28} ", result.model.title);
+    for (const std::string_view cell : cells) text += cell;
+    text += "\n";
+  }
+  return text + "                               o one seed   █ mean\n";
+}
+
+OrderedJson spread_json(const train::Spread& spread) {
+  return {{"mean", spread.mean},
+          {"deviation", spread.deviation},
+          {"lowest", spread.lowest},
+          {"highest", spread.highest}};
+}
+
+}  // namespace
+
+std::string format_comparison(const Comparison& comparison) {
+  return format_header(comparison.settings) + format_table(comparison) + format_chart(comparison);
+}
+
+OrderedJson comparison_json(const Comparison& comparison) {
+  const CompareSettings& s = comparison.settings;
+  OrderedJson models = OrderedJson::array();
+  for (const ModelResult& result : comparison.models) {
+    const model::ModelConfig& config = result.model.config;
+    OrderedJson runs = OrderedJson::array();
+    for (const ComparedRun& run : result.runs) {
+      OrderedJson points = OrderedJson::array();
+      for (const auto& [step, loss] : run.validation) points.push_back({step, loss});
+      runs.push_back({{"seed", run.seed},
+                      {"run", run_name(result.model, run.seed)},
+                      {"validation_loss", run.validation_loss},
+                      {"tokens_per_second", run.tokens_per_second},
+                      {"validation", points}});
+    }
+    OrderedJson model{{"name", result.model.name},
+                      {"title", result.model.title},
+                      {"parameters", config.num_parameters()},
+                      {"active_parameters", config.num_active_parameters()},
+                      {"expert_parameters", result.experts.total},
+                      {"active_expert_parameters", result.experts.active},
+                      {"router_parameters", result.experts.router},
+                      {"runs", runs}};
+    if (!result.runs.empty()) {
+      model["validation_loss"] = spread_json(result.loss);
+      model["minus_loss_of_c"] = spread_json(result.excess);
+      model["tokens_per_second"] = result.tokens_per_second;
+    }
+    models.push_back(model);
+  }
+  OrderedJson json{{"data", s.data_title}, {"steps", s.steps},
+                   {"batch", s.batch},     {"seq", s.seq},
+                   {"lr", s.lr},           {"schedule", s.schedule},
+                   {"seeds", s.num_seeds}, {"segments", s.shape.segments}};
+  if (s.floor) json["floor"] = *s.floor;
+  json["models"] = models;
+  return json;
+}
+
+}  // namespace dsmoe::app
