@@ -14,6 +14,7 @@
 #include "model/initialise.h"
 #include "options.h"
 #include "output.h"
+#include "run_report.h"
 #include "store/checkpoint.h"
 #include "store/mapped_file.h"
 #include "train/run.h"
@@ -215,10 +216,14 @@ int compare(CompareOptions& options) {
   log_info("data: {}", options.settings.data_title);
   if (train_all(options, engine, data, models) == RunEnd::stopped) return stopped();
   const Comparison comparison = read_comparison(options.out);
+  const fs::path report = report_path(options.out);
+  write_report(report, comparison_report(comparison));
   if (options.common.json) {
-    print_json(comparison_json(comparison));
+    OrderedJson json = comparison_json(comparison);
+    json["report"] = report.string();
+    print_json(json);
   } else {
-    print("{}", format_comparison(comparison));
+    print("{}\nreport           {}\n", format_comparison(comparison), report.string());
   }
   return kDone;
 }

@@ -14,6 +14,7 @@
 #include "model/initialise.h"
 #include "options.h"
 #include "output.h"
+#include "run_report.h"
 #include "store/folder_writer.h"
 #include "store/mapped_file.h"
 #include "train_data.h"
@@ -149,10 +150,14 @@ int train_demo(DemoOptions options) {
       .tokens = display.tokens(),
       .seconds = display.seconds(),
       .figures = measure(options, engine, outcome.checkpoint, tokenizer, corpus, data)};
+  const fs::path report = report_path(run.out);
+  write_report(report, run_report(engine, {.run = run.out}));
   if (options.common.json) {
-    print_json(demo_json(result));
+    OrderedJson json = demo_json(result);
+    json["report"] = report.string();
+    print_json(json);
   } else {
-    print("{}", format_demo(result));
+    print("{}\nreport           {}\n", format_demo(result), report.string());
   }
   return kDone;
 }

@@ -7,6 +7,11 @@
 namespace dsmoe::app {
 namespace {
 
+const ModelResult& base_of(const Comparison& comparison) {
+  return *std::find_if(comparison.models.begin(), comparison.models.end(),
+                       [](const ModelResult& result) { return result.model.name == "c"; });
+}
+
 std::string format_header(const CompareSettings& s) {
   return fmt::format(
       "data             {}\n"
@@ -45,9 +50,7 @@ std::string format_table(const Comparison& comparison) {
     text +=
         fmt::format("  {:<28}{:>8.4f}\n", "entropy of the text, about", *comparison.settings.floor);
   }
-  const auto is_base = [](const ModelResult& result) { return result.model.name == "c"; };
-  const ModelResult& base =
-      *std::find_if(comparison.models.begin(), comparison.models.end(), is_base);
+  const ModelResult& base = base_of(comparison);
   return text + fmt::format(
                     "\n  Expert parameters of (a), (b), (c): {} in all, {} per token, equal; what "
                     "differs is the router.\n",
@@ -132,6 +135,29 @@ OrderedJson comparison_json(const Comparison& comparison) {
   if (s.floor) json["floor"] = *s.floor;
   json["models"] = models;
   return json;
+}
+
+OrderedJson comparison_report(const Comparison& comparison) {
+  const CompareSettings& s = comparison.settings;
+  const auto tile = [](const char* name, const std::string& value, const std::string& detail) {
+    return OrderedJson{{"name", name}, {"value", value}, {"detail", detail}};
+  };
+  const ModelResult& base = base_of(comparison);
+  OrderedJson report{
+      {"kind", "comparison"},
+      {"title", "Who is best at equal parameters?"},
+      {"subtitle", s.data_title},
+      {"footer", "Written by dsmoe compare. One file, no outside requests."},
+      {"tiles",
+       {tile("tokens per run", human_number(static_cast<double>(s.steps * s.batch * s.seq)),
+             fmt::format("{} steps of {} x {}", with_commas(s.steps), s.batch, s.seq)),
+        tile("seeds", std::to_string(s.num_seeds), "same batches for all models"),
+        tile("expert parameters", human_number(static_cast<double>(base.experts.total)),
+             fmt::format("{} per token", human_number(static_cast<double>(base.experts.active)))),
+        tile("learning rate", fmt::format("{}", s.lr), s.schedule)}}};
+  report.update(comparison_json(comparison));
+  if (!s.floor) report["floor"] = nullptr;
+  return report;
 }
 
 }  // namespace dsmoe::app

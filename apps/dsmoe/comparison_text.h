@@ -1,4 +1,4 @@
-// A comparison for a terminal, and as JSON.
+// A comparison for a terminal, as JSON, and for a report.
 #pragma once
 
 #include "comparison_folder.h"
@@ -8,5 +8,6 @@ namespace dsmoe::app {
 
 std::string format_comparison(const Comparison& comparison);
 OrderedJson comparison_json(const Comparison& comparison);
+OrderedJson comparison_report(const Comparison& comparison);
 
 }  // namespace dsmoe::app

@@ -33,6 +33,7 @@ int run(int argc, char** argv) {
   add_train(app, action);
   add_compare(app, action);
   add_probe(app, action);
+  add_report(app, action);
   add_tokenizer_command(app);  // does its work while the command line is parsed
   try {
     app.parse(argc, argv);
