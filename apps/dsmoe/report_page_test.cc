@@ -28,7 +28,7 @@ TEST(ReportPage, DataNeverBecomesHtml) {
   const std::string harmless = report_page({{"title", "run"}});
   for (const char* evil :
        {"</script><script>alert(1)</script>", "<!--<script>", "]]><img src=x onerror=alert(1)>",
-        "\"}};alert(1)//", "&lt;b&gt; &amp;", "\xe2\x80\xa8 line separator", "a\0b"}) {
+        "\"}};alert(1)//", "&lt;b&gt; &amp;", "\xe2\x80\xa8 line separator"}) {
     const std::string page =
         report_page({{"title", evil}, {evil, "key"}, {"samples", {{{"answer", evil}}}}});
     for (const char* tag : {"<script", "</script", "<!--", "<img", "<b>"}) {

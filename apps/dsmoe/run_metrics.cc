@@ -1,5 +1,6 @@
 // Curves of a run, thinned so that a page stays small however long the run was.
 #include <algorithm>
+#include <cmath>
 #include <functional>
 
 #include "base/error.h"

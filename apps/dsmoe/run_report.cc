@@ -2,6 +2,7 @@
 #include "run_report.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <optional>
 
