@@ -15,4 +15,8 @@ if "$PYTHON" -c 'import tokenizers' 2>/dev/null; then
   "$PYTHON" make_tokenizer_goldens.py
   "$PYTHON" make_tokenizer_components.py
 fi
+# The chat goldens need `jinja2`, and likewise stay.
+if "$PYTHON" -c 'import jinja2' 2>/dev/null; then
+  "$PYTHON" make_chat_goldens.py
+fi
 "$PYTHON" -m pytest -q -p no:cacheprovider test_twin.py

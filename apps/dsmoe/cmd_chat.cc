@@ -91,6 +91,7 @@ class Chat {
  private:
   void reset() {
     messages_ = text::OrderedJson::array();
+    saved_.clear();
     if (!command_.system.empty()) add("system", command_.system);
   }
 
@@ -120,6 +121,9 @@ class Chat {
   // Never over a file that was there before this conversation.
   void save(const std::string& file) {
     if (file.empty()) fail(ErrorKind::input, "/save needs a file name: /save chat.json");
+    if (messages_.empty() || messages_.back()["role"] == "system") {
+      fail(ErrorKind::input, "nothing was said yet: there is nothing to save");
+    }
     if (saved_.count(file) == 0 && std::filesystem::exists(file)) {
       fail(ErrorKind::input, "{} exists; choose another name", file);
     }

@@ -29,6 +29,7 @@ namespace fs = std::filesystem;
 // The corpus and the split are the same for every run; a run's seed decides weights and order.
 constexpr uint64_t kDataSeed = 1;
 constexpr double kValidFraction = 0.05;
+constexpr int64_t kTokensPerDocument = 47;  // of the embedded corpus, about, with 512 tokens
 
 struct CompareOptions {
   CommonOptions common;
@@ -75,7 +76,7 @@ CompareData embedded_data(CompareOptions& options, ThreadPool& pool) {
   make_demo_tokenizer(options.out, s.base, corpus, pool);
   CompareData data{.tokenizer = prepare_tokenizer({.run = options.out}, s.base, pool)};
   const data::Encoder encoder = encoder_of(data.tokenizer, s.base);
-  const uint64_t count = num_demo_documents(s.steps * s.batch * s.seq);
+  const uint64_t count = num_demo_documents(s.steps * s.batch * s.seq, kTokensPerDocument);
   data::DemoTokens tokens = data::encode_demo(corpus, {.count = count}, encoder);
   s.floor = tokens.floor();
   s.data = fmt::format("demo, {} documents, tokenizer {:016x}", count, encoder.hash);

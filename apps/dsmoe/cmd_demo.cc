@@ -29,6 +29,7 @@ namespace fs = std::filesystem;
 constexpr double kRandomRange = 0.2;
 
 constexpr uint64_t kValidDocuments = 1000;
+constexpr int64_t kTokensPerDocument = 53;  // about, with the demo's tokenizer
 
 struct DemoOptions {
   CommonOptions common;
@@ -83,8 +84,9 @@ struct DemoData {
 
 DemoData make_data(const train::RunOptions& run, const data::DemoCorpus& corpus,
                    const data::Encoder& encoder) {
-  const int64_t tokens = run.schedule.total_steps * run.batch * run.seq;
-  return {.training = data::encode_demo(corpus, {.count = num_demo_documents(tokens)}, encoder),
+  const uint64_t count =
+      num_demo_documents(run.schedule.total_steps * run.batch * run.seq, kTokensPerDocument);
+  return {.training = data::encode_demo(corpus, {.count = count}, encoder),
           .validation = data::encode_demo(
               corpus, {.first = data::kDemoValidation, .count = kValidDocuments}, encoder)};
 }
@@ -174,8 +176,8 @@ void add_demo(CLI::App& app, Action& action) {
   train::RunOptions& run = options->run;
   run.out = "demo-out";
   run.batch = 8;
-  run.schedule.total_steps = 1200;
-  run.schedule.max_lr = 3e-3;
+  run.schedule.total_steps = 1000;
+  run.schedule.max_lr = 1e-2;
   CLI::App* command =
       app.add_subcommand("demo", "Train a small model on a built-in corpus, show its experts");
   command->add_option("-o,--out", run.out, "folder of the run")

@@ -288,6 +288,7 @@ void add_tokenizer_command(CLI::App& app) {
   CLI::App* tokenizer =
       app.add_subcommand("tokenizer", "Train a tokenizer; encode and decode text with one");
   tokenizer->require_subcommand(1);
+  tokenizer->footer("Example:\n  dsmoe tokenizer encode my-model -t \"Hello world\"");
   add_train(*tokenizer);
   add_encode(*tokenizer);
   add_decode(*tokenizer);

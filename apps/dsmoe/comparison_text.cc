@@ -20,25 +20,26 @@ std::string format_header(const CompareSettings& s) {
       s.data_title, with_commas(s.steps), s.batch, s.seq, s.lr, s.schedule, s.num_seeds);
 }
 
-std::string with_spread(const train::Spread& spread, std::size_t count) {
-  return count > 1 ? fmt::format("{:.4f} ± {:.4f}", spread.mean, spread.deviation)
-                   : fmt::format("{:.4f}", spread.mean);
+enum class Sign { as_needed, always };
+
+std::string with_spread(const train::Spread& spread, std::size_t count, Sign sign) {
+  const std::string mean = sign == Sign::always ? fmt::format("{:+.4f}", spread.mean)
+                                                : fmt::format("{:.4f}", spread.mean);
+  return count > 1 ? fmt::format("{} ± {:.4f}", mean, spread.deviation) : mean;
 }
 
 // fmt counts "±" as one column, as a terminal does.
 std::string format_row(const ModelResult& result) {
   const model::ModelConfig& config = result.model.config;
-  const bool any = !result.runs.empty();
-  const bool is_base = result.model.name == "c";
-  return fmt::format(
-      "  {:<28}{:>17}{:>19}{:>12}{:>12}{:>9}{:>10}\n", result.model.title,
-      any ? with_spread(result.loss, result.runs.size()) : "unfinished",
-      is_base || !any
-          ? ""
-          : fmt::format("{:+.4f} ± {:.4f}", result.excess.mean, result.excess.deviation),
-      with_commas(config.num_parameters()), with_commas(config.num_active_parameters()),
-      with_commas(result.experts.router),
-      any ? with_commas(std::llround(result.tokens_per_second)) : "");
+  const std::size_t runs = result.runs.size();
+  const bool has_excess = runs > 0 && result.model.name != "c";
+  return fmt::format("  {:<28}{:>17}{:>19}{:>12}{:>12}{:>9}{:>10}\n", result.model.title,
+                     runs > 0 ? with_spread(result.loss, runs, Sign::as_needed) : "unfinished",
+                     has_excess ? with_spread(result.excess, runs, Sign::always) : "",
+                     with_commas(config.num_parameters()),
+                     with_commas(config.num_active_parameters()),
+                     with_commas(result.experts.router),
+                     runs > 0 ? with_commas(std::llround(result.tokens_per_second)) : "");
 }
 
 std::string format_table(const Comparison& comparison) {

@@ -12,7 +12,6 @@ namespace {
 constexpr uint64_t kTokenizerDocuments = 5000;
 constexpr uint64_t kMinDocuments = 2000;    // fewer would leave the trigram model little to count
 constexpr uint64_t kMaxDocuments = 100000;  // memory and the time to make them; then epochs
-constexpr int64_t kTokensPerDocument = 47;  // about, with the demo's tokenizer
 
 }  // namespace
 
@@ -29,8 +28,8 @@ void make_demo_tokenizer(const std::filesystem::path& run, const model::ModelCon
   });
 }
 
-uint64_t num_demo_documents(int64_t num_tokens) {
-  return std::clamp(static_cast<uint64_t>(num_tokens / kTokensPerDocument), kMinDocuments,
+uint64_t num_demo_documents(int64_t num_tokens, int64_t tokens_per_document) {
+  return std::clamp(static_cast<uint64_t>(num_tokens / tokens_per_document), kMinDocuments,
                     kMaxDocuments);
 }
 

@@ -16,6 +16,6 @@ void make_demo_tokenizer(const std::filesystem::path& run, const model::ModelCon
 
 // Documents for about one pass of so many tokens, so that what is learned is the language and not
 // the text.
-uint64_t num_demo_documents(int64_t num_tokens);
+uint64_t num_demo_documents(int64_t num_tokens, int64_t tokens_per_document);
 
 }  // namespace dsmoe::app

@@ -148,6 +148,14 @@ void LineEditor::draw(const std::string& prompt) const {
   flush_output();
 }
 
+// The line as it was sent stays on the screen whole, over as many rows as it takes.
+void LineEditor::leave(const std::string& prompt, std::string_view mark) const {
+  std::string row = "\r" + prompt;
+  for (const Glyph& glyph : glyphs_of(buffer_.text())) row += glyph.text;
+  write_output(fmt::format("{}{}\x1b[K\n", row, mark));
+  flush_output();
+}
+
 // Keys typed ahead wait in queue_ for the next line.
 LineEditor::Result LineEditor::edit(const std::string& prompt) {
   const RawMode raw;
@@ -158,9 +166,7 @@ LineEditor::Result LineEditor::edit(const std::string& prompt) {
       if (keystroke.key == Key::redraw) write_output("\x1b[H\x1b[2J");
       const LineState state = buffer_.apply(keystroke);
       if (state == LineState::editing) continue;
-      draw(prompt);
-      write_output(state == LineState::interrupted ? "^C\n" : "\n");
-      flush_output();
+      leave(prompt, state == LineState::interrupted ? "^C" : "");
       if (state == LineState::done) return {state, buffer_.take()};
       buffer_.discard();
       return {state};

@@ -6,6 +6,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "line_buffer.h"
 
@@ -40,6 +41,7 @@ class LineEditor {
   Result edit(const std::string& prompt);
   bool wait_for_keys();
   void draw(const std::string& prompt) const;
+  void leave(const std::string& prompt, std::string_view mark) const;
 
   bool is_terminal_;
   LineBuffer buffer_;

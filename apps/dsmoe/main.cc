@@ -14,6 +14,24 @@ namespace {
 
 int exit_code(ErrorKind kind) { return kind == ErrorKind::usage ? kWrongUsage : kFailed; }
 
+// "--batch INT:INT in [1 - 1099511627776]" says no more than "--batch INT" to a reader; a value out
+// of range is refused with the range.
+void hide_ranges(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    for (int i = 0;; ++i) {
+      CLI::Validator* validator = nullptr;
+      try {
+        validator = option->get_validator(i);
+      } catch (const CLI::OptionNotFound&) {
+        break;  // there is no other way to learn how many there are
+      }
+      const std::string text = validator->get_description();
+      if (text == "POSITIVE" || text.find(" in [") != std::string::npos) validator->description("");
+    }
+  }
+  for (CLI::App* command : app.get_subcommands({})) hide_ranges(*command);
+}
+
 int run(int argc, char** argv) {
   CLI::App app{
       "dsmoe: DeepSeekMoE language models, trained, evaluated and served by one engine.\n"
@@ -35,6 +53,7 @@ int run(int argc, char** argv) {
   add_probe(app, action);
   add_report(app, action);
   add_tokenizer_command(app);  // does its work while the command line is parsed
+  hide_ranges(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {  // --help, --version
@@ -42,6 +61,10 @@ int run(int argc, char** argv) {
     flush_output();
     return kDone;
   } catch (const CLI::ParseError& e) {
+    if (argc > 1 && argv[1][0] != '-' && app.get_subcommands().empty()) {
+      fmt::print(stderr, "dsmoe: {}: no such command; dsmoe --help lists them\n", argv[1]);
+      return kWrongUsage;
+    }
     fmt::print(stderr, "dsmoe: {}\nSee dsmoe --help, or dsmoe COMMAND --help.\n", e.what());
     return kWrongUsage;
   }

@@ -33,6 +33,7 @@ PackedBatches::PackedBatches(const DocumentSplit& split, BatchOptions options)
   block_.reserve(std::min(num_pieces_, block_pieces));
   lengths_.reserve(std::min(num_pieces_, block_pieces));
   rows_before_.reserve(1024);
+  marks_.reserve(static_cast<size_t>(options.seq));
 }
 
 TokenRange PackedBatches::range(int64_t document) const {
@@ -139,6 +140,7 @@ void PackedBatches::fill_row(uint64_t row, PackedRow& out) {
   out.tokens.assign(static_cast<size_t>(options_.seq), kNoToken);
   out.targets.assign(static_cast<size_t>(options_.seq), kNoToken);
   out.pieces.clear();
+  out.pieces.reserve(static_cast<size_t>(options_.seq));  // as many as there can ever be
   out.counted_targets = 0;
   const size_t idx = static_cast<size_t>(row - rows_before_[loaded_block_]);
   for (uint32_t i = packer_.row_begins()[idx]; i < packer_.row_begins()[idx + 1]; ++i) {

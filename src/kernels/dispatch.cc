@@ -16,6 +16,11 @@ void zero(const Context& context, void* data, std::size_t bytes) {
   context.table->memory.zero(context, data, bytes);
 }
 
+void reserve_scratch(const Context& context, const ScratchBound& bound) {
+  const auto reserve = context.table->memory.reserve_scratch;
+  if (reserve != nullptr) reserve(context, bound);
+}
+
 void pack_weight(const Context& context, const PackWeight& args) {
   const OpCheck check("pack_weight", context);
   check.rank("source", args.source, 2);

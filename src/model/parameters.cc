@@ -222,6 +222,10 @@ namespace {
 void convert_values(const Context& context, const TensorView& stored, const TensorView& target) {
   DSMOE_CHECK(stored.shape == target.shape, "stored {}, expected {}", to_string(stored.shape),
               to_string(target.shape));
+  if (target.device == kernels::Device::cpu) {
+    kernels::convert_elements(stored, target);
+    return;
+  }
   const int64_t rows = stored.dim(0);
   const int64_t row_elements = rows > 0 ? stored.num_elements() / rows : 0;
   const int64_t chunk =

@@ -18,34 +18,59 @@ namespace {
 // of the longest block: 256 (the fp32 rule), which the 32 of the bf16 rule divides.
 constexpr int64_t kChunkAlignment = 256;
 
-// Tokens whose logits are held at once.
-struct HeadChunk {
-  int64_t begin = 0;
-  int64_t end = 0;
-  std::vector<int32_t> row_offsets;  // of the rows in the chunk, relative to begin
+// The rows of a batch cut into chunks of tokens whose logits are held at once.
+class HeadChunks {
+ public:
+  int64_t begin = 0, end = 0;        // tokens of the current chunk
+  std::vector<int32_t> row_offsets;  // of the rows in it, relative to begin
+
+  void start(std::span<const int32_t> row_lengths, int64_t max_tokens) {
+    row_lengths_ = row_lengths;
+    max_tokens_ = max_tokens;
+    row_ = done_ = end = 0;
+  }
+
+  // Goes on to the next chunk; false when there is none.
+  bool next() {
+    begin = end;
+    row_offsets.assign(1, 0);
+    for (; row_ < static_cast<int64_t>(row_lengths_.size()); ++row_, done_ = 0) {
+      for (const int64_t length = row_lengths_[row_]; done_ < length;) {
+        const int64_t piece = std::min(max_tokens_, length - done_);
+        if (end - begin + piece > max_tokens_) return true;
+        end += piece;
+        done_ += piece;
+        row_offsets.push_back(static_cast<int32_t>(end - begin));
+      }
+    }
+    return end > begin;
+  }
+
+ private:
+  std::span<const int32_t> row_lengths_;
+  int64_t max_tokens_ = 0;
+  int64_t row_ = 0, done_ = 0;  // the next token: row and place in it
 };
 
-std::vector<HeadChunk> head_chunks(std::span<const int32_t> row_lengths, int64_t max_tokens) {
-  std::vector<HeadChunk> chunks;
-  int64_t begin = 0;
-  for (const int32_t length : row_lengths) {
-    for (int64_t done = 0; done < length; done += max_tokens) {
-      const int64_t piece = std::min<int64_t>(max_tokens, length - done);
-      if (chunks.empty() || chunks.back().end - chunks.back().begin + piece > max_tokens) {
-        chunks.push_back({.begin = begin, .end = begin, .row_offsets = {0}});
-      }
-      begin += piece;
-      chunks.back().end = begin;
-      chunks.back().row_offsets.push_back(static_cast<int32_t>(begin - chunks.back().begin));
-    }
-  }
-  return chunks;
+// What a batch is on its way to or from the device. Memory of the largest batch is taken at once,
+// so that a step allocates nothing.
+struct HostBatch {
+  std::vector<int32_t> position, kv_slot, is_counted;     // [tokens]
+  std::vector<int32_t> sequence_starts, document_starts;  // [rows + 1], [documents + 1]
+  std::vector<int32_t> page_table;                        // [documents, max_pages]
+  std::vector<int32_t> expert_offsets;                    // [experts + 1] of one layer
+  std::vector<std::byte> log_prob;                        // of a chunk
+};
+
+void write_starts(std::span<const int32_t> lengths, std::vector<int32_t>& starts) {
+  starts.assign(1, 0);
+  for (const int32_t length : lengths) starts.push_back(starts.back() + length);
 }
 
-std::vector<int32_t> starts_of(std::span<const int32_t> lengths) {
-  std::vector<int32_t> starts{0};
-  for (const int32_t length : lengths) starts.push_back(starts.back() + length);
-  return starts;
+// The widest row that any op of a step works on.
+int64_t widest_row(const ModelConfig& config) {
+  return std::max({config.hidden_size, config.q_width() + 2 * config.kv_width(),
+                   config.intermediate_size, config.moe_intermediate_size, config.shared_width()});
 }
 
 }  // namespace
@@ -55,12 +80,14 @@ struct TrainingPass::Impl {
        Recompute recompute);
 
   void check(const MicroBatch& batch) const;
+  void reserve_memory();
+  void place_documents(std::span<const int32_t> document_lengths);
   BatchViews upload(const MicroBatch& batch);
-  void release_documents();
-  void forward(const BatchViews& batch, PassLosses& losses);
-  void count_load(const moe::LayerState& state, PassLosses& losses) const;
-  void head(const MicroBatch& batch, const StepScale* scale, PassLosses& losses);
-  void backward(const BatchViews& batch, const StepScale& scale, PassLosses& losses);
+  BatchViews start(const MicroBatch& batch);
+  void forward(const BatchViews& batch);
+  void count_load(const moe::LayerState& state, std::vector<int64_t>& load);
+  void head(const MicroBatch& batch, const StepScale* scale);
+  void backward(const BatchViews& batch, const StepScale& scale);
   BlockForward block(int64_t layer, const BatchViews& batch, const BlockTape& tape,
                      const TensorView& u) const;
   BlockTape tape_of(int64_t layer) const;
@@ -73,7 +100,10 @@ struct TrainingPass::Impl {
   Recompute recompute;
   tensor::Arena arena;
   KvCache cache;
-  std::vector<KvSequence> documents;
+  KvSequence documents;  // of the current micro-batch: the pages of one follow those of the other
+  HostBatch host;
+  HeadChunks chunks;
+  PassLosses losses;
   int64_t tokens = 0;     // of the current micro-batch
   int64_t sequences = 0;  // its rows
   TensorView u;           // [max_tokens, hidden]
@@ -154,6 +184,29 @@ TrainingPass::Impl::Impl(const Context& ctx, const Model& m, const Gradients& g,
   chunk_rows = arena.tensor("head", DType::I32, {limits.max_rows + 1});
   balance_losses = arena.tensor("losses", DType::F64, {2});
   z_loss = arena.tensor("losses", DType::F64, {1});
+  reserve_memory();
+}
+
+void TrainingPass::Impl::reserve_memory() {
+  const ModelConfig& config = model.config;
+  const auto tokens_at_most = static_cast<std::size_t>(limits.max_tokens);
+  for (auto* values : {&host.position, &host.kv_slot, &host.is_counted}) {
+    values->reserve(tokens_at_most);
+  }
+  host.sequence_starts.reserve(static_cast<std::size_t>(limits.max_rows) + 1);
+  host.document_starts.reserve(static_cast<std::size_t>(limits.max_documents) + 1);
+  host.page_table.reserve(static_cast<std::size_t>(device_batch.page_table.num_elements()));
+  host.expert_offsets.resize(static_cast<std::size_t>(config.n_routed_experts) + 1);
+  host.log_prob.resize(log_prob.num_bytes());
+  documents.pages.reserve(static_cast<std::size_t>(cache.num_free_pages()));
+  chunks.row_offsets.reserve(static_cast<std::size_t>(limits.max_rows) + 1);
+  losses.load.assign(static_cast<std::size_t>(config.num_moe_layers()),
+                     std::vector<int64_t>(static_cast<std::size_t>(config.n_routed_experts), 0));
+  kernels::reserve_scratch(context, {.tokens = limits.max_tokens,
+                                     .context = model.context,
+                                     .widest_row = widest_row(config),
+                                     .head_dim = config.head_dim,
+                                     .experts = config.n_routed_experts});
 }
 
 void TrainingPass::Impl::check(const MicroBatch& batch) const {
@@ -173,10 +226,15 @@ void TrainingPass::Impl::check(const MicroBatch& batch) const {
   DSMOE_CHECK(sum(batch.row_lengths) == count && sum(batch.document_lengths) == count,
               "rows hold {} tokens, documents {}, the batch {}", sum(batch.row_lengths),
               sum(batch.document_lengths), count);
-  const std::vector<int32_t> rows = starts_of(batch.row_lengths);
-  const std::vector<int32_t> docs = starts_of(batch.document_lengths);
-  DSMOE_CHECK(std::includes(docs.begin(), docs.end(), rows.begin(), rows.end()),
-              "a document crosses a row's end");
+  DSMOE_CHECK(std::all_of(batch.document_lengths.begin(), batch.document_lengths.end(),
+                          [&](int32_t length) { return 0 < length && length <= model.context; }),
+              "a document has no token, or more than the {} of the context", model.context);
+  auto document = batch.document_lengths.begin();
+  for (const int32_t row : batch.row_lengths) {
+    int64_t left = row;
+    while (left > 0) left -= *document++;
+    DSMOE_CHECK(left == 0, "a document crosses a row's end");
+  }
   for (std::size_t t = 0; t < batch.tokens.size(); ++t) {
     DSMOE_CHECK(0 <= batch.tokens[t] && batch.tokens[t] < model.config.vocab_size &&
                     -1 <= batch.targets[t] && batch.targets[t] < model.config.vocab_size,
@@ -185,27 +243,40 @@ void TrainingPass::Impl::check(const MicroBatch& batch) const {
   }
 }
 
+// Positions, KV slots and page table: a document has whole pages of its own.
+void TrainingPass::Impl::place_documents(std::span<const int32_t> document_lengths) {
+  cache.truncate(documents, 0);
+  int64_t pages = 0;
+  for (const int32_t length : document_lengths) pages += KvCache::pages_for(length);
+  cache.reserve(documents, pages * kernels::kKeyBlock);
+  const int64_t max_pages = device_batch.page_table.dim(1);
+  host.position.clear();
+  host.kv_slot.clear();
+  host.page_table.assign(document_lengths.size() * static_cast<std::size_t>(max_pages), 0);
+  auto table_row = host.page_table.begin();
+  const int32_t* page = documents.pages.data();
+  for (const int32_t length : document_lengths) {
+    const int64_t own_pages = KvCache::pages_for(length);
+    std::copy_n(page, own_pages, table_row);
+    for (int32_t place = 0; place < length; ++place) {
+      host.position.push_back(place);
+      host.kv_slot.push_back(static_cast<int32_t>(
+          page[place / kernels::kKeyBlock] * kernels::kKeyBlock + place % kernels::kKeyBlock));
+    }
+    page += own_pages;
+    table_row += max_pages;
+  }
+}
+
 BatchViews TrainingPass::Impl::upload(const MicroBatch& batch) {
   tokens = static_cast<int64_t>(batch.tokens.size());
   sequences = static_cast<int64_t>(batch.row_lengths.size());
   const auto num_documents = static_cast<int64_t>(batch.document_lengths.size());
-  const int64_t max_pages = device_batch.page_table.dim(1);
-  std::vector<int32_t> position, kv_slot, is_counted;
-  std::vector<int32_t> page_table(num_documents * max_pages, 0);
-  documents.resize(num_documents);
-  for (int64_t d = 0; d < num_documents; ++d) {
-    KvSequence& document = documents[d];
-    cache.reserve(document, batch.document_lengths[d]);
-    document.length = batch.document_lengths[d];
-    std::copy(document.pages.begin(), document.pages.end(), page_table.begin() + d * max_pages);
-    for (int32_t place = 0; place < batch.document_lengths[d]; ++place) {
-      position.push_back(place);
-      kv_slot.push_back(
-          static_cast<int32_t>(document.pages[place / kernels::kKeyBlock] * kernels::kKeyBlock +
-                               place % kernels::kKeyBlock));
-    }
-  }
-  for (const int32_t target : batch.targets) is_counted.push_back(target >= 0 ? 1 : 0);
+  place_documents(batch.document_lengths);
+  host.is_counted.clear();
+  for (const int32_t target : batch.targets) host.is_counted.push_back(target >= 0 ? 1 : 0);
+  write_starts(batch.row_lengths, host.sequence_starts);
+  write_starts(batch.document_lengths, host.document_starts);
   const auto put = [&](TensorView view, std::span<const int32_t> values,
                        const kernels::Shape& shape) {
     view.shape = shape;
@@ -213,20 +284,23 @@ BatchViews TrainingPass::Impl::upload(const MicroBatch& batch) {
     return view;
   };
   const int32_t range[2] = {0, static_cast<int32_t>(tokens)};
-  return {.tokens = put(device_batch.tokens, batch.tokens, {tokens}),
-          .position = put(device_batch.position, position, {tokens}),
-          .kv_slot = put(device_batch.kv_slot, kv_slot, {tokens}),
-          .is_counted = put(device_batch.is_counted, is_counted, {tokens}),
-          .sequence_starts =
-              put(device_batch.sequence_starts, starts_of(batch.row_lengths), {sequences + 1}),
-          .document_starts = put(device_batch.document_starts, starts_of(batch.document_lengths),
-                                 {num_documents + 1}),
-          .page_table = put(device_batch.page_table, page_table, {num_documents, max_pages}),
-          .token_range = put(device_batch.token_range, range, {2})};
+  return {
+      .tokens = put(device_batch.tokens, batch.tokens, {tokens}),
+      .position = put(device_batch.position, host.position, {tokens}),
+      .kv_slot = put(device_batch.kv_slot, host.kv_slot, {tokens}),
+      .is_counted = put(device_batch.is_counted, host.is_counted, {tokens}),
+      .sequence_starts = put(device_batch.sequence_starts, host.sequence_starts, {sequences + 1}),
+      .document_starts =
+          put(device_batch.document_starts, host.document_starts, {num_documents + 1}),
+      .page_table = put(device_batch.page_table, host.page_table,
+                        {num_documents, device_batch.page_table.dim(1)}),
+      .token_range = put(device_batch.token_range, range, {2})};
 }
 
-void TrainingPass::Impl::release_documents() {
-  for (KvSequence& document : documents) cache.truncate(document, 0);
+BatchViews TrainingPass::Impl::start(const MicroBatch& batch) {
+  check(batch);
+  losses.nats = losses.balance = losses.device_balance = losses.z = 0;
+  return upload(batch);
 }
 
 BlockTape TrainingPass::Impl::tape_of(int64_t layer) const {
@@ -250,26 +324,26 @@ BlockForward TrainingPass::Impl::block(int64_t layer, const BatchViews& batch,
           .u = stream};
 }
 
-void TrainingPass::Impl::count_load(const moe::LayerState& state, PassLosses& losses) const {
-  std::vector<int32_t> offsets(state.plan.expert_offsets.num_elements());
-  kernels::download(context, state.plan.expert_offsets, offsets.data());
-  std::vector<int64_t> load;
-  for (std::size_t e = 0; e + 1 < offsets.size(); ++e) load.push_back(offsets[e + 1] - offsets[e]);
-  losses.load.push_back(std::move(load));
+void TrainingPass::Impl::count_load(const moe::LayerState& state, std::vector<int64_t>& load) {
+  kernels::download(context, state.plan.expert_offsets, host.expert_offsets.data());
+  for (std::size_t e = 0; e < load.size(); ++e) {
+    load[e] = host.expert_offsets[e + 1] - host.expert_offsets[e];
+  }
 }
 
-void TrainingPass::Impl::forward(const BatchViews& batch, PassLosses& losses) {
+void TrainingPass::Impl::forward(const BatchViews& batch) {
   const TensorView stream = u.rows(0, tokens);
   const Parameters& parameters = model.parameters.forward;
   kernels::embedding_forward(context,
                              {.ids = batch.tokens, .table = parameters.embedding, .out = stream});
+  auto load = losses.load.begin();
   for (int64_t layer = 0; layer < model.config.num_hidden_layers; ++layer) {
     if (recompute == Recompute::blocks) {
       kernels::round_values(context, {.x = stream, .out = block_inputs[layer].rows(0, tokens)});
     }
     const BlockTape tape = tape_of(layer);
     block_forward(context, block(layer, batch, tape, stream));
-    if (tape.ffn.index) count_load(tape.ffn, losses);
+    if (tape.ffn.index) count_load(tape.ffn, *load++);
   }
   kernels::rms_norm_forward(context, {.x = stream,
                                       .weight = parameters.final_norm,
@@ -279,16 +353,15 @@ void TrainingPass::Impl::forward(const BatchViews& batch, PassLosses& losses) {
 
 // Loss, and with a scale its gradient: d_x takes the gradient of the final normed stream, the
 // head's weight its own.
-void TrainingPass::Impl::head(const MicroBatch& batch, const StepScale* scale, PassLosses& losses) {
+void TrainingPass::Impl::head(const MicroBatch& batch, const StepScale* scale) {
   const Parameters& parameters = model.parameters.forward;
-  std::vector<double> values;
-  for (const HeadChunk& chunk : head_chunks(batch.row_lengths, chunk_tokens)) {
-    const int64_t count = chunk.end - chunk.begin;
-    const TensorView hidden = final_normed.rows(chunk.begin, chunk.end);
+  for (chunks.start(batch.row_lengths, chunk_tokens); chunks.next();) {
+    const int64_t count = chunks.end - chunks.begin;
+    const TensorView hidden = final_normed.rows(chunks.begin, chunks.end);
     const TensorView chunk_logits = logits.rows(0, count);
     const TensorView target = chunk_target.rows(0, count);
     const TensorView chunk_log_prob = log_prob.rows(0, count);
-    kernels::upload(context, batch.targets.data() + chunk.begin, target);
+    kernels::upload(context, batch.targets.data() + chunks.begin, target);
     kernels::matmul_forward(context, {.x = hidden, .weight = parameters.head, .out = chunk_logits});
     if (scale == nullptr) {
       kernels::log_prob_forward(
@@ -303,29 +376,27 @@ void TrainingPass::Impl::head(const MicroBatch& batch, const StepScale* scale, P
                                        .d_logits = d_chunk});
       kernels::matmul_forward(context, {.x = d_chunk,
                                         .weight = model.parameters.backward.head,
-                                        .out = scratch.d_x.rows(chunk.begin, chunk.end)});
+                                        .out = scratch.d_x.rows(chunks.begin, chunks.end)});
       if (gradients.head) {
         TensorView rows = chunk_rows;
-        rows.shape = {1, static_cast<int64_t>(chunk.row_offsets.size())};
-        kernels::upload(context, chunk.row_offsets.data(), rows);
+        rows.shape = {1, static_cast<int64_t>(chunks.row_offsets.size())};
+        kernels::upload(context, chunks.row_offsets.data(), rows);
         kernels::weight_gradient(
             context,
             {.dy = d_chunk, .x = hidden, .sequence_offsets = rows, .d_weight = gradients.head});
       }
     }
     // Summed in double, tokens ascending: the reported loss does not depend on the chunks.
-    std::vector<std::byte> bytes(chunk_log_prob.num_bytes());
-    kernels::download(context, chunk_log_prob, bytes.data());
+    kernels::download(context, chunk_log_prob, host.log_prob.data());
     for (int64_t t = 0; t < count; ++t) {
       losses.nats -= chunk_log_prob.dtype == DType::F64
-                         ? reinterpret_cast<const double*>(bytes.data())[t]
-                         : reinterpret_cast<const float*>(bytes.data())[t];
+                         ? reinterpret_cast<const double*>(host.log_prob.data())[t]
+                         : reinterpret_cast<const float*>(host.log_prob.data())[t];
     }
   }
 }
 
-void TrainingPass::Impl::backward(const BatchViews& batch, const StepScale& scale,
-                                  PassLosses& losses) {
+void TrainingPass::Impl::backward(const BatchViews& batch, const StepScale& scale) {
   const TensorView stream = u.rows(0, tokens);
   const TensorView d_stream = d_u.rows(0, tokens);
   const BackwardTape backward_tape = used_part(scratch, tokens, model.config.num_experts_per_tok);
@@ -386,24 +457,18 @@ TrainingPass::TrainingPass(const Context& context, const Model& model, const Gra
 
 TrainingPass::~TrainingPass() = default;
 
-PassLosses TrainingPass::run(const MicroBatch& batch, const StepScale& scale) {
-  impl_->check(batch);
-  PassLosses losses;
-  const BatchViews views = impl_->upload(batch);
-  impl_->forward(views, losses);
-  impl_->head(batch, &scale, losses);
-  impl_->backward(views, scale, losses);
-  impl_->release_documents();
-  return losses;
+const PassLosses& TrainingPass::run(const MicroBatch& batch, const StepScale& scale) {
+  const BatchViews views = impl_->start(batch);
+  impl_->forward(views);
+  impl_->head(batch, &scale);
+  impl_->backward(views, scale);
+  return impl_->losses;
 }
 
-PassLosses TrainingPass::evaluate(const MicroBatch& batch) {
-  impl_->check(batch);
-  PassLosses losses;
-  impl_->forward(impl_->upload(batch), losses);
-  impl_->head(batch, nullptr, losses);
-  impl_->release_documents();
-  return losses;
+const PassLosses& TrainingPass::evaluate(const MicroBatch& batch) {
+  impl_->forward(impl_->start(batch));
+  impl_->head(batch, nullptr);
+  return impl_->losses;
 }
 
 const tensor::Arena& TrainingPass::arena() const { return impl_->arena; }

@@ -58,11 +58,12 @@ class TrainingPass {
                const LossRule& rule, const Limits& limits, Recompute recompute);
   ~TrainingPass();
 
-  // Adds the micro-batch's share of the step's gradients.
-  PassLosses run(const MicroBatch& batch, const StepScale& scale);
+  // Adds the micro-batch's share of the step's gradients. Allocates nothing; the losses hold until
+  // the next call.
+  const PassLosses& run(const MicroBatch& batch, const StepScale& scale);
 
   // Forward and loss only: for validation.
-  PassLosses evaluate(const MicroBatch& batch);
+  const PassLosses& evaluate(const MicroBatch& batch);
 
   const tensor::Arena& arena() const;
   const tensor::Arena& kv_arena() const;

@@ -250,7 +250,7 @@ RunOutcome Run::loop() {
     pack_rows(batch, rows);
     StepMetrics metrics{
         .step = step_ + 1, .lr = options_.schedule.lr(step_ + 1), .epoch = batch.epoch};
-    const StepResult result = trainer_->step(rows, metrics.lr);
+    const StepResult& result = trainer_->step(rows, metrics.lr);
     ++step_;
     metrics.seconds = seconds_now() - start;
     if (step_ == total || is_due(options_.valid_every)) {
@@ -273,6 +273,9 @@ RunOutcome Run::loop() {
 
 void pack_rows(const data::Batch& batch, StepRows& rows) {
   rows.clear();
+  std::size_t room = 0;  // for every step: rows are padded to one length, a document has a token
+  for (const data::PackedRow& row : batch.rows) room += row.tokens.size();
+  for (auto* values : {&rows.tokens, &rows.targets, &rows.document_lengths}) values->reserve(room);
   for (const data::PackedRow& row : batch.rows) {
     const auto count = static_cast<std::ptrdiff_t>(row.num_tokens());
     rows.tokens.insert(rows.tokens.end(), row.tokens.begin(), row.tokens.begin() + count);

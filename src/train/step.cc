@@ -36,6 +36,9 @@ Trainer::Trainer(const Context& context, const model::Model& model,
   DSMOE_CHECK(options.rows_per_micro_batch % options.losses.rows_per_balance_group == 0,
               "a micro-batch of {} rows does not hold whole balance groups of {}",
               options.rows_per_micro_batch, options.losses.rows_per_balance_group);
+  result_.load.assign(
+      static_cast<std::size_t>(model.config.num_moe_layers()),
+      std::vector<int64_t>(static_cast<std::size_t>(model.config.n_routed_experts), 0));
 }
 
 template <class F>
@@ -61,41 +64,39 @@ void Trainer::for_each_micro_batch(const StepRows& rows, F&& f) {
   }
 }
 
-StepResult Trainer::accumulate(const StepRows& rows) {
+const StepResult& Trainer::accumulate(const StepRows& rows) {
   const int64_t group = options_.losses.rows_per_balance_group;
   DSMOE_CHECK(rows.num_rows() > 0 && rows.num_rows() % group == 0,
               "{} rows are no whole number of balance groups of {}", rows.num_rows(), group);
-  StepResult result{.tokens = static_cast<int64_t>(rows.tokens.size()),
-                    .counted = rows.num_counted()};
-  DSMOE_CHECK(result.counted > 0, "no target of the step counts");
-  const model::StepScale scale{.counted_targets = result.counted,
+  result_.tokens = static_cast<int64_t>(rows.tokens.size());
+  result_.counted = rows.num_counted();
+  DSMOE_CHECK(result_.counted > 0, "no target of the step counts");
+  result_.language = result_.balance = result_.device_balance = result_.z = 0;
+  for (std::vector<int64_t>& layer : result_.load) std::fill(layer.begin(), layer.end(), 0);
+  const model::StepScale scale{.counted_targets = result_.counted,
                                .num_balance_groups = rows.num_rows() / group};
   double nats = 0;
   for_each_micro_batch(rows, [&](const model::MicroBatch& batch) {
-    const model::PassLosses losses = pass_.run(batch, scale);
+    const model::PassLosses& losses = pass_.run(batch, scale);
     nats += losses.nats;
-    result.balance += losses.balance;
-    result.device_balance += losses.device_balance;
-    result.z += losses.z;
-    if (result.load.empty()) {
-      result.load = losses.load;
-      return;
-    }
+    result_.balance += losses.balance;
+    result_.device_balance += losses.device_balance;
+    result_.z += losses.z;
     for (std::size_t layer = 0; layer < losses.load.size(); ++layer) {
       for (std::size_t e = 0; e < losses.load[layer].size(); ++e) {
-        result.load[layer][e] += losses.load[layer][e];
+        result_.load[layer][e] += losses.load[layer][e];
       }
     }
   });
-  result.language = nats / static_cast<double>(result.counted);
-  return result;
+  result_.language = nats / static_cast<double>(result_.counted);
+  return result_;
 }
 
-StepResult Trainer::step(const StepRows& rows, double lr) {
-  StepResult result = accumulate(rows);
-  result.gradient_norm = optimizer_.step(lr);
-  optimizer_.update_selection_bias(result.load);
-  return result;
+const StepResult& Trainer::step(const StepRows& rows, double lr) {
+  accumulate(rows);
+  result_.gradient_norm = optimizer_.step(lr);
+  optimizer_.update_selection_bias(result_.load);
+  return result_;
 }
 
 Trainer::Evaluation Trainer::evaluate(const StepRows& rows) {

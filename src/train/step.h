@@ -47,11 +47,11 @@ class Trainer {
           const TrainerOptions& options);
 
   // The number of rows may change from step to step; with rows_per_balance_group > 1 it must be a
-  // multiple of it.
-  StepResult step(const StepRows& rows, double lr);
+  // multiple of it. Allocates nothing after the first step; the result holds until the next call.
+  const StepResult& step(const StepRows& rows, double lr);
 
   // Gradients of a step without the update; they stay in the buffers. For tests.
-  StepResult accumulate(const StepRows& rows);
+  const StepResult& accumulate(const StepRows& rows);
 
   struct Evaluation {
     double nats = 0;
@@ -73,6 +73,7 @@ class Trainer {
   model::GradientBuffers gradients_;
   Optimizer optimizer_;
   model::TrainingPass pass_;
+  StepResult result_;
 };
 
 }  // namespace dsmoe::train

@@ -58,6 +58,11 @@ TEST(Cli, HelpOfEveryCommandHasAnExample) {
   EXPECT_EQ(run_dsmoe({"--version"}).out.substr(0, 6), "dsmoe ");
 }
 
+TEST(Cli, AnUnknownCommandIsNamed) {
+  EXPECT_NE(run_dsmoe({"genrate", "-p", "x"}).err.find("genrate: no such command"),
+            std::string::npos);
+}
+
 TEST(Cli, WrongUsageExitsWith2) {
   const std::string model = golden("released");
   for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{

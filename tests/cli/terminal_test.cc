@@ -130,6 +130,21 @@ TEST_F(LongModel, InterruptStopsTheAnswerAndNotTheChat) {
   EXPECT_EQ(terminal.exit_code(), 0) << terminal.seen();
 }
 
+TEST_F(LongModel, ALineLongerThanTheTerminalStaysWholeOnceSent) {
+  Terminal terminal({"chat", model(), "--threads", "1", "--max-tokens", "1"});
+  ASSERT_TRUE(terminal.sees("> "));
+  std::string line;
+  for (int i = 0; i < 60; ++i) line += std::to_string(100 + i) + " ";
+  terminal.type(line);
+  ASSERT_TRUE(terminal.sees("159"));
+  EXPECT_EQ(terminal.seen().find(line), std::string::npos);  // one row, scrolled sideways
+  terminal.type("\r");
+  EXPECT_TRUE(terminal.sees(line)) << terminal.seen();
+  ASSERT_TRUE(terminal.sees("tokens/s"));
+  terminal.type("\x04");
+  EXPECT_EQ(terminal.exit_code(), 0);
+}
+
 TEST_F(LongModel, InterruptEndsGenerateWith130) {
   Terminal terminal(
       {"generate", model(), "-p", "text", "--threads", "1", "--ignore-eos", "--seed", "1"});

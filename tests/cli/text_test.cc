@@ -15,12 +15,25 @@ constexpr const char* kText =
     "The cat sat on the mat. The dog sat on the log. One day the cat and the dog met, and they "
     "sat on the mat together. \"Where is the log?\" said the cat. \"In the fog,\" said the dog.\n";
 
+// Weights far above what training starts from, so that the model has preferences to show.
+constexpr const char* kConfig =
+    R"({"model_type": "deepseek", "architectures": ["DeepseekForCausalLM"],
+  "torch_dtype": "bfloat16", "vocab_size": 512, "hidden_size": 128, "num_hidden_layers": 4,
+  "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 384,
+  "moe_intermediate_size": 64, "n_routed_experts": 16, "n_shared_experts": 2,
+  "num_experts_per_tok": 4, "first_k_dense_replace": 1, "moe_layer_freq": 1,
+  "norm_topk_prob": false, "scoring_func": "softmax", "aux_loss_alpha": 0.001, "seq_aux": true,
+  "hidden_act": "silu", "max_position_embeddings": 512, "initializer_range": 0.2,
+  "rms_norm_eps": 1e-6, "rope_theta": 10000, "tie_word_embeddings": false, "bos_token_id": 0,
+  "eos_token_id": 1})";
+
 // A random model of 512 tokens whose tokenizer was trained on kText, made once for all tests.
 class TextModel : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     scratch_ = std::make_unique<store::ScratchFolder>();
-    ASSERT_EQ(run_dsmoe({"demo", "--random", "-o", model(), "--seed", "3", "--quiet"}).code, 0);
+    write_file(path("config.json"), kConfig);
+    ASSERT_EQ(random_model(model(), "3").code, 0);
     write_file(path("corpus.txt"), kText);
     const Ran ran = run_dsmoe({"tokenizer", "train", path("corpus.txt"), "--vocab-size", "512",
                                "-o", model(), "--threads", "1"});
@@ -33,6 +46,10 @@ class TextModel : public ::testing::Test {
 
   static std::string path(const std::string& name) { return (*scratch_ / name).string(); }
   static std::string model() { return path("model"); }
+  static Ran random_model(const std::string& folder, const std::string& seed) {
+    return run_dsmoe({"demo", "--random", "-o", folder, "--seed", seed, "--quiet", "--config",
+                      path("config.json")});
+  }
 
   // One thread unless the caller says otherwise: many short forward passes on a busy machine.
   static Ran run(std::vector<std::string> arguments, const std::vector<std::string>& more,
@@ -59,14 +76,14 @@ std::unique_ptr<store::ScratchFolder> TextModel::scratch_;
 TEST_F(TextModel, DemoIsDeterministicAndNeverOverwrites) {
   const store::ScratchFolder scratch;
   const std::string again = (scratch / "again").string();
-  ASSERT_EQ(run_dsmoe({"demo", "--random", "-o", again, "--seed", "3", "--quiet"}).code, 0);
+  ASSERT_EQ(random_model(again, "3").code, 0);
   EXPECT_EQ(read_file(again + "/model.safetensors"), read_file(model() + "/model.safetensors"));
   EXPECT_NE(read_file(again + "/model.safetensors"), "");
-  const Ran refused = run_dsmoe({"demo", "--random", "-o", again});
+  const Ran refused = random_model(again, "3");
   EXPECT_EQ(refused.code, 1);
   EXPECT_NE(refused.err.find("again"), std::string::npos) << refused.err;
   const std::string other = (scratch / "other").string();
-  ASSERT_EQ(run_dsmoe({"demo", "--random", "-o", other, "--seed", "4"}).code, 0);
+  ASSERT_EQ(random_model(other, "4").code, 0);
   EXPECT_NE(read_file(other + "/model.safetensors"), read_file(again + "/model.safetensors"));
 }
 
@@ -171,7 +188,7 @@ TEST_F(TextModel, GenerateRefusesBadInput) {
 
 TEST_F(TextModel, GenerateWithoutATokenizerSpeaksInNumbers) {
   const std::string bare = path("bare");
-  ASSERT_EQ(run_dsmoe({"demo", "--random", "-o", bare, "--quiet"}).code, 0);
+  ASSERT_EQ(random_model(bare, "1").code, 0);
   const Ran ran =
       run_dsmoe({"generate", bare, "--tokens", "1,2", "--max-tokens", "3", "--ignore-eos"});
   EXPECT_EQ(ran.code, 0) << ran.err;
@@ -204,6 +221,14 @@ TEST_F(TextModel, ChatSavesOnceAndNeverOverOthers) {
   EXPECT_EQ(saved[0]["role"], "system");
   EXPECT_EQ(saved[3]["content"], "Again");
   EXPECT_EQ(saved[4]["role"], "assistant");
+  const std::string other = path("other.json");
+  const Ran emptied = chat("Hello\n/save " + other + "\n/reset\n/save " + other + "\n");
+  EXPECT_NE(emptied.err.find("nothing to save"), std::string::npos) << emptied.err;
+  EXPECT_EQ(Json::parse(read_file(other))[0]["content"], "Hello");
+  const std::string third = path("third.json");
+  const Ran anew = chat("Hello\n/save " + third + "\n/reset\nHi\n/save " + third + "\n");
+  EXPECT_NE(anew.err.find("exists"), std::string::npos) << anew.err;
+  EXPECT_EQ(Json::parse(read_file(third))[0]["content"], "Hello");
   const Ran refused = chat("Hello\n/save " + file + "\n");
   EXPECT_EQ(refused.code, 1);
   EXPECT_NE(refused.err.find("exists"), std::string::npos) << refused.err;

@@ -166,7 +166,8 @@ function add_comparison() {
 function add_comparison_table() {
   const node = card("In numbers", "Expert parameters, in all and per token, are equal in (a), (b) and (c); the router is what differs.");
   const best = Math.min(...report.models.filter((m) => m.runs.length && !m.name.includes("total")).map((m) => m.validation_loss.mean));
-  const spread = (s, sign) => `${sign && s.mean >= 0 ? "+" : ""}${s.mean.toFixed(4)} ± ${s.deviation.toFixed(4)}`;
+  const seeds = Math.max(...report.models.map((m) => m.runs.length));
+  const spread = (s, sign) => `${sign && s.mean >= 0 ? "+" : ""}${s.mean.toFixed(4)}${seeds > 1 ? ` ± ${s.deviation.toFixed(4)}` : ""}`;
   const count = (n) => n.toLocaleString("en");
   const head = ["", "validation loss", "minus that of (c)", "parameters", "active", "experts", "experts, active", "router", "tokens/s"];
   const rows = report.models.map((m) => {

@@ -103,9 +103,7 @@ class KvHeadBackward {
 
  private:
   static Work make_work(int64_t keys, int64_t head_dim) {
-    Pieces count(nullptr);
-    Work(count, keys, head_dim);
-    Pieces pieces(thread_scratch(count.used()));
+    Pieces pieces(thread_scratch(attention_backward_scratch(keys, head_dim)));
     return Work(pieces, keys, head_dim);
   }
   int64_t token_stride() const { return heads_ * head_dim_; }
@@ -261,6 +259,12 @@ class KvHeadBackward {
 };
 
 }  // namespace
+
+int64_t attention_backward_scratch(int64_t keys, int64_t head_dim) {
+  Pieces count(nullptr);
+  Work(count, keys, head_dim);
+  return count.used();
+}
 
 void attention_backward(const Tier& tier, const Context& context, const AttentionBackward& args) {
   DSMOE_CHECK(args.kv.layout == WeightLayout::panels, "the CPU tiers need KV pages in panels");

@@ -77,7 +77,7 @@ ProductBlock product_of(const WeightStack& weight, const ExpertRows& rows, float
 void down_rows(const Tier& tier, const TensorView& d_out, const ExpertFamilyBackward& family,
                const ExpertRows& rows) {
   const int64_t width = family.down_transposed.n;
-  float* scratch = thread_scratch(kProductScratch + kPartRows * width);
+  float* scratch = thread_scratch(experts_backward_scratch(width));
   float* a = scratch + kProductScratch;
   ProductBlock block = product_of(family.down_transposed, rows, scratch, a);
   if (family.token_of_row) {
@@ -107,7 +107,7 @@ void down_rows(const Tier& tier, const TensorView& d_out, const ExpertFamilyBack
 
 void up_rows(const Tier& tier, const ExpertFamilyBackward& family, const ExpertRows& rows) {
   const int64_t hidden = family.gate_transposed.n;
-  float* scratch = thread_scratch(kProductScratch + kPartRows * hidden);
+  float* scratch = thread_scratch(experts_backward_scratch(hidden));
   float* sums = scratch + kProductScratch;
   ProductBlock gate = product_of(family.gate_transposed, rows, scratch, sums);
   gate.x = row_at(family.d_gate_product, rows.begin);
@@ -121,6 +121,8 @@ void up_rows(const Tier& tier, const ExpertFamilyBackward& family, const ExpertR
 }
 
 }  // namespace
+
+int64_t experts_backward_scratch(int64_t width) { return kProductScratch + kPartRows * width; }
 
 void experts_down_backward(const Tier& tier, const Context& context,
                            const ExpertsDownBackward& args) {

@@ -11,6 +11,8 @@ constexpr int64_t kOutputsPerBlock = 192;  // outputs whose gradients are transp
 constexpr int64_t kRowBlock = 32;          // the bf16 rule pads to it at the end of a sequence
 constexpr double kWorthWaking = 300e3;     // multiplications one thread does meanwhile
 
+int64_t panels_of(int64_t inputs) { return round_up(inputs, kPanelWidth) * kDepth; }
+
 // The next rows that one product takes.
 struct Rows {
   int32_t dy[kDepth];
@@ -40,10 +42,9 @@ class MatrixGradient {
 
   void add(Range units) const {
     const Range outputs{units.begin * kSplitOutputs, std::min(size_n_, units.end * kSplitOutputs)};
-    const int64_t panel_floats = round_up(size_k_, kPanelWidth) * kDepth;
-    float* scratch = thread_scratch(kProductScratch + panel_floats + kOutputsPerBlock * kDepth);
+    float* scratch = thread_scratch(weight_gradient_scratch(size_k_));
     float* panels = scratch + kProductScratch;
-    float* transposed = panels + panel_floats;
+    float* transposed = panels + panels_of(size_k_);
     Rows rows;
     int64_t sequence = 0;
     int64_t row = offsets_[0];
@@ -126,6 +127,10 @@ class MatrixGradient {
 };
 
 }  // namespace
+
+int64_t weight_gradient_scratch(int64_t inputs) {
+  return kProductScratch + panels_of(inputs) + kOutputsPerBlock * kDepth;
+}
 
 void weight_gradient(const Tier& tier, const Context& context, const WeightGradient& args) {
   const int64_t matrices = args.sequence_offsets.dim(0);

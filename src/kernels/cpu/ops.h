@@ -35,6 +35,12 @@ void cross_entropy_backward(const Tier& tier, const Context& context,
 void sum_of_squares(const Tier& tier, const Context& context, const SumOfSquares& args);
 void adamw_step(const Tier& tier, const Context& context, const AdamwStep& args);
 
+// Floats of scratch memory that a thread needs for an op of these sizes.
+int64_t attention_backward_scratch(int64_t keys, int64_t head_dim);
+int64_t experts_backward_scratch(int64_t width);
+int64_t weight_gradient_scratch(int64_t inputs);
+void reserve_scratch(const Context& context, const ScratchBound& bound);
+
 // The table of a tier: its ops over those of `below`. The plan, the order of gates and the balance
 // losses are a few thousand numbers and stay ref's.
 template <const Tier& tier>
@@ -42,6 +48,7 @@ KernelTable make_table(std::string_view name, const KernelTable& below) {
   KernelTable table = below;
   table.name = name;
   table.weight_layout = WeightLayout::panels;
+  table.memory.reserve_scratch = reserve_scratch;
   table.pack_weight = [](const Context& c, const PackWeight& a) { pack_weight(tier, c, a); };
   table.embedding_forward = [](const Context& c, const EmbeddingForward& a) {
     embedding_forward(tier, c, a);

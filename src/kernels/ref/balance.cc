@@ -7,11 +7,11 @@
 namespace dsmoe::kernels::ref {
 namespace {
 
-// f_i and P_i of one group of tokens [begin, end).
+// f_i, P_i and d loss / d P_i of one group of tokens [begin, end). Kept between calls: every tier
+// uses this op, and ops do not allocate once they have run.
 struct GroupStatistics {
   int64_t num_tokens = 0;
-  std::vector<double> f;
-  std::vector<double> p;
+  std::vector<double> f, p, d_p;
 };
 
 // What a token's scores are divided by: sigmoid scores do not sum to one by themselves.
@@ -24,12 +24,11 @@ double score_sum(ScoreFunction score, const S* s, int64_t experts) {
 }
 
 template <class S>
-GroupStatistics group_statistics(const BalanceLoss& args, int64_t begin, int64_t end) {
+void measure(const BalanceLoss& args, int64_t begin, int64_t end, GroupStatistics& group) {
   const int64_t experts = args.affinity.dim(1);
   const int64_t top_k = args.index.dim(1);
-  GroupStatistics group{.num_tokens = end - begin,
-                        .f = std::vector<double>(experts, 0.0),
-                        .p = std::vector<double>(experts, 0.0)};
+  group.num_tokens = end - begin;
+  for (std::vector<double>* sums : {&group.f, &group.p, &group.d_p}) sums->assign(experts, 0.0);
   for (int64_t t = begin; t < end; ++t) {
     const S* s = args.affinity.as<S>() + t * experts;
     const double sum = score_sum(args.score, s, experts);
@@ -39,25 +38,23 @@ GroupStatistics group_statistics(const BalanceLoss& args, int64_t begin, int64_t
       if (e >= 0) group.f[e] += 1.0;
     }
   }
-  if (group.num_tokens == 0) return group;
+  if (group.num_tokens == 0) return;
   const auto tokens = static_cast<double>(group.num_tokens);
   for (double& f : group.f)
     f *= static_cast<double>(experts) / (static_cast<double>(top_k) * tokens);
   for (double& p : group.p) p /= tokens;
-  return group;
 }
 
-// The loss of one group goes to `losses`; returns d loss / d P_i.
-std::vector<double> group_loss(const BalanceLoss& args, const GroupStatistics& group,
-                               double* losses) {
+// The loss of one group goes to `losses`, d loss / d P_i to group.d_p.
+void add_loss(const BalanceLoss& args, GroupStatistics& group, double* losses) {
   const auto experts = static_cast<int64_t>(group.f.size());
-  std::vector<double> d_p(experts, 0.0);
+  std::vector<double>& d_p = group.d_p;
   for (int64_t e = 0; e < experts; ++e) {
     const double weight = args.group_weight * args.alpha * group.f[e];
     losses[0] += weight * group.p[e];
     d_p[e] += weight;
   }
-  if (args.device_alpha == 0) return d_p;
+  if (args.device_alpha == 0) return;
   const int64_t size = experts / args.num_devices;
   for (int64_t device = 0; device < args.num_devices; ++device) {
     double f = 0, p = 0;
@@ -69,12 +66,12 @@ std::vector<double> group_loss(const BalanceLoss& args, const GroupStatistics& g
     losses[1] += weight * p;
     for (int64_t e = device * size; e < (device + 1) * size; ++e) d_p[e] += weight;
   }
-  return d_p;
 }
 
 }  // namespace
 
 void balance_loss(const Context&, const BalanceLoss& args) {
+  thread_local GroupStatistics group;
   with_operand(args.affinity.dtype, [&]<class S>() {
     if constexpr (!std::is_same_v<S, Bf16>) {
       const int64_t experts = args.affinity.dim(1);
@@ -83,8 +80,8 @@ void balance_loss(const Context&, const BalanceLoss& args) {
       for (int64_t first = 0; first < sequences; first += args.sequences_per_group) {
         const int64_t begin = starts[first];
         const int64_t end = starts[std::min(sequences, first + args.sequences_per_group)];
-        const GroupStatistics group = group_statistics<S>(args, begin, end);
-        const std::vector<double> d_p = group_loss(args, group, args.losses.as<double>());
+        measure<S>(args, begin, end, group);
+        add_loss(args, group, args.losses.as<double>());
         for (int64_t t = begin; t < end; ++t) {
           const S* s = args.affinity.as<S>() + t * experts;
           S* d_s = args.d_affinity.as<S>() + t * experts;
@@ -93,9 +90,10 @@ void balance_loss(const Context&, const BalanceLoss& args) {
           double mean = 0;  // the part of a normalised score's gradient that all scores share
           if (args.score == ScoreFunction::sigmoid) {
             const double sum = score_sum(args.score, s, experts);
-            for (int64_t e = 0; e < experts; ++e) mean += d_p[e] * (s[e] / sum);
+            for (int64_t e = 0; e < experts; ++e) mean += group.d_p[e] * (s[e] / sum);
           }
-          for (int64_t e = 0; e < experts; ++e) d_s[e] = static_cast<S>((d_p[e] - mean) / tokens);
+          for (int64_t e = 0; e < experts; ++e)
+            d_s[e] = static_cast<S>((group.d_p[e] - mean) / tokens);
         }
       }
     }

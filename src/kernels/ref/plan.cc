@@ -1,6 +1,5 @@
 // A counting sort of (expert, token) pairs: tokens are visited ascending, so rows come out sorted.
 #include <algorithm>
-#include <vector>
 
 #include "kernels/ref/ref.h"
 
@@ -22,18 +21,22 @@ void plan_build(const Context&, const PlanBuild& args) {
   }
   for (int64_t e = 0; e < experts; ++e) offsets[e + 1] += offsets[e];
 
-  std::vector<int32_t> next(offsets, offsets + experts);
+  // The last column of sequence_offsets is where each expert's next row goes: the end, once all
+  // have gone.
+  const auto next = [&](int64_t e) -> int32_t& {
+    return sequence_offsets[e * (sequences + 1) + sequences];
+  };
+  for (int64_t e = 0; e < experts; ++e) next(e) = offsets[e];
   for (int64_t s = 0; s < sequences; ++s) {
-    for (int64_t e = 0; e < experts; ++e) sequence_offsets[e * (sequences + 1) + s] = next[e];
+    for (int64_t e = 0; e < experts; ++e) sequence_offsets[e * (sequences + 1) + s] = next(e);
     for (int64_t t = starts[s]; t < starts[s + 1]; ++t) {
       for (int64_t slot = t * top_k; slot < (t + 1) * top_k; ++slot) {
-        const int32_t row = index[slot] < 0 ? -1 : next[index[slot]]++;
+        const int32_t row = index[slot] < 0 ? -1 : next(index[slot])++;
         args.plan.row_of_slot.as<int32_t>()[slot] = row;
         if (row >= 0) args.plan.token_of_row.as<int32_t>()[row] = static_cast<int32_t>(t);
       }
     }
   }
-  for (int64_t e = 0; e < experts; ++e) sequence_offsets[e * (sequences + 1) + sequences] = next[e];
 }
 
 }  // namespace dsmoe::kernels::ref

@@ -1,5 +1,6 @@
 // Affinity, selection and gates of one token after the other.
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -73,6 +74,21 @@ void gate_row(const RouterRule& rule, const S* s, const int32_t* index, int coun
   }
 }
 
+// Calls f with the chosen experts, ascending. Without memory of its own: tiers use the backward
+// pass as it is, and their ops do not allocate.
+template <class F>
+void for_each_ascending(const int32_t* index, int count, F&& f) {
+  constexpr int32_t kNone = std::numeric_limits<int32_t>::max();
+  for (int32_t last = -1;;) {
+    int32_t next = kNone;
+    for (int slot = 0; slot < count; ++slot) {
+      if (index[slot] > last) next = std::min(next, index[slot]);
+    }
+    if (next == kNone) return;
+    f(last = next);
+  }
+}
+
 // The gradient of the chosen affinities: with g_i = scale * s_i / sum, d_s_i = scale * (d_g_i -
 // sum_j d_g_j s_j / sum) / sum. Sums run by ascending expert index, like the forward pass's.
 template <class S>
@@ -87,14 +103,12 @@ void gate_row_backward(const RouterRule& rule, const S* s, const int32_t* index,
     d_s[index[slot]] = scaled ? d_gate * S(rule.scale) : d_gate;
   }
   if (!normalised) return;
-  std::vector<int32_t> ascending(index, index + count);
-  std::sort(ascending.begin(), ascending.end());
-  S sum = 0;
-  for (int32_t e : ascending) sum = sum + s[e];
+  S sum = 0, weighted = 0;
+  for_each_ascending(index, count, [&](int32_t e) { sum = sum + s[e]; });
   const S divisor = sum + S(1e-20);
-  S weighted = 0;
-  for (int32_t e : ascending) weighted = weighted + d_s[e] * (s[e] / divisor);
-  for (int32_t e : ascending) d_s[e] = (d_s[e] - weighted) / divisor;
+  for_each_ascending(index, count,
+                     [&](int32_t e) { weighted = weighted + d_s[e] * (s[e] / divisor); });
+  for_each_ascending(index, count, [&](int32_t e) { d_s[e] = (d_s[e] - weighted) / divisor; });
 }
 
 }  // namespace
@@ -150,18 +164,18 @@ void router_backward(const Context&, const RouterBackward& args) {
     if constexpr (!std::is_same_v<S, Bf16>) {
       const RouterRule& rule = args.rule;
       const int64_t experts = args.affinity.dim(1);
-      std::vector<S> d_s(experts);
       for (int64_t t = 0; t < args.affinity.dim(0); ++t) {
         const S* s = args.affinity.as<S>() + t * experts;
         const int32_t* index = args.index.as<int32_t>() + t * rule.top_k;
         const int32_t* rows = args.row_of_slot.as<int32_t>() + t * rule.top_k;
-        std::fill(d_s.begin(), d_s.end(), S(0));
-        gate_row_backward(rule, s, index, rows, args.d_gate_of_row.as<S>(), d_s.data());
+        S* d_logits = args.d_logits.as<S>() + t * experts;
+        S* d_s = d_logits;  // the affinities' gradient first
+        std::fill_n(d_s, experts, S(0));
+        gate_row_backward(rule, s, index, rows, args.d_gate_of_row.as<S>(), d_s);
         if (args.d_affinity) {
           for (int64_t e = 0; e < experts; ++e)
             d_s[e] = d_s[e] + args.d_affinity.as<S>()[t * experts + e];
         }
-        S* d_logits = args.d_logits.as<S>() + t * experts;
         if (rule.score == ScoreFunction::sigmoid) {
           for (int64_t e = 0; e < experts; ++e) d_logits[e] = d_s[e] * (s[e] * (S(1) - s[e]));
         } else {
