@@ -50,6 +50,7 @@ function tick_text(value) {
 
 // Round steps, about `count` of them.
 function linear_ticks(low, high, count) {
+  if (!(high > low)) return [low];
   const rough = (high - low) / Math.max(1, count);
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((f) => f * power).find((s) => s >= rough * 0.999);
@@ -119,7 +120,8 @@ function y_range(chart, is_log) {
   const values = chart.series.flatMap((s) => s.points.map((p) => p[1]).concat((s.band || []).flatMap((b) => [b[1], b[2]])));
   for (const r of chart.references || []) values.push(r.y);
   let [low, high] = range_of(is_log ? values.filter((v) => v > 0) : values);
-  if (low === high) { low -= Math.abs(low) * 0.05 || 0.5; high += Math.abs(high) * 0.05 || 0.5; }
+  if (low > high) return [0.1, 1];
+  if (low === high) { low -= Math.abs(low) * 0.5 || 0.5; high += Math.abs(high) * 0.5 || 0.5; }
   if (is_log) return [low / (high / low) ** 0.04, high * (high / low) ** 0.04];
   if (chart.zero && low >= 0) low = 0;
   const pad = (high - low) * 0.05;
@@ -187,7 +189,7 @@ function line_chart(holder, chart) {
       const points = s.points.filter((p) => visible(p[1]));
       const path = points.map((p) => `${x(p[0]).toFixed(1)},${y(p[1]).toFixed(1)}`).join(" ");
       shape(canvas, "polyline", { points: path, fill: "none", stroke: colours[i], "stroke-width": s.dots ? 2.2 : 1.6, "stroke-linejoin": "round", opacity: s.faint ? 0.55 : 1 });
-      if (s.dots) for (const p of points) shape(canvas, "circle", { cx: x(p[0]), cy: y(p[1]), r: 3, fill: colours[i] });
+      if (s.dots || points.length === 1) for (const p of points) shape(canvas, "circle", { cx: x(p[0]), cy: y(p[1]), r: 3, fill: colours[i] });
     });
     const cross = shape(canvas, "line", { y1: top, y2: bottom, stroke: theme_colour("--soft"), visibility: "hidden" });
     canvas.onpointerleave = () => { cross.setAttribute("visibility", "hidden"); tip.hide(); };
