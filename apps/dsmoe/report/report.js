@@ -164,7 +164,7 @@ function add_comparison() {
 }
 
 function add_comparison_table() {
-  const node = card("In numbers", "Expert parameters, in all and per token, are equal in (a), (b) and (c); the router is what differs.");
+  const node = card("In numbers", "Expert parameters, in all and per token, are equal in (a), (b) and (c); the router is what differs. Bold: the lowest mean, which means little where the spread is larger.");
   const best = Math.min(...report.models.filter((m) => m.runs.length && !m.name.includes("total")).map((m) => m.validation_loss.mean));
   const seeds = Math.max(...report.models.map((m) => m.runs.length));
   const spread = (s, sign) => `${sign && s.mean >= 0 ? "+" : ""}${s.mean.toFixed(4)}${seeds > 1 ? ` ± ${s.deviation.toFixed(4)}` : ""}`;
