@@ -113,7 +113,7 @@ void add_probe(CLI::App& app, Action& action) {
                    "text, JSONL, or either as .zst; default: the embedded corpus")
       ->type_name("FILE");
   command->add_option("--max-tokens", options->max_tokens, "read so many of the text")
-      ->check(CLI::Range(int64_t{2}, int64_t{1} << 30))
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 26))
       ->capture_default_str();
   add_output_flags(*command, options->common);
   add_run_flags(*command, options->common);

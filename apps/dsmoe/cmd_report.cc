@@ -54,7 +54,7 @@ void add_report(CLI::App& app, Action& action) {
                    "files to show which experts read which; default: what the run trained on")
       ->type_name("FILE");
   command->add_option("--max-tokens", options->request.max_tokens, "read so many of them")
-      ->check(CLI::Range(int64_t{2}, int64_t{1} << 30))
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 26))
       ->capture_default_str();
   command->add_option("--samples", options->request.num_samples, "texts to draw; 0: none")
       ->check(CLI::Range(int64_t{0}, int64_t{100}))

@@ -21,7 +21,12 @@ class Collector {
         context_(static_cast<std::size_t>(limits.context)),
         share_(std::max<int64_t>(
             2, limits.max_tokens / std::max<int64_t>(1, static_cast<int64_t>(text.labels.size())))),
-        taken_(text.labels.size(), 0) {}
+        taken_(text.labels.size(), 0) {
+    if (limits.context < 2) {
+      fail(ErrorKind::input, "a context of {} leaves nothing to predict; at least 2 are needed",
+           limits.context);
+    }
+  }
 
   bool is_full(int32_t label) const { return taken_[static_cast<std::size_t>(label)] >= share_; }
   bool all_full() const {
