@@ -62,7 +62,7 @@ void report(const ProbeCommand& options, const model::ModelConfig& config, const
   print("model  {}\ntext   {}: {} documents, {} tokens\n\n  {:<44}{:>9}{:>12}\n",
         options.common.model, for_terminal(text.title),
         with_commas(static_cast<int64_t>(text.documents.size())), with_commas(text.num_tokens()),
-        "nats per token", "loss", "more than");
+        "nats per token", "loss", "difference");
   for (const infer::ProbeResult& result : results) {
     const bool is_whole = result.variant.kind == infer::ProbeKind::whole;
     print("  {:<44}{:>9.4f}{:>12}\n", title_of(result.variant, config), result.loss,
