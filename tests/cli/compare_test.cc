@@ -61,8 +61,8 @@ TEST_F(CliCompare, TrainsAllArchitecturesOnceAndReports) {
 
   // Finished runs stay; another seed is added to them.
   const auto written = fs::last_write_time(scratch_ / "out/c-seed-1/metrics.jsonl");
-  arguments[12] = "2";
-  ASSERT_EQ(arguments[11], "--seeds");
+  arguments[10] = "2";
+  ASSERT_EQ(arguments[9], "--seeds");
   const Ran more = run_dsmoe(arguments);
   ASSERT_EQ(more.code, 0) << more.err;
   const Json both = Json::parse(more.out);
