@@ -8,17 +8,18 @@
 #include "command.h"
 #include "data/content_hash.h"
 #include "demo_config.h"
+#include "demo_data.h"
 #include "demo_report.h"
 #include "demo_run.h"
 #include "interrupt.h"
 #include "model/initialise.h"
 #include "options.h"
 #include "output.h"
+#include "run_report.h"
 #include "store/folder_writer.h"
 #include "store/mapped_file.h"
 #include "train_data.h"
 #include "train_display.h"
-#include "train_tokenizer.h"
 
 namespace dsmoe::app {
 namespace {
@@ -28,10 +29,7 @@ namespace fs = std::filesystem;
 // Far above what training starts from, so that untrained routers already have preferences to show.
 constexpr double kRandomRange = 0.2;
 
-constexpr uint64_t kTokenizerDocuments = 5000;
 constexpr uint64_t kValidDocuments = 1000;
-constexpr uint64_t kMinDocuments = 2000;    // fewer would leave the trigram model little to count
-constexpr uint64_t kMaxDocuments = 100000;  // memory and the time to make them; then epochs
 constexpr int64_t kTokensPerDocument = 53;  // about, with the demo's tokenizer
 
 struct DemoOptions {
@@ -69,25 +67,6 @@ int write_random(const DemoOptions& options) {
   return kDone;
 }
 
-void make_tokenizer(const DemoOptions& options, const data::DemoCorpus& corpus, ThreadPool& pool) {
-  if (fs::exists(options.run.out / "tokenizer.json")) return;
-  train_tokenizer(options.run.out, options.run.config, [&](text::WordCounts& counts) {
-    std::string text;
-    for (uint64_t i = 0; i < kTokenizerDocuments; ++i) {
-      text += corpus.document(i).text;
-      text += data::kEndOfText;
-    }
-    counts.add_text(text, pool);
-  });
-}
-
-// About one pass over it, so that what is learned is the language and not the text.
-uint64_t num_documents(const train::RunOptions& run) {
-  const auto wanted =
-      static_cast<uint64_t>(run.schedule.total_steps * run.batch * run.seq / kTokensPerDocument);
-  return std::clamp(wanted, kMinDocuments, kMaxDocuments);
-}
-
 void fill_defaults(train::RunOptions& run) {
   const int64_t steps = run.schedule.total_steps;
   run.seq = std::min<int64_t>(256, run.config.max_position_embeddings);
@@ -106,7 +85,9 @@ struct DemoData {
 
 DemoData make_data(const train::RunOptions& run, const data::DemoCorpus& corpus,
                    const data::Encoder& encoder) {
-  return {.training = data::encode_demo(corpus, {.count = num_documents(run)}, encoder),
+  const uint64_t count =
+      num_demo_documents(run.schedule.total_steps * run.batch * run.seq, kTokensPerDocument);
+  return {.training = data::encode_demo(corpus, {.count = count}, encoder),
           .validation = data::encode_demo(
               corpus, {.first = data::kDemoValidation, .count = kValidDocuments}, encoder)};
 }
@@ -143,7 +124,7 @@ int train_demo(DemoOptions options) {
   const store::RunLock lock(run.out);
   const InterruptScope interrupt;
   const data::DemoCorpus corpus(run.seed);
-  make_tokenizer(options, corpus, engine.pool());
+  make_demo_tokenizer(run.out, run.config, corpus, engine.pool());
   const TrainTokenizer tokenizer = prepare_tokenizer({.run = run.out}, run.config, engine.pool());
   const data::Encoder encoder = encoder_of(tokenizer, run.config);
   const DemoData data = make_data(run, corpus, encoder);
@@ -172,10 +153,14 @@ int train_demo(DemoOptions options) {
       .tokens = display.tokens(),
       .seconds = display.seconds(),
       .figures = measure(options, engine, outcome.checkpoint, tokenizer, corpus, data)};
+  const fs::path report = report_path(run.out);
+  write_report(report, run_report(engine, {.run = run.out}));
   if (options.common.json) {
-    print_json(demo_json(result));
+    OrderedJson json = demo_json(result);
+    json["report"] = report.string();
+    print_json(json);
   } else {
-    print("{}", format_demo(result));
+    print("{}\nreport           {}\n", format_demo(result), report.string());
   }
   return kDone;
 }

@@ -25,5 +25,8 @@ void add_chat(CLI::App& app, Action& action);
 void add_serve(CLI::App& app, Action& action);
 void add_train(CLI::App& app, Action& action);
 void add_quantize(CLI::App& app, Action& action);
+void add_compare(CLI::App& app, Action& action);
+void add_probe(CLI::App& app, Action& action);
+void add_report(CLI::App& app, Action& action);
 
 }  // namespace dsmoe::app

@@ -51,6 +51,9 @@ int run(int argc, char** argv) {
   add_train(app, action);
   add_quantize(app, action);
   add_serve(app, action);
+  add_compare(app, action);
+  add_probe(app, action);
+  add_report(app, action);
   add_tokenizer_command(app);  // does its work while the command line is parsed
   hide_ranges(app);
   try {

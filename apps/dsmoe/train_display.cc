@@ -15,7 +15,7 @@ train::RunHooks TrainDisplay::hooks(int64_t total) {
       .on_start =
           [this, total](int64_t done) {
             progress_ = std::make_unique<Progress>(ProgressOptions{
-                .label = "train", .total = total, .already_done = done, .unit = "steps"});
+                .label = label_, .total = total, .already_done = done, .unit = "steps"});
           },
       .on_saved = [](const std::filesystem::path& path) { log_debug("saved {}", path.string()); }};
 }

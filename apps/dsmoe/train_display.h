@@ -12,6 +12,7 @@ namespace dsmoe::app {
 // The bar, and what it says after the figures. Ctrl-C stops the run.
 class TrainDisplay {
  public:
+  explicit TrainDisplay(std::string label = "train") : label_(std::move(label)) {}
   train::RunHooks hooks(int64_t total);
   void finish();
   int64_t tokens() const { return tokens_; }  // trained on by this process
@@ -21,7 +22,7 @@ class TrainDisplay {
   void show(const train::StepMetrics& metrics, const train::StepResult& result);
 
   std::unique_ptr<Progress> progress_;
-  std::string validation_;
+  std::string label_, validation_;
   int64_t tokens_ = 0;
   double seconds_ = 0;
 };

@@ -134,7 +134,7 @@ struct Part {
 };
 
 void run_parts(model::ForwardPass& pass, RowScorer& scorer, std::span<const Part> parts,
-               int64_t top_k) {
+               int64_t top_k, const model::Ablation& ablation) {
   std::vector<int32_t> tokens;
   std::vector<model::Segment> segments;
   for (const Part& part : parts) {
@@ -143,7 +143,8 @@ void run_parts(model::ForwardPass& pass, RowScorer& scorer, std::span<const Part
     tokens.insert(tokens.end(), inputs.begin(), inputs.end());
     segments.push_back({.sequence = part.sequence, .num_tokens = part.end - part.begin});
   }
-  const TensorView hidden = pass.run({.tokens = tokens, .segments = segments, .top_k = top_k});
+  const TensorView hidden = pass.run(
+      {.tokens = tokens, .segments = segments, .top_k = top_k, .ablation = ablation});
   int64_t row = 0;
   for (const Part& part : parts) {
     const int64_t first = std::max(part.begin, part.document->first_target - 1);
@@ -195,7 +196,7 @@ Outcome score_documents(const kernels::Context& context, const model::Model& mod
         parts.front().begin = begin;
         parts.front().end = std::min(longest, begin + max_tokens);
       }
-      run_parts(pass, scorer, parts, top_k);
+      run_parts(pass, scorer, parts, top_k, options.ablation);
     }
     scorer.flush();
     for (model::KvSequence& sequence : sequences) cache.truncate(sequence, 0);

@@ -30,6 +30,7 @@ struct TokenScores {
 
 struct ScorerOptions {
   int64_t top_k = 0;           // 0: the model's
+  model::Ablation ablation;    // of the specialisation tests
   int64_t chunk_tokens = 0;    // 0: kChunkTokens; tokens of one forward pass
   int64_t max_documents = 64;  // of one forward pass
   const std::atomic<bool>* cancelled = nullptr;

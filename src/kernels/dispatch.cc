@@ -188,8 +188,9 @@ void router_forward(const Context& context, const RouterForward& args) {
              "groups must divide the experts");
   check.that(0 < rule.top_groups && rule.top_groups <= rule.num_groups,
              "top_groups must lie in 1 .. num_groups");
-  check.that(rule.top_k <= experts / rule.num_groups * rule.top_groups,
-             "the best groups hold fewer than top_k experts");
+  check.that(rule.skip_best >= 0 &&
+                 rule.top_k + rule.skip_best <= experts / rule.num_groups * rule.top_groups,
+             "the best groups hold fewer than top_k + skip_best experts");
   check.weights("centroids", args.centroids, scalar, 1, experts, args.x.dim(1));
   check.optional("selection_bias", args.selection_bias, scalar, {experts});
   check.optional("experts_of_token", args.experts_of_token, DType::I32, {tokens});

@@ -16,6 +16,8 @@ enum class ScaleGates : uint8_t { unless_normalised, always };
 struct RouterRule {
   ScoreFunction score = ScoreFunction::softmax;
   int top_k = 0;       // slots per token; a token may take fewer
+  int skip_best = 0;   // so many of the best that could be chosen are passed over: what a model
+                       // does without the experts it wants
   int num_groups = 1;  // experts are split into equal consecutive groups
   int top_groups = 1;  // only the best groups may be chosen from
   GroupScore group_score = GroupScore::max;

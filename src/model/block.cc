@@ -70,9 +70,13 @@ void block_forward(const Context& context, const BlockForward& args) {
                                       .weight = args.weights.ffn_norm,
                                       .eps = args.config.rms_norm_eps,
                                       .out = tape.ffn_normed});
+  kernels::RouterRule rule = router_rule(args.config, args.top_k);
+  rule.skip_best = static_cast<int>(args.ablation.skip_best);
+  moe::LayerWeights ffn = args.weights.ffn;
+  if (args.ablation.shared == SharedExperts::left_out && ffn.routed) ffn.shared = {};
   moe::layer_forward(context, {.layer_idx = static_cast<int>(args.layer),
-                               .rule = router_rule(args.config, args.top_k),
-                               .weights = args.weights.ffn,
+                               .rule = rule,
+                               .weights = ffn,
                                .state = tape.ffn,
                                .x = tape.ffn_normed,
                                .token_range = args.batch.token_range,

@@ -54,10 +54,18 @@ BlockTape used_part(const BlockTape& tape, int64_t tokens, int64_t sequences, in
 // The router's rule that a config describes, for `top_k` experts per token.
 kernels::RouterRule router_rule(const ModelConfig& config, int64_t top_k);
 
+// What the paper's specialisation tests take away from a model; the default takes nothing.
+enum class SharedExperts : uint8_t { used, left_out };
+struct Ablation {
+  int64_t skip_best = 0;  // routed experts of highest score that every token must do without
+  SharedExperts shared = SharedExperts::used;
+};
+
 struct BlockForward {
   const ModelConfig& config;
   int64_t layer = 0;
   int64_t top_k = 0;
+  Ablation ablation;
   const BlockWeights& weights;
   const RopeTable& rope;
   kernels::KvPages kv;

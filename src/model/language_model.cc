@@ -225,6 +225,7 @@ void ForwardPass::run_blocks(const ForwardInput& input, const BatchViews& batch)
     block_forward(context_, {.config = model_.config,
                              .layer = layer,
                              .top_k = top_k,
+                             .ablation = input.ablation,
                              .weights = parameters.blocks[layer],
                              .rope = model_.rope,
                              .kv = cache_.layer(layer),

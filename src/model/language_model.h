@@ -52,6 +52,7 @@ struct ForwardInput {
   // [MoE layers, tokens, top_k]: experts to take, as in kernels/router.h; empty: all choose. Only
   // when the pass keeps routing.
   std::span<const int32_t> replayed_index;
+  Ablation ablation;
   BlockObserver* observer = nullptr;
 };
 

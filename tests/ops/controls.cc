@@ -209,6 +209,13 @@ void router_high_ties(const Context& context, const RouterForward& args) {
   }
 }
 
+// The best experts are chosen although they should be passed over.
+void router_skips_nothing(const Context& context, const RouterForward& args) {
+  RouterForward wrong = args;
+  wrong.rule.skip_best = 0;
+  ref::router_forward(context, wrong);
+}
+
 // Half-split rotation with the sine's sign on the wrong half.
 void rope_other_half(const Context& context, const RopeForward& args) {
   std::vector<float> negated(args.sin.as<float>(), args.sin.as<float>() + args.sin.num_elements());
@@ -403,6 +410,8 @@ std::vector<BrokenRule> broken_rules() {
       log_prob_plain_order);
   add("router_high_ties", "router_forward", DType::F32, FoundBy::parity, &T::router_forward,
       router_high_ties);
+  add("router_skips_nothing", "router_forward", DType::F32, FoundBy::parity, &T::router_forward,
+      router_skips_nothing);
   add("rope_other_half", "rope_forward", DType::BF16, FoundBy::parity, &T::rope_forward,
       rope_other_half);
   add("embedding_next_row", "embedding_forward", DType::BF16, FoundBy::parity,

@@ -410,6 +410,10 @@ void add_product_cases(std::vector<OpEntry>& cases) {
   router("ties", {4, 20, 30, {.top_k = 5}, RouterShape::ties});
   router("all_experts", {4, 7, 30, {.top_k = 7}});
   router("infinite", {6, 7, 30, {.top_k = 2}, RouterShape::infinite});
+  router("skip_best", {13, 21, 50, {.top_k = 3, .skip_best = 4, .normalise = true}});
+  router("skip_ties", {4, 20, 30, {.top_k = 5, .skip_best = 2}, RouterShape::ties});
+  router("skip_in_groups",
+         {12, 24, 50, {.top_k = 4, .skip_best = 4, .num_groups = 6, .top_groups = 2}});
 
   const auto experts = [&](const char* name, ExpertsShape shape) {
     cases.push_back(entry<ExpertsCase>("experts_up_forward", name, shape, ExpertsCase::Half::up));

@@ -113,6 +113,7 @@ bool choose(const Tier& tier, const RouterForward& args, int64_t t) {
       mask_groups(rule, selection, experts, group_score, taken);
     std::fill_n(taken, experts, uint8_t{0});
     Selection best(selection, experts);
+    for (int skipped = 0; skipped < rule.skip_best; ++skipped) best.take_best(taken);
     for (int slot = 0; slot < count; ++slot) index[slot] = best.take_best(taken);
   }
   gate_row(rule, s, index, count, gate);

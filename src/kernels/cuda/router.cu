@@ -254,10 +254,10 @@ __device__ void mask_groups(const RouterRule& rule, float* selection, int expert
   __syncwarp();
 }
 
-// Writes the expert of lane's slot and returns it: the best `count` by descending selection, ties
-// by lower index.
+// Writes the expert of lane's slot and returns it: the best `count` after the first `skip`, by
+// descending selection, ties by lower index.
 template <int kPerLane>
-__device__ int choose(const float* selection, int experts, int count) {
+__device__ int choose(const float* selection, int experts, int skip, int count) {
   const int lane = threadIdx.x % 32;
   // Scores as integers of the same order; zero is left for experts that are taken or absent. Adding
   // zero makes -0 equal to 0.
@@ -269,7 +269,7 @@ __device__ int choose(const float* selection, int experts, int count) {
     key[i] = bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
   }
   int mine = -1;
-  for (int slot = 0; slot < count; ++slot) {
+  for (int slot = -skip; slot < count; ++slot) {
     uint32_t best = 0;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) best = max(best, key[i]);
@@ -363,7 +363,7 @@ __device__ bool select_token(const Parameters& p, int token, float* s, float* se
     mine = lane < count ? wanted : -1;
   } else {
     if (rule.top_groups < rule.num_groups) mask_groups(rule, selection, p.experts);
-    mine = choose<kPerLane>(selection, p.experts, count);
+    mine = choose<kPerLane>(selection, p.experts, rule.skip_best, count);
   }
   const float gate = gate_of(rule, s, mine, count, sorted);
   if (lane < rule.top_k) {

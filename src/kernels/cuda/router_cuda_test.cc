@@ -76,6 +76,7 @@ TEST_F(RouterCudaTest, VariantsAgreeWithTheReference) {
   const RouterRule v1{.top_k = 6};
   const RouterRule normalised{
       .top_k = 4, .normalise = true, .scale = 2.5f, .scale_gates = ScaleGates::always};
+  const RouterRule skipping{.top_k = 6, .skip_best = 4};
   const RouterRule v2{.top_k = 6, .num_groups = 8, .top_groups = 3, .scale = 16.0f};
   const RouterRule v3{.score = ScoreFunction::sigmoid,
                       .top_k = 8,
@@ -88,7 +89,8 @@ TEST_F(RouterCudaTest, VariantsAgreeWithTheReference) {
   const Case cases[] = {{1, 64, 2048, v1},          {9, 64, 2048, v1},      {300, 64, 2048, v1},
                         {70, 63, 100, normalised},  {5, 4, 31, normalised}, {70, 160, 512, v2},
                         {70, 256, 640, v3},         {3, 320, 2304, v1},     {600, 64, 2048, v1},
-                        {530, 63, 100, normalised}, {530, 160, 520, v2},    {513, 256, 328, v3}};
+                        {530, 63, 100, normalised}, {530, 160, 520, v2},    {513, 256, 328, v3},
+                        {70, 64, 512, skipping}};
   for (const DType dtype : {DType::BF16, DType::F32}) {
     for (const Case& c : cases) {
       const Twin x = random(dtype, {c.tokens, c.hidden});

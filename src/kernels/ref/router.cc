@@ -153,7 +153,7 @@ void router_forward(const Context&, const RouterForward& args) {
         }
         if (rule.top_groups < rule.num_groups) mask_groups(rule, selection);
         const auto order = descending(selection.data(), 0, static_cast<int32_t>(experts));
-        std::copy_n(order.begin(), count, index);
+        std::copy_n(order.begin() + rule.skip_best, count, index);
       }
       gate_row(rule, s, index, count, gate);
     }

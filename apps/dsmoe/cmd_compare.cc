@@ -1,0 +1,330 @@
+// dsmoe compare: the paper's question on any text: who is best at equal expert parameters.
+#include <algorithm>
+#include <csignal>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "command.h"
+#include "comparison_folder.h"
+#include "comparison_text.h"
+#include "data/demo_tokens.h"
+#include "demo_config.h"
+#include "demo_data.h"
+#include "interrupt.h"
+#include "model/initialise.h"
+#include "options.h"
+#include "output.h"
+#include "run_report.h"
+#include "store/checkpoint.h"
+#include "store/mapped_file.h"
+#include "train/run.h"
+#include "train_data.h"
+#include "train_display.h"
+
+namespace dsmoe::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The corpus and the split are the same for every run; a run's seed decides weights and order.
+constexpr uint64_t kDataSeed = 1;
+constexpr double kValidFraction = 0.05;
+constexpr int64_t kTokensPerDocument = 47;  // of the embedded corpus, about, with 512 tokens
+
+struct CompareOptions {
+  CommonOptions common;
+  std::string config, tokenizer, separator, cache;
+  std::vector<std::string> data;  // empty: the embedded corpus
+  fs::path out;
+  int64_t tokens = 0, micro_batch = 0;
+  CompareSettings settings;
+};
+
+model::ModelConfig base_of(const CompareOptions& options) {
+  model::ModelConfig config =
+      options.config.empty()
+          ? model::parse_config(std::string(kCompareConfig), "compare config")
+          : model::parse_config(store::read_small_file(options.config, model::kMaxConfigBytes),
+                                options.config);
+  const bool is_fp32 = options.common.dtype.empty() ? config.torch_dtype == tensor::DType::F32
+                                                    : options.common.dtype == "fp32";
+  config.torch_dtype = is_fp32 ? tensor::DType::F32 : tensor::DType::BF16;
+  return config;
+}
+
+void fill_defaults(CompareOptions& options) {
+  CompareSettings& s = options.settings;
+  s.base = base_of(options);
+  if (s.seq == 0) s.seq = std::min<int64_t>(256, s.base.max_position_embeddings);
+  if (options.tokens > 0) s.steps = (options.tokens + s.batch * s.seq - 1) / (s.batch * s.seq);
+  train::parse_schedule(s.schedule);
+  s.warmup = std::clamp<int64_t>(s.steps / 20, 1, 2000);
+  if (options.micro_batch == 0) {
+    options.micro_batch = std::clamp<int64_t>(2048 / s.seq, 1, s.batch);
+    while (s.batch % options.micro_batch != 0) --options.micro_batch;
+  }
+}
+
+struct CompareData {
+  TrainTokenizer tokenizer;
+  std::unique_ptr<data::TokenCorpus> corpus;
+};
+
+CompareData embedded_data(CompareOptions& options, ThreadPool& pool) {
+  CompareSettings& s = options.settings;
+  const data::DemoCorpus corpus(kDataSeed);
+  make_demo_tokenizer(options.out, s.base, corpus, pool);
+  CompareData data{.tokenizer = prepare_tokenizer({.run = options.out}, s.base, pool)};
+  const data::Encoder encoder = encoder_of(data.tokenizer, s.base);
+  const uint64_t count = num_demo_documents(s.steps * s.batch * s.seq, kTokensPerDocument);
+  data::DemoTokens tokens = data::encode_demo(corpus, {.count = count}, encoder);
+  s.floor = tokens.floor();
+  s.data = fmt::format("demo, {} documents, tokenizer {:016x}", count, encoder.hash);
+  s.data_title = fmt::format("embedded corpus, {} documents, {} tokens", with_commas(count),
+                             with_commas(tokens.corpus.num_tokens()));
+  data.corpus = std::make_unique<data::MemoryCorpus>(std::move(tokens.corpus));
+  return data;
+}
+
+CompareData files_data(CompareOptions& options, ThreadPool& pool) {
+  CompareSettings& s = options.settings;
+  CompareData data{.tokenizer = prepare_tokenizer({.given = options.tokenizer,
+                                                   .run = options.out,
+                                                   .data = options.data,
+                                                   .separator = options.separator},
+                                                  s.base, pool)};
+  data::BuiltCorpus built = prepare_corpus(
+      {.data = options.data,
+       .cache = options.cache.empty() ? options.out / "cache" : fs::path(options.cache),
+       .separator = options.separator},
+      data.tokenizer, s.base);
+  s.data = fmt::format("{:016x}", built.corpus.corpus_key());
+  std::string names;
+  for (const std::string& path : options.data) {
+    names += (names.empty() ? "" : ", ") + fs::path(path).filename().string();
+  }
+  s.data_title =
+      fmt::format("{}: {} documents, {} tokens", names, with_commas(built.corpus.num_documents()),
+                  with_commas(built.corpus.num_tokens()));
+  data.corpus = std::make_unique<data::ShardCorpus>(std::move(built.corpus));
+  return data;
+}
+
+// The settings in DIR are those of all its runs so far; seeds and the upper bound may be added.
+void settle(const CompareOptions& options) {
+  CompareSettings settings = options.settings;
+  if (fs::exists(options.out / kCompareFile)) {
+    check_same_comparison(options.out, settings);
+    const CompareSettings before = read_settings(options.out);
+    settings.num_seeds = std::max(settings.num_seeds, before.num_seeds);
+    settings.shape.upper_bound |= before.shape.upper_bound;
+  }
+  write_settings(options.out, settings);
+}
+
+train::RunOptions run_options(const CompareOptions& options, const train::ComparedModel& model,
+                              int64_t seed) {
+  const CompareSettings& s = options.settings;
+  train::RunOptions run{.out = options.out / run_name(model, seed),
+                        .config = model.config,
+                        .batch = s.batch,
+                        .seq = s.seq,
+                        .micro_batch = options.micro_batch,
+                        .schedule = {.kind = train::parse_schedule(s.schedule),
+                                     .max_lr = s.lr,
+                                     .warmup_steps = s.warmup,
+                                     .total_steps = s.steps},
+                        .seed = static_cast<uint64_t>(seed),
+                        .save_every = std::max<int64_t>(1, (s.steps + 3) / 4),
+                        .valid_every = std::max<int64_t>(1, (s.steps + 19) / 20),
+                        .valid_rows = s.valid_rows,
+                        .retention = {.last = 1},
+                        .data_identity = s.data,
+                        .init_identity = "random"};
+  return run;
+}
+
+enum class RunEnd { finished, stopped };
+
+RunEnd train_one(const CompareOptions& options, const Engine& engine, const CompareData& data,
+                 const data::DocumentSplit& split, train::RunOptions run,
+                 const std::string& label) {
+  run.files = data.tokenizer.files;
+  const store::RunLock lock(run.out);
+  const store::NewestCheckpoint newest = store::newest_checkpoint(run.out);
+  run.resume = newest.folder || !newest.passed_over.empty();
+  model::InitialWeights initial(run.config, run.seed);
+  TrainDisplay display(label);
+  const train::RunOutcome outcome =
+      train::run_training(engine.context(), run, {.lock = lock, .initial = initial, .split = split},
+                          display.hooks(options.settings.steps));
+  display.finish();
+  return outcome.finished ? RunEnd::finished : RunEnd::stopped;
+}
+
+void describe(const std::vector<train::ComparedModel>& models, const CompareSettings& s) {
+  for (const train::ComparedModel& model : models) {
+    const train::ExpertParameters experts =
+        train::count_expert_parameters(model.config, s.base.num_moe_layers());
+    log_info("{:<28} {} parameters, {} active; experts {}, {} active; router {}", model.title,
+             with_commas(model.config.num_parameters()),
+             with_commas(model.config.num_active_parameters()), with_commas(experts.total),
+             with_commas(experts.active), with_commas(experts.router));
+  }
+}
+
+// Seed by seed, so that an interrupted comparison has compared all models on some of them.
+RunEnd train_all(const CompareOptions& options, const Engine& engine, const CompareData& data,
+                 const std::vector<train::ComparedModel>& models) {
+  const CompareSettings& s = options.settings;
+  const data::DocumentSplit split(*data.corpus, {.fraction = kValidFraction, .seed = kDataSeed});
+  // Refuses data without a validation part before anything is trained.
+  data::PackedBatches(split, {.batch = s.batch, .seq = s.seq, .part = data::SplitPart::validation});
+  const auto total = static_cast<int64_t>(models.size()) * s.num_seeds;
+  int64_t number = 0;
+  for (int64_t seed = 1; seed <= s.num_seeds; ++seed) {
+    for (const train::ComparedModel& model : models) {
+      ++number;
+      const train::RunOptions run = run_options(options, model, seed);
+      if (read_run(run.out, s.steps)) {
+        log_info("{} has finished before", run.out.string());
+        continue;
+      }
+      const std::string label = fmt::format("{}/{} {} seed {}", number, total, model.name, seed);
+      if (train_one(options, engine, data, split, run, label) == RunEnd::stopped) {
+        return RunEnd::stopped;
+      }
+    }
+  }
+  return RunEnd::finished;
+}
+
+int stopped() {
+  log_info("stopped; the same command goes on where it was");
+  return InterruptScope::signal_number() == SIGTERM ? 128 + SIGTERM : kInterrupted;
+}
+
+int compare(CompareOptions& options) {
+  Engine engine(options.common);
+  fill_defaults(options);
+  const std::vector<train::ComparedModel> models =
+      train::compared_models(options.settings.base, options.settings.shape);
+  describe(models, options.settings);
+  const store::RunLock lock(options.out);
+  const CompareData data = options.data.empty() ? embedded_data(options, engine.pool())
+                                                : files_data(options, engine.pool());
+  settle(options);
+  log_info("data: {}", options.settings.data_title);
+  if (train_all(options, engine, data, models) == RunEnd::stopped) return stopped();
+  const Comparison comparison = read_comparison(options.out);
+  const fs::path report = report_path(options.out);
+  write_report(report, comparison_report(comparison));
+  if (options.common.json) {
+    OrderedJson json = comparison_json(comparison);
+    json["report"] = report.string();
+    print_json(json);
+  } else {
+    print("{}\nreport           {}\n", format_comparison(comparison), report.string());
+  }
+  return kDone;
+}
+
+int run_compare(CompareOptions options) {
+  if (options.common.quiet) set_log_level(LogLevel::quiet);
+  const InterruptScope interrupt;
+  try {
+    return compare(options);
+  } catch (const DataInterrupted&) {
+    return stopped();
+  }
+}
+
+void add_data_flags(CLI::App& command, CompareOptions& o) {
+  command
+      .add_option("--config", o.config,
+                  "config.json of architecture (c); default: configs/compare.json, built in")
+      ->type_name("FILE");
+  command
+      .add_option("--data", o.data, "text, JSONL, or either as .zst; default: the embedded corpus")
+      ->type_name("FILE");
+  command
+      .add_option("--tokenizer", o.tokenizer,
+                  "tokenizer.json or its folder; default: one is trained on the data")
+      ->type_name("FILE");
+  command.add_option("--separator", o.separator, "ends a document of a text file")
+      ->type_name("TEXT");
+  command.add_option("--cache", o.cache, "folder for token shards; default: DIR/cache")
+      ->type_name("DIR");
+}
+
+void add_plan_flags(CLI::App& command, CompareOptions& o) {
+  CompareSettings& s = o.settings;
+  s.num_seeds = 3;
+  s.steps = 300;
+  s.batch = 8;
+  s.lr = 3e-3;
+  s.schedule = "cosine";
+  s.valid_rows = 128;
+  const auto positive = CLI::Range(int64_t{1}, int64_t{1} << 20);
+  command
+      .add_option("--segments", s.shape.segments,
+                  "m: (b) and (c) have m times as many experts as (a), 1/m as wide")
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 10))
+      ->capture_default_str();
+  command.add_flag("--upper-bound", s.shape.upper_bound,
+                   "also a dense model as wide as all experts together");
+  command.add_option("--seeds", s.num_seeds, "runs of each, with seeds 1, 2, ...")
+      ->check(CLI::Range(int64_t{1}, int64_t{100}))
+      ->capture_default_str();
+  CLI::Option* steps =
+      command.add_option("--steps", s.steps, "of each run")->check(positive)->capture_default_str();
+  command.add_option("--tokens", o.tokens, "of each run, instead of --steps")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->excludes(steps);
+  command.add_option("--batch", s.batch, "rows per step")->check(positive)->capture_default_str();
+  command.add_option("--seq", s.seq, "tokens per row; default: the model's, at most 256")
+      ->check(positive);
+  command
+      .add_option("--micro-batch", o.micro_batch,
+                  "rows at a time: memory, not results; default: about 2048 tokens")
+      ->check(positive);
+  command.add_option("--lr", s.lr, "largest learning rate")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command.add_option("--schedule", s.schedule, "paper, cosine or constant")->capture_default_str();
+  command.add_option("--valid-rows", s.valid_rows, "rows of one validation, at most")
+      ->check(positive)
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void add_compare(CLI::App& app, Action& action) {
+  auto options = std::make_shared<CompareOptions>();
+  options->out = "compare-out";
+  CLI::App* command = app.add_subcommand(
+      "compare", "Train the paper's architectures at equal expert parameters and compare them");
+  add_data_flags(*command, *options);
+  add_plan_flags(*command, *options);
+  command->add_option("-o,--out", options->out, "folder of the comparison")
+      ->type_name("DIR")
+      ->capture_default_str();
+  command->add_option("--threads", options->common.threads, "threads; default: physical cores")
+      ->check(CLI::Range(1, 1024));
+  command->add_option("--dtype", options->common.dtype, "bf16 or fp32; default: the config's")
+      ->check(CLI::IsMember({"bf16", "fp32"}));
+  command->add_option("--device", options->common.device, "cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  add_output_flags(*command, options->common);
+  command->footer(
+      "(a) top-K of N experts; (b) mK of mN experts, each 1/m as wide; (c) the same with Ks of "
+      "them\n"
+      "shared by all tokens; dense with the width that a token meets. All models of one seed see\n"
+      "the same batches. Each DIR/<model>-seed-<n> is a run as dsmoe train makes it. The same\n"
+      "command goes on after an interruption; more --seeds or --upper-bound add runs.\n\n"
+      "Example:\n  dsmoe compare\n"
+      "  dsmoe compare --config my.json --data corpus.txt.zst --tokens 20000000 -o my-comparison");
+  command->callback([options, &action] { action = [options] { return run_compare(*options); }; });
+}
+
+}  // namespace dsmoe::app

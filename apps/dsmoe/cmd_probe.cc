@@ -1,0 +1,130 @@
+// dsmoe probe: what a model loses without the experts it wants.
+#include "base/log.h"
+#include "base/progress.h"
+#include "command.h"
+#include "infer/probe.h"
+#include "interrupt.h"
+#include "labelled_text.h"
+#include "options.h"
+#include "output.h"
+#include "train_data.h"
+
+namespace dsmoe::app {
+namespace {
+
+struct ProbeCommand {
+  CommonOptions common;
+  std::vector<std::string> data;  // empty: the embedded corpus
+  int64_t max_tokens = 20000;
+};
+
+std::string title_of(const infer::ProbeVariant& variant, const model::ModelConfig& config) {
+  const int64_t routed = config.n_routed_experts;
+  switch (variant.kind) {
+    case infer::ProbeKind::whole:
+      return fmt::format("the model itself: {} of {} routed, {} shared", variant.top_k, routed,
+                         config.n_shared_experts);
+    case infer::ProbeKind::masked:
+      return fmt::format(
+          "without the best {} of {} ({:.0f} %)", variant.ablation.skip_best, routed,
+          100.0 * static_cast<double>(variant.ablation.skip_best) / static_cast<double>(routed));
+    case infer::ProbeKind::fewer_active:
+      return fmt::format("{} active instead of {}", variant.top_k, config.num_experts_per_tok);
+    case infer::ProbeKind::shared_replaced:
+      return fmt::format("{} more routed instead of the shared", config.n_shared_experts);
+  }
+  return "";
+}
+
+void report(const ProbeCommand& options, const model::ModelConfig& config, const LabelledText& text,
+            const std::vector<infer::ProbeResult>& results) {
+  if (options.common.json) {
+    OrderedJson variants = OrderedJson::array();
+    for (const infer::ProbeResult& result : results) {
+      const infer::ProbeVariant& variant = result.variant;
+      variants.push_back(
+          {{"kind", infer::name_of(variant.kind)},
+           {"title", title_of(variant, config)},
+           {"masked", variant.ablation.skip_best},
+           {"active_routed", variant.top_k},
+           {"shared",
+            variant.ablation.shared == model::SharedExperts::used ? config.n_shared_experts : 0},
+           {"loss", result.loss},
+           {"minus_whole", result.loss - results.front().loss}});
+    }
+    return print_json({{"model", options.common.model},
+                       {"text", text.title},
+                       {"documents", text.documents.size()},
+                       {"tokens", text.num_tokens()},
+                       {"routed_experts", config.n_routed_experts},
+                       {"variants", variants}});
+  }
+  print("model  {}\ntext   {}: {} documents, {} tokens\n\n  {:<44}{:>9}{:>12}\n",
+        options.common.model, for_terminal(text.title),
+        with_commas(static_cast<int64_t>(text.documents.size())), with_commas(text.num_tokens()),
+        "nats per token", "loss", "difference");
+  for (const infer::ProbeResult& result : results) {
+    const bool is_whole = result.variant.kind == infer::ProbeKind::whole;
+    print("  {:<44}{:>9.4f}{:>12}\n", title_of(result.variant, config), result.loss,
+          is_whole ? "" : fmt::format("{:+.4f}", result.loss - results.front().loss));
+  }
+}
+
+int run_probe_command(const ProbeCommand& options) {
+  if (options.common.quiet) set_log_level(LogLevel::quiet);
+  Engine engine(options.common);
+  const auto model = engine.load(options.common);
+  const std::vector<infer::ProbeVariant> variants = infer::probe_variants(model->config);
+  const TrainTokenizer tokenizer =
+      prepare_tokenizer({.given = options.common.model}, model->config, engine.pool());
+  const data::Encoder encoder = encoder_of(tokenizer, model->config);
+  const TextLimits limits{.max_tokens = options.max_tokens, .context = model->context};
+  const LabelledText text = options.data.empty() ? embedded_text(encoder, limits)
+                                                 : text_of_files(options.data, encoder, limits);
+  std::vector<infer::ScoredDocument> documents;
+  for (const LabelledText::Document& document : text.documents) {
+    documents.push_back({.tokens = document.tokens});
+  }
+  const auto per_variant = static_cast<int64_t>(documents.size());
+  Progress progress({.label = "probe",
+                     .total = per_variant * static_cast<int64_t>(variants.size()),
+                     .unit = "documents"});
+  const InterruptScope interrupt;
+  const auto results = infer::run_probe(
+      engine.context(), *model, variants, documents,
+      {.cancelled = &InterruptScope::flag(), .progress = [&](int64_t variant, int64_t document) {
+         progress.update(variant * per_variant + document + 1);
+       }});
+  if (results.size() < variants.size()) return kInterrupted;
+  progress.finish();
+  report(options, model->config, text, results);
+  return kDone;
+}
+
+}  // namespace
+
+void add_probe(CLI::App& app, Action& action) {
+  auto options = std::make_shared<ProbeCommand>();
+  CLI::App* command = app.add_subcommand(
+      "probe", "What a model loses without its best, some, or its shared experts");
+  add_model_argument(*command, options->common);
+  command
+      ->add_option("--data", options->data,
+                   "text, JSONL, or either as .zst; default: the embedded corpus")
+      ->type_name("FILE");
+  command->add_option("--max-tokens", options->max_tokens, "read so many of the text")
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 26))
+      ->capture_default_str();
+  add_output_flags(*command, options->common);
+  add_run_flags(*command, options->common);
+  command->footer(
+      "The paper's tests of specialisation. Without the best experts of each token a model with\n"
+      "little redundancy suffers most; a shared expert that routed ones cannot replace holds what\n"
+      "they have in common.\n\n"
+      "Example:\n  dsmoe probe demo-out/step-00001200\n"
+      "  dsmoe probe my-model --data valid.txt --max-tokens 100000 --json");
+  command->callback(
+      [options, &action] { action = [options] { return run_probe_command(*options); }; });
+}
+
+}  // namespace dsmoe::app

@@ -1,0 +1,75 @@
+// dsmoe report: one HTML file about a run or a comparison.
+#include "base/log.h"
+#include "command.h"
+#include "comparison_text.h"
+#include "interrupt.h"
+#include "options.h"
+#include "output.h"
+#include "run_report.h"
+
+namespace dsmoe::app {
+namespace {
+
+struct ReportOptions {
+  CommonOptions common;
+  RunReportRequest request;
+  std::string out;
+};
+
+int run_report_command(const ReportOptions& options) {
+  if (options.common.quiet) set_log_level(LogLevel::quiet);
+  const std::filesystem::path folder = options.request.run;
+  const InterruptScope interrupt;
+  OrderedJson data;
+  if (std::filesystem::exists(folder / kCompareFile)) {
+    data = comparison_report(read_comparison(folder));
+  } else {
+    Engine engine(options.common);
+    data = run_report(engine, options.request);
+  }
+  if (InterruptScope::flag()) return kInterrupted;
+  const std::filesystem::path file =
+      options.out.empty() ? report_path(folder) : std::filesystem::path(options.out);
+  write_report(file, data);
+  if (options.common.json) {
+    print_json({{"report", file.string()}});
+  } else {
+    print("{}\n", file.string());
+  }
+  return kDone;
+}
+
+}  // namespace
+
+void add_report(CLI::App& app, Action& action) {
+  auto options = std::make_shared<ReportOptions>();
+  CLI::App* command =
+      app.add_subcommand("report", "One HTML file about a training run or a comparison");
+  command->add_option("run", options->request.run, "folder of dsmoe train, demo or compare")
+      ->required()
+      ->type_name("RUN");
+  command->add_option("-o,--out", options->out, "default: RUN/report.html")->type_name("FILE");
+  command
+      ->add_option("--data", options->request.data,
+                   "files to show which experts read which; default: what the run trained on")
+      ->type_name("FILE");
+  command->add_option("--max-tokens", options->request.max_tokens, "read so many of them")
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 26))
+      ->capture_default_str();
+  command->add_option("--samples", options->request.num_samples, "texts to draw; 0: none")
+      ->check(CLI::Range(int64_t{0}, int64_t{100}))
+      ->capture_default_str();
+  command->add_option("--threads", options->common.threads, "threads; default: physical cores")
+      ->check(CLI::Range(1, 1024));
+  command->add_option("--device", options->common.device, "cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  add_output_flags(*command, options->common);
+  command->footer(
+      "The file holds everything it shows and asks nothing of the network. A run may still be\n"
+      "going on: what it has logged and saved so far is shown.\n\n"
+      "Example:\n  dsmoe report demo-out\n  dsmoe report run --data novels.txt code.txt");
+  command->callback(
+      [options, &action] { action = [options] { return run_report_command(*options); }; });
+}
+
+}  // namespace dsmoe::app

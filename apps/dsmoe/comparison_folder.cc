@@ -1,0 +1,192 @@
+// Settings as JSON, results from the runs' metrics.
+#include "comparison_folder.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "store/atomic_file.h"
+#include "store/checkpoint.h"
+#include "store/mapped_file.h"
+#include "train/metrics_file.h"
+
+namespace dsmoe::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kFormat = 1;
+
+// What must not change while runs are added.
+Json fixed_part(const CompareSettings& s) {
+  return {{"config", s.base.to_json()},
+          {"segments", s.shape.segments},
+          {"steps", s.steps},
+          {"batch", s.batch},
+          {"seq", s.seq},
+          {"lr", s.lr},
+          {"schedule", s.schedule},
+          {"warmup", s.warmup},
+          {"valid_rows", s.valid_rows},
+          {"data", s.data}};
+}
+
+class SettingsReader {
+ public:
+  SettingsReader(const Json& json, std::string what) : json_(json), what_(std::move(what)) {
+    if (!json.is_object()) fail(ErrorKind::input, "{}: expected a JSON object", what_);
+  }
+  const Json& at(const char* key) const {
+    const auto found = json_.find(key);
+    if (found == json_.end()) fail(ErrorKind::input, "{}: no \"{}\"", what_, key);
+    return *found;
+  }
+  int64_t count(const char* key, int64_t most) const {
+    const Json& value = at(key);
+    if (!value.is_number_integer() || value < 0 || value > most) {
+      refuse(key, fmt::format("an integer from 0 to {}", most));
+    }
+    return value.get<int64_t>();
+  }
+  double number(const char* key) const {
+    if (!at(key).is_number()) refuse(key, "a number");
+    return at(key).get<double>();
+  }
+  std::string text(const char* key) const {
+    if (!at(key).is_string()) refuse(key, "a string");
+    return at(key).get<std::string>();
+  }
+  bool flag(const char* key) const {
+    if (!at(key).is_boolean()) refuse(key, "true or false");
+    return at(key).get<bool>();
+  }
+  [[noreturn]] void refuse(const char* key, const std::string& expected) const {
+    fail(ErrorKind::input, "{}: \"{}\" must be {}, found {}", what_, key, expected,
+         at(key).dump().substr(0, 60));
+  }
+
+ private:
+  const Json& json_;
+  std::string what_;
+};
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// Paired by seed: both saw the same batches.
+train::Spread excess_over(const std::vector<ComparedRun>& runs,
+                          const std::vector<ComparedRun>& base) {
+  std::vector<double> differences;
+  for (const ComparedRun& run : runs) {
+    for (const ComparedRun& other : base) {
+      if (other.seed == run.seed)
+        differences.push_back(run.validation_loss - other.validation_loss);
+    }
+  }
+  return differences.empty() ? train::Spread{} : train::spread_of(differences);
+}
+
+}  // namespace
+
+CompareSettings read_settings(const fs::path& folder) {
+  const fs::path path = folder / kCompareFile;
+  const Json json = parse_json(store::read_small_file(path, model::kMaxConfigBytes), path.string());
+  const SettingsReader reader(json, path.string());
+  if (reader.count("format", 1 << 20) != kFormat) {
+    reader.refuse("format", std::to_string(kFormat));
+  }
+  constexpr int64_t kMost = int64_t{1} << 40;
+  CompareSettings settings{
+      .base = model::parse_config(reader.at("config").dump(), path.string() + ": config"),
+      .shape = {.segments = reader.count("segments", 1 << 20),
+                .upper_bound = reader.flag("upper_bound")},
+      .num_seeds = reader.count("seeds", 1 << 10),
+      .steps = reader.count("steps", kMost),
+      .batch = reader.count("batch", kMost),
+      .seq = reader.count("seq", kMost),
+      .warmup = reader.count("warmup", kMost),
+      .valid_rows = reader.count("valid_rows", kMost),
+      .schedule = reader.text("schedule"),
+      .lr = reader.number("lr"),
+      .data = reader.text("data"),
+      .data_title = reader.text("data_title")};
+  if (!reader.at("floor").is_null()) settings.floor = reader.number("floor");
+  return settings;
+}
+
+void write_settings(const fs::path& folder, const CompareSettings& settings) {
+  Json json = fixed_part(settings);
+  json["format"] = kFormat;
+  json["seeds"] = settings.num_seeds;
+  json["upper_bound"] = settings.shape.upper_bound;
+  json["data_title"] = settings.data_title;
+  json["floor"] = settings.floor ? Json(*settings.floor) : Json(nullptr);
+  store::atomic_write_file(folder / kCompareFile, json.dump(2) + "\n");
+}
+
+void check_same_comparison(const fs::path& folder, const CompareSettings& settings) {
+  const Json before = fixed_part(read_settings(folder)), now = fixed_part(settings);
+  std::string list;
+  for (const auto& [key, value] : now.items()) {
+    if (before.at(key) == value) continue;
+    list += key == "config" ? "\n  config: the shape differs"
+                            : fmt::format("\n  {}: it has {}, now {} is asked for", key,
+                                          before.at(key).dump(), value.dump());
+  }
+  if (list.empty()) return;
+  fail(ErrorKind::input,
+       "{}: holds another comparison:{}\ngive the same options to go on, or choose another --out",
+       folder.string(), list);
+}
+
+std::string run_name(const train::ComparedModel& model, int64_t seed) {
+  return fmt::format("{}-seed-{}", model.name, seed);
+}
+
+std::optional<ComparedRun> read_run(const fs::path& run, int64_t steps) {
+  if (!fs::exists(run / store::checkpoint_name(steps) / store::kManifestName) ||
+      !fs::exists(run / "metrics.jsonl")) {
+    return std::nullopt;
+  }
+  const std::vector<train::LoggedStep> log = train::read_metrics(run / "metrics.jsonl");
+  if (log.empty() || log.back().step != steps || !log.back().validation_loss) return std::nullopt;
+  ComparedRun result{.validation_loss = *log.back().validation_loss};
+  std::vector<double> speeds;
+  for (const train::LoggedStep& step : log) {
+    if (step.seconds > 0) speeds.push_back(static_cast<double>(step.tokens) / step.seconds);
+    if (step.validation_loss) result.validation.push_back({step.step, *step.validation_loss});
+  }
+  result.tokens_per_second = median(std::move(speeds));
+  return result;
+}
+
+Comparison read_comparison(const fs::path& folder) {
+  Comparison comparison{.settings = read_settings(folder)};
+  const CompareSettings& settings = comparison.settings;
+  std::vector<ComparedRun> base;
+  for (const train::ComparedModel& model : train::compared_models(settings.base, settings.shape)) {
+    ModelResult result{
+        .model = model,
+        .experts = train::count_expert_parameters(model.config, settings.base.num_moe_layers())};
+    std::vector<double> losses, speeds;
+    for (int64_t seed = 1; seed <= settings.num_seeds; ++seed) {
+      std::optional<ComparedRun> run = read_run(folder / run_name(model, seed), settings.steps);
+      if (!run) continue;
+      run->seed = seed;
+      losses.push_back(run->validation_loss);
+      speeds.push_back(run->tokens_per_second);
+      result.runs.push_back(std::move(*run));
+    }
+    if (!losses.empty()) result.loss = train::spread_of(losses);
+    result.tokens_per_second = median(std::move(speeds));
+    if (model.name == "c") base = result.runs;
+    comparison.models.push_back(std::move(result));
+  }
+  for (ModelResult& result : comparison.models) result.excess = excess_over(result.runs, base);
+  return comparison;
+}
+
+}  // namespace dsmoe::app

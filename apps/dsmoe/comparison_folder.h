@@ -1,0 +1,67 @@
+// A comparison on disk: DIR/compare.json says what is compared, DIR/<model>-seed-<n> are the runs.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "train/comparison.h"
+
+namespace dsmoe::app {
+
+struct CompareSettings {
+  model::ModelConfig base;  // architecture (c)
+  train::ComparisonShape shape;
+  int64_t num_seeds = 0;  // 1 .. num_seeds
+  int64_t steps = 0, batch = 0, seq = 0, warmup = 0, valid_rows = 0;
+  std::string schedule;
+  double lr = 0;
+  std::string data;             // identity of corpus, tokenizer and split
+  std::string data_title;       // for people
+  std::optional<double> floor;  // nats per token that no model can beat, where it is known
+};
+
+inline constexpr const char* kCompareFile = "compare.json";
+
+// Throws Error(input) on anything write_settings() does not write.
+CompareSettings read_settings(const std::filesystem::path& folder);
+void write_settings(const std::filesystem::path& folder, const CompareSettings& settings);
+
+// Throws Error(input) with every difference, except more seeds or models than before.
+void check_same_comparison(const std::filesystem::path& folder, const CompareSettings& settings);
+
+std::string run_name(const train::ComparedModel& model, int64_t seed);  // "c-seed-1"
+
+struct ComparedRun {
+  int64_t seed = 0;
+  double validation_loss = 0;
+  double tokens_per_second = 0;  // median over steps
+  struct Point {
+    int64_t step = 0;
+    double loss = 0;
+  };
+  std::vector<Point> validation;  // over the run
+};
+
+// A run's figures; nothing while it has not finished.
+std::optional<ComparedRun> read_run(const std::filesystem::path& run, int64_t steps);
+
+struct ModelResult {
+  train::ComparedModel model;
+  train::ExpertParameters experts;
+  std::vector<ComparedRun> runs;  // that have finished, by seed
+  train::Spread loss;             // meaningless without runs, like the next two
+  train::Spread excess;           // loss minus that of (c) with the same seed
+  double tokens_per_second = 0;
+};
+
+struct Comparison {
+  CompareSettings settings;
+  std::vector<ModelResult> models;  // in the order of compared_models()
+};
+Comparison read_comparison(const std::filesystem::path& folder);
+
+}  // namespace dsmoe::app

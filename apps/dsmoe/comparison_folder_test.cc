@@ -1,0 +1,123 @@
+// Settings survive the disk, other settings are refused, unfinished runs are left out.
+#include "comparison_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "base/error.h"
+#include "comparison_text.h"
+#include "demo_config.h"
+#include "store/scratch_folder.h"
+
+namespace dsmoe::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+CompareSettings some_settings() {
+  return {.base = model::parse_config(std::string(kCompareConfig), "test"),
+          .shape = {.segments = 4},
+          .num_seeds = 2,
+          .steps = 2,
+          .batch = 4,
+          .seq = 64,
+          .warmup = 1,
+          .valid_rows = 8,
+          .schedule = "cosine",
+          .lr = 0.001,
+          .data = "demo",
+          .data_title = "a text"};
+}
+
+std::string refusal(const fs::path& folder, const CompareSettings& settings) {
+  try {
+    check_same_comparison(folder, settings);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// A finished run as far as a comparison looks at it.
+void fake_run(const fs::path& run, double loss) {
+  fs::create_directories(run / "step-00000002");
+  std::ofstream(run / "step-00000002/MANIFEST.json") << "{}";
+  std::ofstream log(run / "metrics.jsonl");
+  for (int step = 1; step <= 2; ++step) {
+    log << fmt::format(
+        R"({{"step":{},"loss":3,"balance_loss":0,"device_balance_loss":0,"z_loss":0,"lr":0,)"
+        R"("gradient_norm":1,"tokens":100,"seconds":0.5,"validation_loss":{},"layers":[]}})"
+        "\n",
+        step, loss + 2 - step);
+  }
+}
+
+TEST(ComparisonFolder, SettingsComeBack) {
+  const store::ScratchFolder scratch;
+  CompareSettings settings = some_settings();
+  settings.floor = 0.25;
+  write_settings(scratch.path(), settings);
+  const CompareSettings read = read_settings(scratch.path());
+  EXPECT_EQ(read.base.to_json(), settings.base.to_json());
+  EXPECT_EQ(read.num_seeds, 2);
+  EXPECT_EQ(read.lr, 0.001);
+  EXPECT_EQ(read.floor, 0.25);
+  EXPECT_EQ(refusal(scratch.path(), settings), "");
+}
+
+TEST(ComparisonFolder, OtherSettingsAreRefusedButMoreSeedsAreNot) {
+  const store::ScratchFolder scratch;
+  write_settings(scratch.path(), some_settings());
+  CompareSettings settings = some_settings();
+  settings.num_seeds = 5;
+  settings.shape.upper_bound = true;
+  EXPECT_EQ(refusal(scratch.path(), settings), "");
+  settings.steps = 3;
+  settings.base.aux_loss_alpha = 0.5;
+  const std::string text = refusal(scratch.path(), settings);
+  EXPECT_NE(text.find("steps: it has 2, now 3"), std::string::npos) << text;
+  EXPECT_NE(text.find("config"), std::string::npos) << text;
+}
+
+TEST(ComparisonFolder, BrokenSettingsAreRefused) {
+  const store::ScratchFolder scratch;
+  for (const char* text : {"", "[]", "{}", R"({"format":1})", R"({"format":"1"})"}) {
+    std::ofstream(scratch / kCompareFile) << text;
+    EXPECT_THROW(read_settings(scratch.path()), Error) << text;
+  }
+}
+
+TEST(ComparisonFolder, LossesArePairedBySeed) {
+  const store::ScratchFolder scratch;
+  write_settings(scratch.path(), some_settings());
+  fake_run(scratch / "a-seed-1", 2.0);
+  fake_run(scratch / "a-seed-2", 4.0);
+  fake_run(scratch / "b-seed-2", 3.5);
+  fake_run(scratch / "c-seed-1", 1.5);
+  fake_run(scratch / "c-seed-2", 3.0);
+  fs::remove_all(scratch / "b-seed-2/step-00000002");  // not finished
+  const Comparison comparison = read_comparison(scratch.path());
+  ASSERT_EQ(comparison.models.size(), 4u);
+  const ModelResult &dense = comparison.models[0], &a = comparison.models[1],
+                    &b = comparison.models[2], &c = comparison.models[3];
+  EXPECT_TRUE(dense.runs.empty());
+  EXPECT_TRUE(b.runs.empty());
+  EXPECT_EQ(a.loss.mean, 3.0);
+  EXPECT_EQ(a.excess.mean, 0.75);
+  EXPECT_EQ(a.excess.lowest, 0.5);
+  EXPECT_EQ(c.excess.mean, 0);
+  EXPECT_EQ(a.tokens_per_second, 200);
+  EXPECT_EQ(a.runs[0].validation.size(), 2u);
+  EXPECT_EQ(a.experts.total, c.experts.total);
+
+  const std::string text = format_comparison(comparison);
+  EXPECT_NE(text.find("unfinished"), std::string::npos);
+  EXPECT_NE(text.find("+0.7500"), std::string::npos) << text;
+  const OrderedJson json = comparison_json(comparison);
+  EXPECT_EQ(json["models"][1]["validation_loss"]["mean"], 3.0);
+  EXPECT_FALSE(json["models"][0].contains("validation_loss"));
+}
+
+}  // namespace
+}  // namespace dsmoe::app

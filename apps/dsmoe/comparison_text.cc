@@ -1,0 +1,164 @@
+// A table of architectures and a chart of their losses, one line each.
+#include "comparison_text.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace dsmoe::app {
+namespace {
+
+const ModelResult& base_of(const Comparison& comparison) {
+  return *std::find_if(comparison.models.begin(), comparison.models.end(),
+                       [](const ModelResult& result) { return result.model.name == "c"; });
+}
+
+std::string format_header(const CompareSettings& s) {
+  return fmt::format(
+      "data             {}\n"
+      "trained          {} steps of {} x {} tokens, lr {} ({}), seeds 1 to {}\n"
+      "validation loss  nats per token; mean and standard deviation over seeds\n",
+      s.data_title, with_commas(s.steps), s.batch, s.seq, s.lr, s.schedule, s.num_seeds);
+}
+
+enum class Sign { as_needed, always };
+
+std::string with_spread(const train::Spread& spread, std::size_t count, Sign sign) {
+  const std::string mean = sign == Sign::always ? fmt::format("{:+.4f}", spread.mean)
+                                                : fmt::format("{:.4f}", spread.mean);
+  return count > 1 ? fmt::format("{} ± {:.4f}", mean, spread.deviation) : mean;
+}
+
+// fmt counts "±" as one column, as a terminal does.
+std::string format_row(const ModelResult& result) {
+  const model::ModelConfig& config = result.model.config;
+  const std::size_t runs = result.runs.size();
+  const bool has_excess = runs > 0 && result.model.name != "c";
+  return fmt::format("  {:<28}{:>17}{:>19}{:>12}{:>12}{:>9}{:>10}\n", result.model.title,
+                     runs > 0 ? with_spread(result.loss, runs, Sign::as_needed) : "unfinished",
+                     has_excess ? with_spread(result.excess, runs, Sign::always) : "",
+                     with_commas(config.num_parameters()),
+                     with_commas(config.num_active_parameters()),
+                     with_commas(result.experts.router),
+                     runs > 0 ? with_commas(std::llround(result.tokens_per_second)) : "");
+}
+
+std::string format_table(const Comparison& comparison) {
+  std::string text =
+      fmt::format("\n  {:<28}{:>17}{:>19}{:>12}{:>12}{:>9}{:>10}\n", "", "validation loss",
+                  "minus that of (c)", "parameters", "active", "router", "tokens/s");
+  for (const ModelResult& result : comparison.models) text += format_row(result);
+  if (comparison.settings.floor) {
+    text +=
+        fmt::format("  {:<28}{:>8.4f}\n", "entropy of the text, about", *comparison.settings.floor);
+  }
+  const ModelResult& base = base_of(comparison);
+  return text + fmt::format(
+                    "\n  Expert parameters of (a), (b), (c): {} in all, {} per token, equal; what "
+                    "differs is the router.\n",
+                    with_commas(base.experts.total), with_commas(base.experts.active));
+}
+
+// One line per model: each seed a dot, the mean a bar.
+std::string format_chart(const Comparison& comparison) {
+  constexpr int kColumns = 60;
+  double low = 1e300, high = -1e300;
+  for (const ModelResult& result : comparison.models) {
+    if (result.runs.empty()) continue;
+    low = std::min(low, result.loss.lowest);
+    high = std::max(high, result.loss.highest);
+  }
+  if (low > high) return "";
+  const double range = std::max(high - low, 1e-9);
+  const auto column = [&](double loss) {
+    return static_cast<std::size_t>(std::lround((loss - low) / range * (kColumns - 1)));
+  };
+  std::string text = fmt::format("\n  {:<28} {:<{}.4f}{:>{}.4f}\n", "lower is better", low,
+                                 kColumns / 2, high, kColumns / 2);
+  for (const ModelResult& result : comparison.models) {
+    if (result.runs.empty()) continue;
+    std::vector<std::string_view> cells(kColumns, "·");
+    for (const ComparedRun& run : result.runs) cells[column(run.validation_loss)] = "o";
+    cells[column(result.loss.mean)] = "█";
+    text += fmt::format("  {:<28} ", result.model.title);
+    for (const std::string_view cell : cells) text += cell;
+    text += "\n";
+  }
+  return text + "                               o one seed   █ mean\n";
+}
+
+OrderedJson spread_json(const train::Spread& spread) {
+  return {{"mean", spread.mean},
+          {"deviation", spread.deviation},
+          {"lowest", spread.lowest},
+          {"highest", spread.highest}};
+}
+
+}  // namespace
+
+std::string format_comparison(const Comparison& comparison) {
+  return format_header(comparison.settings) + format_table(comparison) + format_chart(comparison);
+}
+
+OrderedJson comparison_json(const Comparison& comparison) {
+  const CompareSettings& s = comparison.settings;
+  OrderedJson models = OrderedJson::array();
+  for (const ModelResult& result : comparison.models) {
+    const model::ModelConfig& config = result.model.config;
+    OrderedJson runs = OrderedJson::array();
+    for (const ComparedRun& run : result.runs) {
+      OrderedJson points = OrderedJson::array();
+      for (const auto& [step, loss] : run.validation) points.push_back({step, loss});
+      runs.push_back({{"seed", run.seed},
+                      {"run", run_name(result.model, run.seed)},
+                      {"validation_loss", run.validation_loss},
+                      {"tokens_per_second", run.tokens_per_second},
+                      {"validation", points}});
+    }
+    OrderedJson model{{"name", result.model.name},
+                      {"title", result.model.title},
+                      {"parameters", config.num_parameters()},
+                      {"active_parameters", config.num_active_parameters()},
+                      {"expert_parameters", result.experts.total},
+                      {"active_expert_parameters", result.experts.active},
+                      {"router_parameters", result.experts.router},
+                      {"runs", runs}};
+    if (!result.runs.empty()) {
+      model["validation_loss"] = spread_json(result.loss);
+      model["minus_loss_of_c"] = spread_json(result.excess);
+      model["tokens_per_second"] = result.tokens_per_second;
+    }
+    models.push_back(model);
+  }
+  OrderedJson json{{"data", s.data_title}, {"steps", s.steps},
+                   {"batch", s.batch},     {"seq", s.seq},
+                   {"lr", s.lr},           {"schedule", s.schedule},
+                   {"seeds", s.num_seeds}, {"segments", s.shape.segments}};
+  if (s.floor) json["floor"] = *s.floor;
+  json["models"] = models;
+  return json;
+}
+
+OrderedJson comparison_report(const Comparison& comparison) {
+  const CompareSettings& s = comparison.settings;
+  const auto tile = [](const char* name, const std::string& value, const std::string& detail) {
+    return OrderedJson{{"name", name}, {"value", value}, {"detail", detail}};
+  };
+  const ModelResult& base = base_of(comparison);
+  OrderedJson report{
+      {"kind", "comparison"},
+      {"title", "Who is best at equal parameters?"},
+      {"subtitle", s.data_title},
+      {"footer", "Written by dsmoe compare. One file, no outside requests."},
+      {"tiles",
+       {tile("tokens per run", human_number(static_cast<double>(s.steps * s.batch * s.seq)),
+             fmt::format("{} steps of {} x {}", with_commas(s.steps), s.batch, s.seq)),
+        tile("seeds", std::to_string(s.num_seeds), "same batches for all models"),
+        tile("expert parameters", human_number(static_cast<double>(base.experts.total)),
+             fmt::format("{} per token", human_number(static_cast<double>(base.experts.active)))),
+        tile("learning rate", fmt::format("{}", s.lr), s.schedule)}}};
+  report.update(comparison_json(comparison));
+  if (!s.floor) report["floor"] = nullptr;
+  return report;
+}
+
+}  // namespace dsmoe::app

@@ -1,0 +1,36 @@
+// Sizes of the embedded corpus.
+#include "demo_data.h"
+
+#include <algorithm>
+
+#include "data/documents.h"
+#include "train_tokenizer.h"
+
+namespace dsmoe::app {
+namespace {
+
+constexpr uint64_t kTokenizerDocuments = 5000;
+constexpr uint64_t kMinDocuments = 2000;    // fewer would leave the trigram model little to count
+constexpr uint64_t kMaxDocuments = 100000;  // memory and the time to make them; then epochs
+
+}  // namespace
+
+void make_demo_tokenizer(const std::filesystem::path& run, const model::ModelConfig& config,
+                         const data::DemoCorpus& corpus, ThreadPool& pool) {
+  if (std::filesystem::exists(run / "tokenizer.json")) return;
+  train_tokenizer(run, config, [&](text::WordCounts& counts) {
+    std::string text;
+    for (uint64_t i = 0; i < kTokenizerDocuments; ++i) {
+      text += corpus.document(i).text;
+      text += data::kEndOfText;
+    }
+    counts.add_text(text, pool);
+  });
+}
+
+uint64_t num_demo_documents(int64_t num_tokens, int64_t tokens_per_document) {
+  return std::clamp(static_cast<uint64_t>(num_tokens / tokens_per_document), kMinDocuments,
+                    kMaxDocuments);
+}
+
+}  // namespace dsmoe::app

@@ -1,0 +1,21 @@
+// The embedded corpus as training data: its tokenizer, and how much of it a run reads.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+#include "base/thread_pool.h"
+#include "data/demo_corpus.h"
+#include "model/config.h"
+
+namespace dsmoe::app {
+
+// RUN/tokenizer.json, trained on the corpus unless it is there already.
+void make_demo_tokenizer(const std::filesystem::path& run, const model::ModelConfig& config,
+                         const data::DemoCorpus& corpus, ThreadPool& pool);
+
+// Documents for about one pass of so many tokens, so that what is learned is the language and not
+// the text.
+uint64_t num_demo_documents(int64_t num_tokens, int64_t tokens_per_document);
+
+}  // namespace dsmoe::app

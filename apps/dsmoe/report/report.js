@@ -1,0 +1,192 @@
+// Builds the page from the data inside it.
+"use strict";
+
+const report = JSON.parse(document.getElementById("data").textContent);
+const main = document.querySelector("main");
+
+function percent(share) {
+  return `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
+}
+
+function card(title, note) {
+  const node = element("section", { class: "card" }, element("div", { class: "head" }, element("h2", {}, title)),
+    note ? element("p", { class: "note" }, note) : null);
+  main.append(node);
+  return node;
+}
+
+function pair() {
+  const node = element("div", { class: "pair" });
+  main.append(node);
+  return (title, note) => {
+    const inner = card(title, note);
+    node.append(inner);
+    return inner;
+  };
+}
+
+function add_header() {
+  const button = element("button", { type: "button" }, "dark");
+  const set = (theme) => {
+    document.documentElement.dataset.theme = theme;
+    button.textContent = theme === "dark" ? "light" : "dark";
+    for (const redraw of redraws) redraw();
+  };
+  set(new URLSearchParams(location.search).get("theme") || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
+  button.addEventListener("click", () => set(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
+  document.title = report.title;
+  main.append(element("header", {}, element("div", {}, element("h1", {}, report.title), element("div", { class: "sub" }, report.subtitle)), button));
+  main.append(element("div", { class: "tiles" }, ...report.tiles.map((t) =>
+    element("div", { class: "tile" }, element("div", { class: "k" }, t.name), element("div", { class: "v" }, t.value), element("div", { class: "d" }, t.detail || "\u00a0")))));
+}
+
+function points(values) {
+  return report.steps.map((step, i) => [step, values[i]]);
+}
+
+function add_losses() {
+  const node = card("Loss", "Nats per token. Training: what each step saw, averaged over neighbouring steps; validation: text never trained on.");
+  const series = [{ name: "training", points: points(report.loss), faint: true }];
+  if (report.validation.length) series.push({ name: "validation", points: report.validation, dots: true });
+  const references = report.floor ? [{ y: report.floor, name: `entropy of the text ${number_text(report.floor)}` }] : [];
+  const values = report.loss.concat(report.floor || []);
+  line_chart(node, { label: "loss over steps", series, references, height: 320, log: Math.max(...values) > 4 * Math.min(...values) });
+}
+
+function add_optimizer() {
+  const half = pair();
+  line_chart(half("Learning rate"), { label: "learning rate over steps", series: [{ name: "rate", points: points(report.lr) }], zero: true, height: 190 });
+  line_chart(half("Speed", "Tokens per second while training, on the machine that ran it."),
+    { label: "tokens per second over steps", series: [{ name: "tokens/s", points: points(report.speed) }], zero: true, height: 168 });
+  const more = pair();
+  line_chart(more("Gradient norm", "Before clipping."),
+    { label: "gradient norm over steps", series: [{ name: "norm", points: points(report.gradient_norm) }], log: true, height: 190 });
+  const balance = [["expert level", report.balance], ["device level", report.device_balance], ["z-loss", report.z]]
+    .filter(([, values]) => values.some((v) => v !== 0)).map(([name, values]) => ({ name, points: points(values) }));
+  if (balance.length) {
+    line_chart(more("Balance losses", "Summed over layers; an even load gives the coefficient itself."),
+      { label: "balance losses over steps", series: balance, height: 190 });
+  }
+}
+
+function add_experts() {
+  if (!report.layers.length) return;
+  const of_layers = (key) => report.layers.map((l) => ({ name: `layer ${l.layer}`, points: points(l[key]) }));
+  const half = pair();
+  line_chart(half("Evenness of load", "Entropy of the experts' shares, divided by its largest value: 1 is even."),
+    { label: "load entropy over steps", series: of_layers("entropy"), height: 210 });
+  line_chart(half("Busiest expert", "Its load as a ratio to the fair share."),
+    { label: "largest load over steps", series: of_layers("max"), height: 210 });
+  if (report.layers.some((l) => l.dead.some((d) => d > 0))) {
+    line_chart(card("Experts without a token", "Per step and layer."), { label: "dead experts over steps", series: of_layers("dead"), zero: true, height: 170 });
+  }
+  const node = card("Load of every expert over time", "One row per expert; colour is its load as a ratio to the fair share.");
+  add_ratio_scale(node);
+  const maps = element("div", { class: "maps" });
+  node.append(maps);
+  for (const layer of report.loads.layers) {
+    const holder = element("div", {}, element("h3", {}, `layer ${layer.layer}`));
+    maps.append(holder);
+    const steps = report.loads.steps, experts = layer.values[0].length;
+    heat_map(holder, {
+      label: `load of the experts of layer ${layer.layer}`, rows: experts, columns: steps.length, colours: ratio_colours,
+      row_height: Math.max(3, Math.min(11, Math.floor(260 / experts))), value: (r, c) => layer.values[c][r],
+      row_name: String, describe: (r, c) => [`expert ${r}, step ${number_text(steps[c])}`, `${number_text(layer.values[c][r])} × its fair share`],
+      column_text: () => [0, 0.5, 1].map((at) => ({ at, text: tick_text(steps[Math.round(at * (steps.length - 1))]) })),
+    });
+  }
+}
+
+function add_ratio_scale(node) {
+  const bar = element("span", { class: "bar" });
+  const paint = () => {
+    const colour = ratio_colours();
+    bar.style.background = `linear-gradient(90deg, ${[-3, -2, -1, 0, 1, 2, 3].map((t) => colour(2 ** t)).join(", ")})`;
+  };
+  redraws.push(paint);
+  paint();
+  node.append(element("div", { class: "scale" }, "⅛", bar, "8 × the fair share", element("i"), "no token"));
+}
+
+function add_specialisation() {
+  const s = report.specialisation;
+  if (!s) return;
+  const node = card("Who reads what", `Of the tokens for which an expert is the strongest, the share that comes from each kind of text (${s.title}; kinds weighted equally). ` +
+    "Experts stand in the order of their main kind. Bits: how much the strongest expert tells of the kind.");
+  const maps = element("div", { class: "maps" });
+  node.append(maps);
+  const left = Math.min(120, 16 + 6.5 * Math.max(...s.labels.map((l) => l.length)));
+  for (const layer of s.layers) {
+    const experts = layer.share[0].length;
+    const main_kind = (e) => s.labels.reduce((best, _, k) => (layer.share[k][e] > layer.share[best][e] ? k : best), 0);
+    const order = [...Array(experts).keys()].sort((a, b) => main_kind(a) - main_kind(b) || layer.share[main_kind(b)][b] - layer.share[main_kind(a)][a]);
+    const used = order.filter((e) => s.labels.some((_, k) => layer.share[k][e] > 0));
+    const holder = element("div", {}, element("h3", {}, `layer ${layer.layer}: ${layer.bits.toFixed(2)} bits`));
+    maps.append(holder);
+    heat_map(holder, {
+      label: `kinds of text per expert of layer ${layer.layer}`, rows: s.labels.length, columns: used.length, colours: share_colours, left,
+      row_height: 22, value: (r, c) => layer.share[r][used[c]], row_name: (r) => s.labels[r],
+      describe: (r, c) => [`expert ${used[c]}`, `${percent(layer.share[r][used[c]])} ${s.labels[r]}`],
+      column_text: (width) => used.map((e, c) => ({ at: (c + 0.5) / used.length, text: String(e) })).filter((_, c) => c % Math.ceil((used.length * 18) / width) === 0),
+    });
+  }
+}
+
+function add_samples() {
+  if (!report.samples.length) return;
+  const node = card("Samples", "The prompt, and what the newest checkpoint makes of it.");
+  node.append(element("div", { class: "samples" }, ...report.samples.map((s) =>
+    element("div", { class: "sample" }, element("h3", {}, s.label), element("pre", {}, element("b", {}, s.prompt), s.answer)))));
+}
+
+function mean(values) {
+  return values.reduce((a, b) => a + b, 0) / values.length;
+}
+
+function add_comparison() {
+  const done = report.models.filter((m) => m.runs.length);
+  if (!done.length) {
+    card("No run has finished yet", "");
+    return;
+  }
+  const final = card("Validation loss at the end", "Nats per token, lower is better. A dot is one seed, the bar the mean; all models of one seed saw the same batches.");
+  dot_chart(final, done.map((m) => ({ name: m.title, values: m.runs.map((r) => r.validation_loss), mean: m.validation_loss.mean })), "final validation loss per architecture");
+  const curves = card("Validation loss over training", "Mean over seeds; the band spans them.");
+  line_chart(curves, {
+    label: "validation loss over steps per architecture", height: 320, log: true,
+    references: report.floor ? [{ y: report.floor, name: `entropy of the text ${number_text(report.floor)}` }] : [],
+    series: done.map((m) => {
+      const at = m.runs[0].validation.map(([step], i) => [step, m.runs.map((r) => r.validation[i]?.[1]).filter((v) => v !== undefined)]);
+      return { name: m.title, points: at.map(([step, v]) => [step, mean(v)]), band: at.map(([step, v]) => [step, ...range_of(v)]) };
+    }),
+  });
+  add_comparison_table();
+}
+
+function add_comparison_table() {
+  const node = card("In numbers", "Expert parameters, in all and per token, are equal in (a), (b) and (c); the router is what differs. Bold: the lowest mean, which means little where the spread is larger.");
+  const best = Math.min(...report.models.filter((m) => m.runs.length && !m.name.includes("total")).map((m) => m.validation_loss.mean));
+  const seeds = Math.max(...report.models.map((m) => m.runs.length));
+  const spread = (s, sign) => `${sign && s.mean >= 0 ? "+" : ""}${s.mean.toFixed(4)}${seeds > 1 ? ` ± ${s.deviation.toFixed(4)}` : ""}`;
+  const count = (n) => n.toLocaleString("en");
+  const head = ["", "validation loss", "minus that of (c)", "parameters", "active", "experts", "experts, active", "router", "tokens/s"];
+  const rows = report.models.map((m) => {
+    const done = m.runs.length > 0;
+    return element("tr", done && m.validation_loss.mean === best ? { class: "best" } : {}, ...[m.title, done ? spread(m.validation_loss) : "unfinished",
+      done && m.name !== "c" ? spread(m.minus_loss_of_c, true) : "", count(m.parameters), count(m.active_parameters), count(m.expert_parameters),
+      count(m.active_expert_parameters), count(m.router_parameters), done ? count(Math.round(m.tokens_per_second)) : ""].map((text) => element("td", {}, text)));
+  });
+  node.append(element("div", { class: "wide" }, element("table", {}, element("tr", {}, ...head.map((h) => element("th", {}, h))), ...rows)));
+}
+
+add_header();
+if (report.kind === "comparison") {
+  add_comparison();
+} else {
+  add_losses();
+  add_specialisation();
+  add_experts();
+  add_optimizer();
+  add_samples();
+}
+main.append(element("footer", {}, report.footer));

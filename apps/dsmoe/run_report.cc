@@ -1,0 +1,293 @@
+// Metrics, and what the newest checkpoint says of itself.
+#include "run_report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <optional>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "comparison_folder.h"
+#include "data/demo_tokens.h"
+#include "infer/generate.h"
+#include "infer/specialisation.h"
+#include "interrupt.h"
+#include "labelled_text.h"
+#include "report_page.h"
+#include "store/atomic_file.h"
+#include "store/checkpoint.h"
+#include "store/safetensors.h"
+#include "train_data.h"
+
+namespace dsmoe::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kPromptTokens = 16;
+constexpr int64_t kSampleTokens = 120;
+constexpr uint64_t kSampleSeed = 1;
+constexpr uint64_t kFloorDocuments = 1000;
+
+// The checkpoint, loaded.
+struct Subject {
+  fs::path folder;
+  std::unique_ptr<model::Model> model;
+  TrainTokenizer tokenizer;
+};
+
+Subject load_subject(Engine& engine, const fs::path& folder) {
+  auto model = infer::load_model(engine.context(), folder, {});
+  TrainTokenizer tokenizer =
+      prepare_tokenizer({.given = folder.string()}, model->config, engine.pool());
+  return {.folder = folder, .model = std::move(model), .tokenizer = std::move(tokenizer)};
+}
+
+// What the run's checkpoint calls its data.
+std::string data_identity(const fs::path& folder) {
+  const auto file = store::SafetensorsFile::open(folder / store::kTrainStateName);
+  const auto found = file.metadata().find("identity");
+  if (found == file.metadata().end()) return "";
+  const Json identity = parse_json(found->second, file.path().string());
+  const auto data = identity.is_object() ? identity.find("data") : identity.end();
+  return data != identity.end() && data->is_string() ? data->get<std::string>() : "";
+}
+
+// Token shards that the run, or the comparison around it, left behind.
+std::optional<fs::path> cached_tokens(const fs::path& run) {
+  std::vector<fs::path> places{run / "cache"};
+  const fs::path parent = fs::absolute(run).parent_path();
+  if (fs::exists(parent / kCompareFile)) places.push_back(parent / "cache");
+  std::vector<fs::path> found;
+  for (const fs::path& place : places) {
+    if (!fs::is_directory(place)) continue;
+    for (const fs::directory_entry& entry : fs::directory_iterator(place)) {
+      if (entry.path().filename().string().starts_with("tokens-")) found.push_back(entry.path());
+    }
+    if (!found.empty()) break;
+  }
+  if (found.empty()) return std::nullopt;
+  return *std::min_element(found.begin(), found.end());
+}
+
+struct ReportText {
+  LabelledText text;
+  std::optional<double> floor;
+  bool is_embedded = false;
+};
+
+std::optional<ReportText> choose_text(const RunReportRequest& request, const Subject& subject) {
+  const model::Model& model = *subject.model;
+  const data::Encoder encoder = encoder_of(subject.tokenizer, model.config);
+  const TextLimits limits{.max_tokens = request.max_tokens, .context = model.context};
+  if (!request.data.empty()) {
+    return ReportText{.text = text_of_files(request.data, encoder, limits)};
+  }
+  if (data_identity(subject.folder).starts_with("demo,")) {
+    const data::DemoTokens tokens = data::encode_demo(
+        data::DemoCorpus(1), {.first = data::kDemoValidation, .count = kFloorDocuments}, encoder);
+    return ReportText{
+        .text = embedded_text(encoder, limits), .floor = tokens.floor(), .is_embedded = true};
+  }
+  if (const std::optional<fs::path> shards = cached_tokens(request.run)) {
+    const data::ShardCorpus corpus(*shards, data::ShardCheck::structure);
+    if (corpus.vocab_size() == model.config.vocab_size && corpus.tokenizer_hash() == encoder.hash) {
+      return ReportText{.text = text_of_corpus(corpus, limits)};
+    }
+  }
+  log_info("{}: no text of the run was found; --data FILE... gives one", request.run.string());
+  return std::nullopt;
+}
+
+// Of each expert's tokens the share of every label, labels weighted equally: [label][expert].
+OrderedJson shares_of(const infer::DomainCounts& counts) {
+  std::vector<std::vector<double>> weight(counts.size());
+  std::vector<double> column(counts.front().size(), 0);
+  for (std::size_t k = 0; k < counts.size(); ++k) {
+    const auto total = static_cast<double>(
+        std::max<int64_t>(1, std::accumulate(counts[k].begin(), counts[k].end(), int64_t{0})));
+    for (std::size_t e = 0; e < counts[k].size(); ++e) {
+      weight[k].push_back(static_cast<double>(counts[k][e]) / total);
+      column[e] += weight[k].back();
+    }
+  }
+  OrderedJson shares = OrderedJson::array();
+  for (const std::vector<double>& row : weight) {
+    OrderedJson values = OrderedJson::array();
+    for (std::size_t e = 0; e < row.size(); ++e) {
+      values.push_back(column[e] > 0 ? std::round(row[e] / column[e] * 1e4) / 1e4 : 0.0);
+    }
+    shares.push_back(values);
+  }
+  return shares;
+}
+
+OrderedJson specialisation_json(const Engine& engine, const Subject& subject,
+                                const LabelledText& text) {
+  std::vector<infer::DomainDocument> documents;
+  for (const LabelledText::Document& document : text.documents) {
+    documents.push_back({.tokens = document.tokens, .domain = document.label});
+  }
+  const auto routing =
+      infer::count_routing(engine.context(), *subject.model, documents,
+                           {.num_domains = static_cast<int64_t>(text.labels.size()),
+                            .cancelled = &InterruptScope::flag()});
+  OrderedJson layers = OrderedJson::array();
+  for (const infer::LayerRouting& layer : routing) {
+    layers.push_back({{"layer", layer.layer},
+                      {"bits", infer::mutual_information(layer.first)},
+                      {"share", shares_of(layer.first)}});
+  }
+  return {{"title", fmt::format("{}, {} tokens", text.title, with_commas(text.num_tokens()))},
+          {"labels", text.labels},
+          {"layers", layers}};
+}
+
+struct Prompt {
+  std::string label;
+  std::vector<int32_t> tokens;
+};
+
+// The beginnings of documents, label after label in turn.
+std::vector<Prompt> make_prompts(const RunReportRequest& request, const Subject& subject,
+                                 const ReportText& source) {
+  std::vector<Prompt> prompts;
+  if (source.is_embedded) {
+    for (const data::DemoDomain domain : data::kDemoDomains) {
+      prompts.push_back({std::string(data::to_string(domain)),
+                         subject.tokenizer.tokenizer.encode(data::demo_prompt(domain))});
+    }
+  } else {
+    const LabelledText& text = source.text;
+    std::vector<std::vector<const LabelledText::Document*>> of_label(text.labels.size());
+    for (const LabelledText::Document& document : text.documents) {
+      of_label[static_cast<std::size_t>(document.label)].push_back(&document);
+    }
+    for (std::size_t i = 0; i < text.documents.size(); ++i) {
+      for (std::size_t k = 0; k < of_label.size(); ++k) {
+        if (i >= of_label[k].size()) continue;
+        const std::vector<int32_t>& tokens = of_label[k][i]->tokens;
+        const auto count =
+            static_cast<std::ptrdiff_t>(std::min<std::size_t>(tokens.size(), kPromptTokens));
+        prompts.push_back({text.labels[k], {tokens.begin(), tokens.begin() + count}});
+      }
+      if (static_cast<int64_t>(prompts.size()) >= request.num_samples) break;
+    }
+  }
+  prompts.resize(std::min(prompts.size(),
+                          static_cast<std::size_t>(std::max<int64_t>(0, request.num_samples))));
+  return prompts;
+}
+
+OrderedJson samples_json(const Engine& engine, const Subject& subject,
+                         const std::vector<Prompt>& prompts) {
+  OrderedJson samples = OrderedJson::array();
+  if (prompts.empty()) return samples;
+  infer::Session session(engine.context(), *subject.model, {});
+  infer::GenerateOptions options;
+  options.sampler.temperature = 0.7;
+  options.seed = kSampleSeed;
+  options.max_tokens = kSampleTokens;
+  options.cancelled = &InterruptScope::flag();
+  for (const int64_t id : subject.model->config.eos_token_ids) {
+    options.stop_ids.push_back(static_cast<int32_t>(id));
+  }
+  const text::DecodeOptions readable{.skip_special = text::SkipSpecial::yes,
+                                     .ill_formed = text::IllFormed::replace};
+  for (const Prompt& prompt : prompts) {
+    const infer::Generation generation =
+        infer::generate(session, prompt.tokens, options, [](int32_t) { return infer::Next::more; });
+    samples.push_back(
+        {{"label", prompt.label},
+         {"prompt", subject.tokenizer.tokenizer.decode(prompt.tokens, readable)},
+         {"answer", subject.tokenizer.tokenizer.decode(generation.tokens, readable)}});
+  }
+  return samples;
+}
+
+OrderedJson tile(const std::string& name, const std::string& value, const std::string& detail) {
+  return {{"name", name}, {"value", value}, {"detail", detail}};
+}
+
+OrderedJson metric_tiles(const std::vector<train::LoggedStep>& log) {
+  int64_t tokens = 0;
+  double seconds = 0;
+  std::optional<double> validation;
+  for (const train::LoggedStep& step : log) {
+    tokens += step.tokens;
+    seconds += step.seconds;
+    if (step.validation_loss) validation = step.validation_loss;
+  }
+  OrderedJson tiles = OrderedJson::array();
+  if (validation) {
+    tiles.push_back(tile("validation loss", fmt::format("{:.4f}", *validation),
+                         fmt::format("perplexity {:.3g}", std::exp(*validation))));
+  }
+  tiles.push_back(tile("training loss", fmt::format("{:.4f}", log.back().loss), "last step"));
+  tiles.push_back(tile("steps", with_commas(log.back().step),
+                       fmt::format("{} tokens", human_number(static_cast<double>(tokens)))));
+  if (seconds > 0) {
+    tiles.push_back(tile("tokens per second",
+                         with_commas(static_cast<int64_t>(static_cast<double>(tokens) / seconds)),
+                         fmt::format("{:.0f} s of training", seconds)));
+  }
+  return tiles;
+}
+
+void add_model_tiles(OrderedJson& tiles, const model::ModelConfig& config) {
+  tiles.push_back(tile("parameters", human_number(static_cast<double>(config.num_parameters())),
+                       fmt::format("{} per token", human_number(static_cast<double>(
+                                                       config.num_active_parameters())))));
+  if (config.num_moe_layers() == 0) return;
+  tiles.push_back(tile("experts per layer",
+                       config.n_shared_experts > 0 ? fmt::format("{} + {}", config.n_shared_experts,
+                                                                 config.n_routed_experts)
+                                                   : std::to_string(config.n_routed_experts),
+                       fmt::format("{} routed per token", config.num_experts_per_tok)));
+}
+
+std::string name_of(const fs::path& folder) {
+  return fs::weakly_canonical(folder).filename().string();
+}
+
+}  // namespace
+
+OrderedJson run_report(Engine& engine, const RunReportRequest& request) {
+  const std::vector<train::LoggedStep> log = train::read_metrics(request.run / "metrics.jsonl");
+  if (log.empty()) fail(ErrorKind::input, "{}: no step was logged yet", request.run.string());
+  OrderedJson report{{"kind", "run"},
+                     {"title", fmt::format("Training run {}", name_of(request.run))},
+                     {"subtitle", ""},
+                     {"footer", "Written by dsmoe report. One file, no outside requests."}};
+  report.update(metrics_json(log, {}));
+  OrderedJson tiles = metric_tiles(log);
+  report["floor"] = nullptr;
+  report["specialisation"] = nullptr;
+  report["samples"] = OrderedJson::array();
+  const store::NewestCheckpoint newest = store::newest_checkpoint(request.run);
+  if (!newest.folder) {
+    report["subtitle"] = "no checkpoint yet";
+  } else {
+    const Subject subject = load_subject(engine, *newest.folder);
+    report["subtitle"] = fmt::format("newest checkpoint {}", newest.folder->filename().string());
+    add_model_tiles(tiles, subject.model->config);
+    if (const std::optional<ReportText> source = choose_text(request, subject)) {
+      if (source->floor) report["floor"] = *source->floor;
+      if (subject.model->config.num_moe_layers() > 0 && source->text.labels.size() > 1) {
+        report["specialisation"] = specialisation_json(engine, subject, source->text);
+      }
+      report["samples"] = samples_json(engine, subject, make_prompts(request, subject, *source));
+    }
+  }
+  report["tiles"] = tiles;
+  return report;
+}
+
+fs::path report_path(const fs::path& folder) { return folder / "report.html"; }
+
+void write_report(const fs::path& file, const OrderedJson& data) {
+  store::atomic_write_file(file, report_page(data));
+}
+
+}  // namespace dsmoe::app

@@ -1,0 +1,173 @@
+// Arithmetic of the comparison.
+#include "train/comparison.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace dsmoe::train {
+namespace {
+
+using model::ModelConfig;
+
+constexpr std::string_view kWhat = "comparison";
+
+// mN and mK of the base: shared experts count as experts that are always chosen.
+struct Counts {
+  int64_t all = 0, chosen = 0;
+};
+Counts counts_of(const ModelConfig& config) {
+  return {.all = config.n_routed_experts + config.n_shared_experts,
+          .chosen = config.num_experts_per_tok + config.n_shared_experts};
+}
+
+std::string fitting_segments(const Counts& counts) {
+  std::string list;
+  const int64_t common = std::gcd(counts.all, counts.chosen);
+  for (int64_t m = 2; m <= common; ++m) {
+    if (common % m == 0) list += fmt::format("{}{}", list.empty() ? "" : ", ", m);
+  }
+  return list.empty() ? "none: change the config" : list;
+}
+
+void check_base(const ModelConfig& base, int64_t segments) {
+  if (base.num_moe_layers() == 0) {
+    fail(ErrorKind::input,
+         "a comparison starts from a DeepSeekMoE config; this one has no MoE layer "
+         "(n_routed_experts)");
+  }
+  if (base.topk_method != model::TopkMethod::greedy) {
+    fail(ErrorKind::input,
+         "a comparison needs topk_method \"greedy\": expert groups and selection biases of \"{}\" "
+         "do "
+         "not carry over to other numbers of experts",
+         model::name_of(base.topk_method));
+  }
+  if (base.n_shared_experts == 0) {
+    fail(ErrorKind::input,
+         "a comparison starts from architecture (c), with shared experts; this config has "
+         "n_shared_experts 0");
+  }
+  const Counts counts = counts_of(base);
+  if (segments < 2 || counts.all % segments != 0 || counts.chosen % segments != 0) {
+    fail(ErrorKind::input,
+         "architecture (a) joins {} experts of (c) into one, but (c) has {} + {} = {} experts, of "
+         "which a token meets {} + {} = {}; both must be multiples of it (possible here: {})",
+         segments, base.n_shared_experts, base.n_routed_experts, counts.all, base.n_shared_experts,
+         base.num_experts_per_tok, counts.chosen, fitting_segments(counts));
+  }
+}
+
+ModelConfig routed_only(const ModelConfig& base, int64_t experts, int64_t top_k, int64_t width) {
+  ModelConfig config = base;
+  config.n_shared_experts = 0;
+  config.n_routed_experts = experts;
+  config.num_experts_per_tok = top_k;
+  config.moe_intermediate_size = width;
+  config.check(kWhat);
+  return config;
+}
+
+ModelConfig dense(const ModelConfig& base, int64_t width) {
+  if (base.num_moe_layers() < base.num_hidden_layers && base.intermediate_size != width) {
+    fail(
+        ErrorKind::input,
+        "a dense model has one width in all layers: {} where the experts were, but the config's "
+        "own dense layers have intermediate_size {}; set that to {}, or first_k_dense_replace to 0",
+        width, base.intermediate_size, width);
+  }
+  ModelConfig config = base;
+  config.n_routed_experts = config.n_shared_experts = config.num_experts_per_tok = 0;
+  config.intermediate_size = width;
+  config.check(kWhat);
+  return config;
+}
+
+std::string percent(int64_t part, int64_t whole) {
+  return fmt::format("{:+.2f} %",
+                     100.0 * static_cast<double>(part - whole) / static_cast<double>(whole));
+}
+
+}  // namespace
+
+ExpertParameters count_expert_parameters(const ModelConfig& config, int64_t num_layers) {
+  const int64_t matrices = 3 * num_layers * config.hidden_size;
+  if (config.num_moe_layers() == 0) {
+    return {.total = matrices * config.intermediate_size,
+            .active = matrices * config.intermediate_size};
+  }
+  const Counts counts = counts_of(config);
+  return {.total = matrices * counts.all * config.moe_intermediate_size,
+          .active = matrices * counts.chosen * config.moe_intermediate_size,
+          .router = num_layers * config.n_routed_experts * config.hidden_size};
+}
+
+std::vector<ComparedModel> compared_models(const ModelConfig& base, const ComparisonShape& shape) {
+  const int64_t m = shape.segments;
+  check_base(base, m);
+  const Counts counts = counts_of(base);
+  const int64_t width = base.moe_intermediate_size;
+  std::vector<ComparedModel> models;
+  models.push_back({.name = "dense",
+                    .title = "dense, active width",
+                    .budget = Budget::active,
+                    .config = dense(base, counts.chosen * width)});
+  models.push_back({.name = "a",
+                    .title = fmt::format("(a) top {} of {}", counts.chosen / m, counts.all / m),
+                    .config = routed_only(base, counts.all / m, counts.chosen / m, m * width)});
+  models.push_back({.name = "b",
+                    .title = fmt::format("(b) top {} of {}", counts.chosen, counts.all),
+                    .config = routed_only(base, counts.all, counts.chosen, width)});
+  models.push_back({.name = "c",
+                    .title = fmt::format("(c) {} shared + top {} of {}", base.n_shared_experts,
+                                         base.num_experts_per_tok, base.n_routed_experts),
+                    .config = base});
+  if (shape.upper_bound) {
+    models.push_back({.name = "dense-total",
+                      .title = "dense, total width",
+                      .budget = Budget::upper_bound,
+                      .config = dense(base, counts.all * width)});
+  }
+  check_equal_parameters(models);
+  return models;
+}
+
+void check_equal_parameters(std::span<const ComparedModel> models) {
+  const ComparedModel* last = nullptr;
+  for (const ComparedModel& model : models) {
+    if (model.budget == Budget::total) last = &model;
+  }
+  DSMOE_CHECK(last != nullptr, "none of {} models has experts", models.size());
+  const int64_t layers = last->config.num_moe_layers();
+  const ExpertParameters wanted = count_expert_parameters(last->config, layers);
+  const auto check = [&](const ComparedModel& model, const char* which, int64_t found,
+                         int64_t expected) {
+    if (found == expected) return;
+    fail(ErrorKind::input,
+         "{} has {} {} expert parameters, {} has {} ({}): they must be equal for a comparison",
+         model.title, found, which, last->title, expected, percent(found, expected));
+  };
+  for (const ComparedModel& model : models) {
+    const ExpertParameters found = count_expert_parameters(model.config, layers);
+    if (model.budget != Budget::active) check(model, "total", found.total, wanted.total);
+    if (model.budget != Budget::upper_bound) check(model, "active", found.active, wanted.active);
+  }
+}
+
+Spread spread_of(std::span<const double> values) {
+  DSMOE_CHECK(!values.empty(), "no values");
+  const auto count = static_cast<double>(values.size());
+  Spread spread{.mean = std::accumulate(values.begin(), values.end(), 0.0) / count,
+                .lowest = *std::min_element(values.begin(), values.end()),
+                .highest = *std::max_element(values.begin(), values.end())};
+  if (values.size() > 1) {
+    double squares = 0;
+    for (const double value : values) squares += (value - spread.mean) * (value - spread.mean);
+    spread.deviation = std::sqrt(squares / (count - 1));
+  }
+  return spread;
+}
+
+}  // namespace dsmoe::train

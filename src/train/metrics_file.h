@@ -1,0 +1,34 @@
+// Reads metrics.jsonl back: for reports and comparisons.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+namespace dsmoe::train {
+
+struct LoggedLayer {
+  int64_t layer = 0;
+  double max_load = 0;
+  int64_t dead = 0;
+  double load_entropy = 0;
+  std::vector<double> load;  // per expert, as a ratio to the fair share; empty on most lines
+};
+
+struct LoggedStep {
+  int64_t step = 0;
+  double loss = 0, balance_loss = 0, device_balance_loss = 0, z_loss = 0;
+  double lr = 0, gradient_norm = 0;
+  int64_t tokens = 0;
+  double seconds = 0;
+  std::optional<double> validation_loss;
+  std::vector<LoggedLayer> layers;  // the MoE layers, the same on every line
+};
+
+// Steps ascend. A last line without an end is one being written: it is left out. Throws
+// Error(input) with file, line and key when a line is not what a run writes, Error(io) when there
+// is no file.
+std::vector<LoggedStep> read_metrics(const std::filesystem::path& file);
+
+}  // namespace dsmoe::train
