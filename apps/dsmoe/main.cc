@@ -31,6 +31,7 @@ int run(int argc, char** argv) {
   add_generate(app, action);
   add_chat(app, action);
   add_train(app, action);
+  add_bench(app, action);
   add_tokenizer_command(app);  // does its work while the command line is parsed
   try {
     app.parse(argc, argv);

@@ -3,10 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
+#include <tuple>
+#include <vector>
 
 #include "base/function_ref.h"
+#include "kernels/recording.h"
 #include "model/block.h"
 #include "model/kv_cache.h"
 #include "model/parameters.h"
@@ -63,7 +67,9 @@ class ForwardPass {
   ForwardPass(const Context& context, const Model& model, KvCache& cache, const Limits& limits);
 
   // Appends the tokens to their sequences. Returns the normalised final hidden states [tokens,
-  // hidden], valid until the next call. On an error the sequences are as before.
+  // hidden], valid until the next call. On an error the sequences are as before. A pass that gives
+  // every sequence one token, without an observer, is recorded where the device can record, once
+  // per number of sequences, and replayed from then on: the same ops, the same bits.
   TensorView run(const ForwardInput& input);
 
   // logits[r] = head . hidden[r]; any rows of what run() returned.
@@ -75,6 +81,7 @@ class ForwardPass {
  private:
   void check(const ForwardInput& input) const;
   BatchViews upload_batch(const ForwardInput& input);
+  void run_ops(const ForwardInput& input, const BatchViews& batch);
   void run_blocks(const ForwardInput& input, const BatchViews& batch);
   void attention(const BlockWeights& weights, int64_t layer, const BatchViews& batch,
                  int64_t tokens);
@@ -83,12 +90,17 @@ class ForwardPass {
   const Model& model_;
   KvCache& cache_;
   Limits limits_;
+  int64_t max_pages_ = 0;  // of a sequence
   tensor::Arena arena_;
   TensorView residual_;  // [max_tokens, hidden]
   BlockTape tape_;       // shared by all blocks; its ffn state is one of the next two
   moe::LayerState moe_state_;
   moe::LayerState dense_state_;
-  BatchViews batch_;  // at full size
+  TensorView batch_;                 // I32: what upload_batch() lays out, one part behind the other
+  std::vector<int32_t> host_batch_;  // the same, before it is sent
+  // By sequences, top_k and whether tokens have expert counts of their own: what the addresses and
+  // sizes of a one-token pass follow from.
+  std::map<std::tuple<int64_t, int64_t, bool>, kernels::Recording> recordings_;
 };
 
 }  // namespace dsmoe::model

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/residency.h"
 #include "kernels/elements.h"
 
 namespace dsmoe::kernels {
@@ -27,9 +28,10 @@ void* allocate(std::size_t bytes) {
 
 void release(void* data, std::size_t) { (void)cudaFree(data); }
 
+// Pageable memory (all that callers have: vectors, mapped files) is copied to the runtime's own
+// buffers before the call returns; no need to wait for the device.
 void upload(const Context& context, const void* host, void* device, std::size_t bytes) {
   check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_of(context)), "upload");
-  check(cudaStreamSynchronize(stream_of(context)), "upload");
 }
 
 void download(const Context& context, const void* device, void* host, std::size_t bytes) {
@@ -58,8 +60,10 @@ void pack_weight(const Context& context, const PackWeight& args) {
   const std::size_t begin =
       static_cast<std::size_t>(args.row_begin * target.k) * tensor::size_of(target.dtype);
   char* place = static_cast<char*>(target.matrix(args.matrix_idx)) + begin;
-  if (args.source.dtype == target.dtype && target.dtype != DType::BF16) {
-    return upload(context, args.source.data, place, bytes);
+  if (args.source.dtype == target.dtype) {
+    upload(context, args.source.data, place, bytes);
+    if (target.dtype == DType::BF16) make_canonical(context, place, args.source.num_elements());
+    return;
   }
   std::vector<unsigned char> converted(bytes);
   for (int64_t i = 0; i < args.source.num_elements(); ++i) {
@@ -85,8 +89,7 @@ std::string cuda_declined() {
       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) {
     return "the CUDA device does not answer";
   }
-  return major == 9 ? ""
-                    : fmt::format("compute capability {}.x; this build has kernels for 9.0", major);
+  return major >= 8 ? "" : fmt::format("compute capability {}.x; 8.0 or later is needed", major);
 }
 
 const KernelTable& cuda_table() {
@@ -99,6 +102,8 @@ const KernelTable& cuda_table() {
                        .weight_layout = WeightLayout::row_major,
                        .allocator = {cuda::allocate, cuda::release, Device::cuda},
                        .memory = {cuda::upload, cuda::download, cuda::zero},
+                       .recording = {cuda::begin_recording, cuda::end_recording,
+                                     cuda::replay_recording, cuda::release_recording},
                        .pack_weight = cuda::pack_weight,
                        .embedding_forward = cuda::embedding_forward,
                        .rms_norm_forward = cuda::rms_norm_forward,
@@ -111,6 +116,9 @@ const KernelTable& cuda_table() {
                        .experts_down_forward = cuda::experts_down_forward,
                        .combine_forward = cuda::combine_forward,
                        .log_prob_forward = cuda::log_prob_forward,
+                       .argmax_forward = cuda::argmax_forward,
+                       .few_tokens_qkv = cuda::few_tokens_qkv,
+                       .few_tokens_ffn = cuda::few_tokens_ffn,
                        .dispatch_gates = cuda::refuse,
                        .weight_gradient = cuda::refuse,
                        .bias_gradient = cuda::refuse,
@@ -134,9 +142,11 @@ const KernelTable& cuda_table() {
 void* make_cuda_stream() {
   cudaStream_t stream = nullptr;
   cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  cuda::claim_waits(stream);
   return stream;
 }
 void release_cuda_stream(void* stream) {
+  cuda::release_waits(stream);
   (void)cudaStreamDestroy(static_cast<cudaStream_t>(stream));
 }
 void synchronize_cuda(const Context& context) {

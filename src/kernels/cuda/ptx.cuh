@@ -1,4 +1,5 @@
-// The Hopper instructions the kernels use, one small function each.
+// The instructions the kernels use, one small function each. Barriers, bulk copies and register moves
+// exist from 9.0 on.
 #pragma once
 
 #include <cuda.h>
@@ -102,11 +103,16 @@ __device__ inline void copy_async_arrive(uint32_t barrier) {
 // --- launches that overlap
 // -----------------------------------------------------------------------------------------------
 // Waits until the kernel before this one in the stream has finished and its writes are visible.
+// Before 9.0 launches do not overlap.
 __device__ inline void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 __device__ inline void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 // --- registers

@@ -2,28 +2,12 @@
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/reduce.cuh"
 
 namespace dsmoe::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
-// Row reductions: thread j of 256 folds its values ascending; lanes join by 16-8-4-2-1, the eight
-// warps ascending.
-template <class Join>
-__device__ float block_reduce(float value, Join join, float* memory) {
-  for (int step = 16; step > 0; step /= 2) value = join(value, __shfl_xor_sync(~0u, value, step));
-  if (threadIdx.x % 32 == 0) memory[threadIdx.x / 32] = value;
-  __syncthreads();
-  float total = memory[0];
-  for (int w = 1; w < kThreads / 32; ++w) total = join(total, memory[w]);
-  __syncthreads();
-  return total;
-}
-__device__ float block_sum(float value, float* memory) {
-  return block_reduce(
-      value, [](float a, float b) { return a + b; }, memory);
-}
+constexpr int kThreads = kReduceThreads;
 
 template <class Operand>
 __global__ void __launch_bounds__(kThreads)

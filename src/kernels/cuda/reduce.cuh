@@ -1,0 +1,30 @@
+// Reductions over the 256 threads of a block, in one fixed order.
+#pragma once
+
+namespace dsmoe::kernels::cuda {
+
+constexpr int kReduceThreads = 256;
+
+// Row reductions: thread j of 256 folds its values ascending; lanes join by 16-8-4-2-1, the eight
+// warps ascending. `memory`: one value per warp.
+template <class T, class Join>
+__device__ T block_reduce(T value, Join join, T* memory) {
+  for (int step = 16; step > 0; step /= 2) value = join(value, __shfl_xor_sync(~0u, value, step));
+  if (threadIdx.x % 32 == 0) memory[threadIdx.x / 32] = value;
+  __syncthreads();
+  T total = memory[0];
+  for (int w = 1; w < kReduceThreads / 32; ++w) total = join(total, memory[w]);
+  __syncthreads();
+  return total;
+}
+template <class T>
+__device__ T block_sum(T value, T* memory) {
+  return block_reduce(
+      value, [](T a, T b) { return a + b; }, memory);
+}
+__device__ inline float block_max(float value, float* memory) {
+  return block_reduce(
+      value, [](float a, float b) { return fmaxf(a, b); }, memory);
+}
+
+}  // namespace dsmoe::kernels::cuda
