@@ -325,6 +325,14 @@ LayerFigure measure_layer(const Context& context, const LayerShape& shape, int64
   std::vector<int32_t> chosen(static_cast<size_t>(tokens * shape.top_k));
   moe::layer_forward(context, layers[0]);
   kernels::download(context, state.index, chosen.data());
+  // No slot without an expert, no row lost on the way: the time is that of the whole layer.
+  DSMOE_CHECK(std::count(chosen.begin(), chosen.end(), -1) == 0, "slots without an expert");
+  if (tokens > 64) {
+    std::vector<int32_t> offsets(static_cast<size_t>(shape.experts) + 1);
+    kernels::download(context, state.plan.expert_offsets, offsets.data());
+    DSMOE_CHECK(offsets.back() == tokens * shape.top_k, "{} rows of {}", offsets.back(),
+                tokens * shape.top_k);
+  }
   figure.experts = static_cast<int64_t>(std::set<int32_t>(chosen.begin(), chosen.end()).size());
   const double per_width = 6.0 * static_cast<double>(shape.hidden);
   figure.flops = static_cast<double>(tokens) * per_width *

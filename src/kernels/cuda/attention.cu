@@ -492,9 +492,15 @@ void launch_tiled(const Context& context, const AttentionParameters& p, int64_t 
   const std::size_t bytes = 4 * kBlockBytes<kDim> + sizeof(SpanResult<kDim>);
   static const bool once = (allow_shared(attention_few<kDim>, bytes), true);
   (void)once;
-  unsigned cluster = 1;
-  while (cluster < 8 && static_cast<int>(cluster) * kSpan < p.max_pages) cluster *= 2;
+  // Spans side by side as far as the multiprocessors would else be idle: ranks without a span cost
+  // a start each, and positions are not known here.
   const auto tiles = static_cast<unsigned>(rows / 16 + p.sequences);
+  const auto room = static_cast<unsigned>(2 * num_multiprocessors());
+  unsigned cluster = 1;
+  while (cluster < 8 && static_cast<int>(cluster) * kSpan < p.max_pages &&
+         2 * cluster * tiles * grid_y <= room) {
+    cluster *= 2;
+  }
   launch(context,
          {.grid = dim3(tiles * cluster, grid_y),
           .block = dim3(kThreads),

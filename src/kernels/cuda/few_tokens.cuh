@@ -30,7 +30,7 @@ struct WeightRows {
 };
 
 // The units first, first + step, ... below `end` of one warp; describe(unit) gives the rows of
-// each.
+// each. start(), then multiply() once per unit.
 template <int kStages, class Describe>
 struct RowStream {
   uint32_t ring;  // kStages * kStageBytes of shared memory
@@ -46,8 +46,13 @@ struct RowStream {
   __device__ RowStream(uint32_t memory, int first, int last, int stride, Describe d)
       : ring(memory), describe(d), unit(first), end(last), step(stride) {
     if (unit < end) rows = describe(unit);
+  }
+
+  // Fills the ring. Loops stay loops where they run once: code that is not in the instruction cache
+  // costs more than the branch.
+  __device__ void start() {
     __syncwarp();  // the ring's last reader
-#pragma unroll
+#pragma unroll 1
     for (int s = 0; s + 1 < kStages; ++s) fetch();
   }
 
@@ -77,12 +82,16 @@ struct RowStream {
     put = put + 1 == kStages ? 0 : put + 1;
   }
 
-  // sum += rows x for one unit of length k. `x`: where this lane finds its row of x for
-  // ldmatrix (x_row_address).
-  __device__ void multiply(float (&sum)[4], int k, uint32_t x) {
+  // sum = rows x for one unit of length k and kTiles times eight rows of x. `x`: where this lane
+  // finds its row of x for ldmatrix (x_row_address); the next eight rows lie `tile_bytes` further.
+  template <int kTiles>
+  __device__ void multiply(float (&sum)[kTiles][4], int k, uint32_t x, uint32_t tile_bytes) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
-    for (float& s : sum) s = 0;
+    for (auto& tile : sum) {
+#pragma unroll
+      for (float& s : tile) s = 0;
+    }
     for (int begin = 0; begin < k; begin += kStageK) {
       copy_async_wait<kStages - 2>();
       __syncwarp();
@@ -92,25 +101,32 @@ struct RowStream {
       get = get + 1 == kStages ? 0 : get + 1;
       if (begin + kStageK <= k) {
 #pragma unroll
-        for (int k32 = 0; k32 < kStageK; k32 += 32) step32<2>(sum, a + k32 * 2, b + k32 * 2);
+        for (int k32 = 0; k32 < kStageK; k32 += 32)
+          step32<2, kTiles>(sum, a + k32 * 2, b + k32 * 2, tile_bytes);
       } else {
         int k32 = 0;
-        for (; begin + k32 + 16 < k; k32 += 32) step32<2>(sum, a + k32 * 2, b + k32 * 2);
-        if (begin + k32 < k) step32<1>(sum, a + k32 * 2, b + k32 * 2);
+        for (; begin + k32 + 16 < k; k32 += 32)
+          step32<2, kTiles>(sum, a + k32 * 2, b + k32 * 2, tile_bytes);
+        if (begin + k32 < k) step32<1, kTiles>(sum, a + k32 * 2, b + k32 * 2, tile_bytes);
       }
     }
   }
 
-  template <int kSteps>
-  __device__ static void step32(float (&sum)[4], uint32_t a, uint32_t b) {
-    uint32_t x[4];
-    load_matrix_x4(x, b);
+  template <int kSteps, int kTiles>
+  __device__ static void step32(float (&sum)[kTiles][4], uint32_t a, uint32_t b,
+                                uint32_t tile_bytes) {
+    uint32_t w[kSteps][4];
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s) {
-      uint32_t w[4];
-      load_matrix_x4(w, a + s * 32);
-      const uint32_t column[2] = {x[2 * s], x[2 * s + 1]};
-      mma_16x8x16(sum, w, column);
+    for (int s = 0; s < kSteps; ++s) load_matrix_x4(w[s], a + s * 32);
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      uint32_t x[4];
+      load_matrix_x4(x, b + t * tile_bytes);
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) {
+        const uint32_t column[2] = {x[2 * s], x[2 * s + 1]};
+        mma_16x8x16(sum[t], w[s], column);
+      }
     }
   }
 };
@@ -130,6 +146,20 @@ __device__ inline void load_rows(unsigned char* target, const bf16* x, int rows,
     if (piece * 8 < k)
       value = __ldcg(reinterpret_cast<const uint4*>(x + static_cast<int64_t>(row) * k) + piece);
     *reinterpret_cast<uint4*>(target + row * x_pitch(k) + piece * 16) = value;
+  }
+}
+
+// The same without waiting: the copies belong to the thread's next group.
+__device__ inline void fetch_rows(uint32_t target, const bf16* x, int rows, int k) {
+  const int pieces = x_pitch(k) / 16 - 1;
+#pragma unroll 1
+  for (int row = 0; row < rows; ++row) {
+#pragma unroll 1
+    for (int piece = threadIdx.x; piece < pieces; piece += kFewThreads) {
+      const bool inside = piece * 8 < k;
+      copy_async_16(target + row * x_pitch(k) + piece * 16,
+                    x + static_cast<int64_t>(row) * k + (inside ? piece * 8 : 0), inside ? 16 : 0);
+    }
   }
 }
 

@@ -45,9 +45,33 @@ struct FewChoice {
   int num_groups;
   int num_rows;
   int finite[kMaxFewTokens];
-  int num_selected;
-  int ready;
+  uint64_t selected;  // barriers: every token has its experts; rows and groups are listed
+  uint64_t listed;
 };
+
+// A unit's centroids in shared memory: 16 rows of 256 values, in a warp's ring.
+constexpr int kCentroidPitch = kSegment * 4 + 32;
+static_assert(16 * kCentroidPitch <= 2 * kStageBytes);
+
+__device__ inline void fetch_centroids(const FewFfnParameters& p, int unit, uint32_t target) {
+  const int lane = threadIdx.x % 32;
+  const int groups = (p.router.experts + 15) / 16;
+  const int first_expert = unit % groups * 16;
+  const int k_begin = unit / groups * kSegment;
+#pragma unroll 1
+  for (int i = 0; i < 16; ++i) {
+    const float* row = p.router.centroids +
+                       static_cast<int64_t>(min(first_expert + i, p.router.experts - 1)) * p.hidden;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int k = k_begin + half * 128 + lane * 4;
+      const bool inside = k < p.hidden;
+      copy_async_16(target + i * kCentroidPitch + (half * 128 + lane * 4) * 4,
+                    row + (inside ? k : 0), inside ? 16 : 0);
+    }
+  }
+  copy_async_commit();
+}
 
 __device__ inline unsigned load_acquire(const unsigned* pointer) {
   unsigned value;
@@ -61,19 +85,31 @@ __device__ inline void wait_until(const unsigned* counter, unsigned value) {
 
 // Sums of 16 experts over 256 k, as router_kernel makes them.
 __device__ inline void router_unit(const FewFfnParameters& p, int unit, const unsigned char* x,
-                                   const SegmentCentroids& centroids) {
+                                   const unsigned char* centroids) {
   const int lane = threadIdx.x % 32;
   const int groups = (p.router.experts + 15) / 16;
   const int first_expert = unit % groups * 16;
   const int segment = unit / groups;
   const unsigned char* row = x + min(lane / 4, p.tokens - 1) * x_pitch(p.hidden);
   float sum[3][1][4] = {};
-#pragma unroll
+  copy_async_wait<0>();
+  __syncwarp();
+#pragma unroll 1
   for (int block = 0; block < kSegment / 32; ++block) {
+    float c[2][8];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const auto* values = reinterpret_cast<const float4*>(
+          centroids + (lane / 4 + 8 * half) * kCentroidPitch + (32 * block + 8 * (lane % 4)) * 4);
+      const float4 a = values[0];
+      const float4 b = values[1];
+      c[half][0] = a.x, c[half][1] = a.y, c[half][2] = a.z, c[half][3] = a.w;
+      c[half][4] = b.x, c[half][5] = b.y, c[half][6] = b.z, c[half][7] = b.w;
+    }
     const int k = segment * kSegment + 32 * block + 8 * (lane % 4);
     const uint4 raw = k < p.hidden ? *reinterpret_cast<const uint4*>(row + k * 2) : uint4{};
     const uint32_t v[1][4] = {{raw.x, raw.y, raw.z, raw.w}};
-    add_block<1>(sum, centroids.c[block], v);
+    add_block<1>(sum, c, v);
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -89,26 +125,44 @@ __device__ inline void router_unit(const FewFfnParameters& p, int unit, const un
   if (lane == 0) atomicAdd(p.counters, 1u);
 }
 
-// Scores and experts of one token, by one warp.
-__device__ inline void select(const FewFfnParameters& p, const RouterParameters& local, int token,
-                              float* scratch, FewChoice& choice) {
+// Scores and experts of one token, by one warp; kPerLane experts to a lane.
+template <int kPerLane>
+__device__ void select(const FewFfnParameters& p, const RouterParameters& local, int token,
+                       float* scratch, FewChoice& choice) {
   const int lane = threadIdx.x % 32;
   const int experts = p.router.experts;
+  const int segments = (p.hidden + kSegment - 1) / kSegment;
+  const float* partial = p.partial + token * experts;
   if (lane == 0) wait_until(p.counters, static_cast<unsigned>(p.router_units));
   __syncwarp();
-  const int segments = (p.hidden + kSegment - 1) / kSegment;
-  for (int e = lane; e < experts; e += 32) {
-    float logit = 0;
-#pragma unroll 8
-    for (int s = 0; s < segments; ++s)
-      logit += __ldcg(p.partial + (s * p.tokens + token) * experts + e);
-    scratch[e] = logit;
+  float logit[kPerLane] = {};
+  constexpr int kBatch = 8;  // loads under way at once, per expert
+  for (int first = 0; first < segments; first += kBatch) {
+    float part[kPerLane][kBatch];
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+#pragma unroll
+      for (int s = 0; s < kBatch; ++s) {
+        const bool inside = lane + 32 * i < experts && first + s < segments;
+        const int64_t place = static_cast<int64_t>(first + s) * p.tokens * experts + lane + 32 * i;
+        part[i][s] = inside ? __ldcg(partial + place) : 0.0f;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+#pragma unroll
+      for (int s = 0; s < kBatch; ++s) {
+        if (first + s < segments) logit[i] += part[i][s];
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    if (lane + 32 * i < experts) scratch[lane + 32 * i] = logit[i];
   }
   __syncwarp();
   float* selection = scratch + experts;
-  const bool finite = experts <= 64
-                          ? select_token<2>(local, token, scratch, selection, selection + experts)
-                          : select_token<8>(local, token, scratch, selection, selection + experts);
+  const bool finite = select_token<kPerLane>(local, token, scratch, selection, selection + experts);
   if (lane == 0) choice.finite[token] = finite;
 }
 

@@ -99,9 +99,12 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   const int hidden = p.hidden;
   const bool has_shared = p.shared.gate != nullptr;
   const bool has_routed = p.routed.gate != nullptr;
+  const uint32_t selected = shared_address(&choice.selected);
+  const uint32_t listed = shared_address(&choice.listed);
   if (threadIdx.x == 0) {
-    choice.num_groups = choice.num_rows = choice.num_selected = 0;
-    choice.ready = !has_routed;
+    choice.num_groups = choice.num_rows = 0;
+    barrier_init(selected, 32 * static_cast<uint32_t>(p.tokens));
+    barrier_init(listed, 32);
   }
   RouterParameters local = p.router;
   local.index = reinterpret_cast<int32_t*>(memory + place.index);
@@ -119,13 +122,12 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   RowStream<kStages, decltype(shared_rows)> shared_up(ring, warp, shared_units, kFewWarps,
                                                       shared_rows);
   const bool routes = has_routed && warp == kRouterWarp;
-  const auto unit_centroids = [&](SegmentCentroids& centroids, int unit) {
-    const int groups = (p.router.experts + 15) / 16;
-    centroids.load(p.router, unit % groups * 16, unit / groups * kSegment);
-  };
-  SegmentCentroids centroids;
-  if (routes && static_cast<int>(blockIdx.x) < p.router_units)
-    unit_centroids(centroids, static_cast<int>(blockIdx.x));
+  const int first_router_unit = static_cast<int>(blockIdx.x);
+  if (!routes) {
+    shared_up.start();
+  } else if (first_router_unit < p.router_units) {
+    fetch_centroids(p, first_router_unit, ring);
+  }
   let_next_kernel_start();
   wait_for_previous_kernel();
 
@@ -137,43 +139,41 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   __syncthreads();
 
   if (routes) {
-    for (int unit = static_cast<int>(blockIdx.x); unit < p.router_units;
-         unit += static_cast<int>(gridDim.x)) {
-      if (unit != static_cast<int>(blockIdx.x)) unit_centroids(centroids, unit);
-      router_unit(p, unit, x, centroids);
+    const int step = static_cast<int>(gridDim.x);
+    for (int unit = first_router_unit; unit < p.router_units; unit += step) {
+      router_unit(p, unit, x, memory + warp * kStages * kStageBytes);
+      __syncwarp();
+      if (unit + step < p.router_units) fetch_centroids(p, unit + step, ring);
     }
+    shared_up.start();
   }
   const int token = kFirstSelectWarp - warp;
   if (has_routed && token >= 0 && token < p.tokens) {
-    select(
-        p, local, token,
-        reinterpret_cast<float*>(memory + place.select) + token * (2 * p.router.experts + kMaxTopK),
-        choice);
-    __threadfence_block();
-    __syncwarp();
-    int done = 0;
-    if (lane == 0) done = atomicAdd(&choice.num_selected, 1);
-    if (__shfl_sync(~0u, done, 0) == p.tokens - 1) {
-      __threadfence_block();
+    auto* scratch =
+        reinterpret_cast<float*>(memory + place.select) + token * (2 * p.router.experts + kMaxTopK);
+    if (p.router.experts <= 64) {
+      select<2>(p, local, token, scratch, choice);
+    } else {
+      select<8>(p, local, token, scratch, choice);
+    }
+    barrier_arrive(selected);
+    if (token == 0) {
+      barrier_poll(selected, 0);
       list_rows(p, local, choice);
-      __threadfence_block();
-      __syncwarp();
-      if (lane == 0) *static_cast<volatile int*>(&choice.ready) = 1;
+      barrier_arrive(listed);
       if (blockIdx.x == 0) publish(p, local, choice);
     }
   }
 
-  float sum[4];
+  float sum[1][4];
   const int same = lane % 8;
   for (int unit = warp; unit < shared_units; unit += kFewWarps) {
     shared_up.multiply(sum, hidden,
-                       x_row_address(x_base + min(same, p.tokens - 1) * x_pitch(hidden)));
-    store_up(p.shared, 0, p.tokens, tile_of(unit) * 8, sum);
+                       x_row_address(x_base + min(same, p.tokens - 1) * x_pitch(hidden)), 0);
+    store_up(p.shared, 0, p.tokens, tile_of(unit) * 8, sum[0]);
   }
 
-  while (*static_cast<volatile int*>(&choice.ready) == 0) __nanosleep(20);
-  __threadfence_block();
-  __syncwarp();
+  if (has_routed) barrier_poll(listed, 0);
   const int group_tiles = has_routed ? p.routed.width / 8 : 1;
   const int routed_units = own_units(choice.num_groups * group_tiles);
   const auto routed_rows = [&](int unit) {
@@ -188,14 +188,15 @@ __global__ void __launch_bounds__(kFewThreads, 1)
     // From the last warp on: the first ones may still be at their shared experts.
     const int first = kFewWarps - 1 - warp;
     RowStream<kStages, decltype(routed_rows)> up(ring, first, routed_units, kFewWarps, routed_rows);
+    up.start();
     for (int unit = first; unit < routed_units; unit += kFewWarps) {
       const int tile = tile_of(unit);
       const int group = tile / group_tiles;
       const int first_row = choice.group_first[group];
       const int num_rows = choice.group_first[group + 1] - first_row;
       const int own = choice.row_token[first_row + min(same, num_rows - 1)];
-      up.multiply(sum, hidden, x_row_address(x_base + own * x_pitch(hidden)));
-      store_up(p.routed, first_row, num_rows, tile % group_tiles * 8, sum);
+      up.multiply(sum, hidden, x_row_address(x_base + own * x_pitch(hidden)), 0);
+      store_up(p.routed, first_row, num_rows, tile % group_tiles * 8, sum[0]);
     }
   }
 
@@ -216,6 +217,7 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   };
   RowStream<kStages, decltype(down_rows)> down(ring, warp, column_blocks * per_block, kFewWarps,
                                                down_rows);
+  down.start();
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -223,8 +225,11 @@ __global__ void __launch_bounds__(kFewThreads, 1)
     wait_until(p.counters + 1, gridDim.x);
   }
   __syncthreads();
-  if (has_routed) load_rows(x, p.routed.activation, choice.num_rows, p.routed.width);
-  if (has_shared) load_rows(x + place.shared_rows, p.shared.activation, p.tokens, p.shared.width);
+  if (has_routed) fetch_rows(x_base, p.routed.activation, choice.num_rows, p.routed.width);
+  if (has_shared)
+    fetch_rows(x_base + place.shared_rows, p.shared.activation, p.tokens, p.shared.width);
+  copy_async_commit();
+  copy_async_wait<0>();  // the first weights too: they have been under way since before the wait
   __syncthreads();
 
   int unit = warp;
@@ -234,15 +239,17 @@ __global__ void __launch_bounds__(kFewThreads, 1)
       if (group < 0) {
         down.multiply(sum, p.shared.width,
                       x_row_address(x_base + place.shared_rows +
-                                    min(same, p.tokens - 1) * x_pitch(p.shared.width)));
-        store_down(rows + kMaxSlots * 16, p.tokens, sum);
+                                    min(same, p.tokens - 1) * x_pitch(p.shared.width)),
+                      0);
+        store_down(rows + kMaxSlots * 16, p.tokens, sum[0]);
       } else {
         const int first_row = choice.group_first[group];
         const int num_rows = choice.group_first[group + 1] - first_row;
-        down.multiply(sum, p.routed.width,
-                      x_row_address(x_base + (first_row + min(same, num_rows - 1)) *
-                                                 x_pitch(p.routed.width)));
-        store_down(rows + first_row * 16, num_rows, sum);
+        down.multiply(
+            sum, p.routed.width,
+            x_row_address(x_base + (first_row + min(same, num_rows - 1)) * x_pitch(p.routed.width)),
+            0);
+        store_down(rows + first_row * 16, num_rows, sum[0]);
       }
     }
     __syncthreads();

@@ -10,6 +10,8 @@
 namespace dsmoe::kernels::cuda {
 namespace {
 
+constexpr int kMaxFewRows = 32;
+
 // Tile t of the grid is unit t / gridDim.x of block t % gridDim.x; units go to the first
 // `ring_warps` warps in turn.
 struct Work {
@@ -35,7 +37,7 @@ struct MatmulParameters {
   Work work;
 };
 
-template <int kStages>
+template <int kStages, int kTiles>
 __global__ void __launch_bounds__(kFewThreads, 1)
     few_matmul_kernel(const __grid_constant__ MatmulParameters p) {
   extern __shared__ __align__(128) unsigned char memory[];
@@ -50,22 +52,30 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   RowStream<kStages, decltype(rows)> stream(
       shared_address(memory) + min(warp, p.work.ring_warps - 1) * kStages * kStageBytes, warp,
       units, p.work.ring_warps, rows);
+  stream.start();
   let_next_kernel_start();
   wait_for_previous_kernel();
-  load_rows(x, p.x, p.tokens, p.k);
+  if constexpr (kTiles == 1) {
+    load_rows(x, p.x, p.tokens, p.k);
+  } else {
+    fetch_rows(shared_address(x), p.x, p.tokens, p.k);
+    copy_async_commit();
+    copy_async_wait<0>();
+  }
   __syncthreads();
-  const uint32_t own =
-      x_row_address(shared_address(x) + min(lane % 8, p.tokens - 1) * x_pitch(p.k));
+  // Rows past the last one of a tile of eight hold whatever is there: their columns are not used.
+  const uint32_t own = x_row_address(
+      shared_address(x) + (kTiles == 1 ? min(lane % 8, p.tokens - 1) : lane % 8) * x_pitch(p.k));
   for (int unit = warp; unit < units; unit += p.work.ring_warps) {
-    float sum[4];
-    stream.multiply(sum, p.k, own);
+    float sum[kTiles][4];
+    stream.multiply(sum, p.k, own, 8 * x_pitch(p.k));
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int token = 2 * (lane % 4) + i % 2;
-      const int n = tile_of(unit) * 16 + lane / 4 + 8 * (i / 2);
+    for (int i = 0; i < 4 * kTiles; ++i) {
+      const int token = i / 4 * 8 + 2 * (lane % 4) + i % 2;
+      const int n = tile_of(unit) * 16 + lane / 4 + 8 * (i % 4 / 2);
       if (token >= p.tokens) continue;
       float* target = p.out + static_cast<int64_t>(token) * p.n + n;
-      const float y = p.bias ? sum[i] + p.bias[n] : sum[i];
+      const float y = p.bias ? sum[i / 4][i % 4] + p.bias[n] : sum[i / 4][i % 4];
       *target = p.accumulate ? *target + y : y;
     }
   }
@@ -115,38 +125,51 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   RowStream<kStages, decltype(rows)> stream(
       shared_address(memory) + min(warp, p.work.ring_warps - 1) * kStages * kStageBytes, warp,
       units, p.work.ring_warps, rows);
+  stream.start();
   let_next_kernel_start();
   wait_for_previous_kernel();
+  // What the end needs, asked for early.
+  int position[2], slots[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int token = min(2 * (lane % 4) + i, p.tokens - 1);
+    position[i] = p.position[token];
+    slots[i] = p.kv_slot[token];
+  }
   load_normalised(x, p.residual, p.norm_weight, p.eps, p.tokens, p.hidden, reduce);
   __syncthreads();
   const uint32_t own =
       x_row_address(shared_address(x) + min(lane % 8, p.tokens - 1) * x_pitch(p.hidden));
   for (int unit = warp; unit < units; unit += p.work.ring_warps) {
-    float sum[4];
-    stream.multiply(sum, p.hidden, own);
     const int head = tile_of(unit) / head_tiles;
     const int d = tile_of(unit) % head_tiles * 8 + lane / 4;
     const int row = first_row(unit) + lane / 4;
     const bool is_value = head >= p.heads + p.kv_heads;
+    float cosine[2], sine[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int64_t angle = static_cast<int64_t>(position[i]) * half + d;
+      cosine[i] = p.cos[angle];
+      sine[i] = p.sin[angle];
+    }
+    float sum[1][4];
+    stream.multiply(sum, p.hidden, own, 0);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int token = 2 * (lane % 4) + i;
       if (token >= p.tokens) continue;
-      float a = sum[i];
-      float b = sum[2 + i];
+      float a = sum[0][i];
+      float b = sum[0][2 + i];
       if (p.bias) {
         a = a + p.bias[row];
         b = b + p.bias[row + half];
       }
       if (!is_value) {
-        const int64_t angle = static_cast<int64_t>(p.position[token]) * half + d;
-        const float c = p.cos[angle];
-        const float s = p.sin[angle];
-        const float rotated = fmaf(a, c, -(b * s));
-        b = fmaf(b, c, a * s);
+        const float rotated = fmaf(a, cosine[i], -(b * sine[i]));
+        b = fmaf(b, cosine[i], a * sine[i]);
         a = rotated;
       }
-      const int slot = p.kv_slot[token];
+      const int slot = slots[i];
       const int64_t page = slot / kKeyBlock;
       const int64_t kv_head = (head - p.heads) % p.kv_heads;
       bf16* target =
@@ -160,34 +183,48 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   }
 }
 
-// Few tiles to a block: all their weights are under way at once. Many: short rings for all warps.
-template <template <int> class Kernel, class Parameters>
+// Few tiles to a block: all their weights are under way at once, if that leaves room for x. Many:
+// short rings for all warps.
+template <class Kernels, class Parameters>
 bool launch_work(const Context& context, Parameters& p, int tiles, int k) {
   const int blocks = std::min(num_multiprocessors(), tiles);
   const int per_block = (tiles + blocks - 1) / blocks;
+  // A tile of eight rows is read in full.
+  const int x_rows = p.tokens <= kMaxFewTokens ? p.tokens
+                     : p.tokens <= 8           ? 8
+                     : p.tokens <= 16          ? 16
+                                               : 32;
+  const int room = shared_memory_limit() - 256 - x_rows * x_pitch(k);
   constexpr int kDeep = 8, kShallow = 3;
-  const bool deep = per_block * kDeep <= kFewWarps * kShallow;
-  p.work = {.tiles = tiles, .ring_warps = deep ? per_block : kFewWarps};
-  const int stages = deep ? kDeep : kShallow;
-  const int bytes = p.work.ring_warps * stages * kStageBytes + p.tokens * x_pitch(k);
-  if (bytes + 256 > shared_memory_limit()) return false;
-  const auto kernel = deep ? Kernel<kDeep>::function : Kernel<kShallow>::function;
-  allow_shared(kernel, static_cast<std::size_t>(bytes));
+  const bool deep = per_block * kDeep * kStageBytes <= room;
+  const int warps = std::min(per_block, kFewWarps);
+  if (!deep && warps * kShallow * kStageBytes > room) return false;
+  p.work = {.tiles = tiles, .ring_warps = warps};
+  const auto kernel = deep ? Kernels::template choose<kDeep>(p.tokens)
+                           : Kernels::template choose<kShallow>(p.tokens);
+  const auto bytes = static_cast<std::size_t>(x_rows * x_pitch(k) +
+                                              warps * (deep ? kDeep : kShallow) * kStageBytes);
+  allow_shared(kernel, bytes);
   launch(context,
          {.grid = dim3(static_cast<unsigned>(blocks)),
           .block = dim3(kFewThreads),
-          .shared_bytes = static_cast<std::size_t>(bytes)},
+          .shared_bytes = bytes},
          kernel, p);
   return true;
 }
 
-template <int kStages>
-struct MatmulKernel {
-  static constexpr auto function = few_matmul_kernel<kStages>;
+struct MatmulKernels {
+  template <int kStages>
+  static auto choose(int tokens) {
+    if (tokens <= 8) return few_matmul_kernel<kStages, 1>;
+    return tokens <= 16 ? few_matmul_kernel<kStages, 2> : few_matmul_kernel<kStages, 4>;
+  }
 };
-template <int kStages>
-struct QkvKernel {
-  static constexpr auto function = few_qkv_kernel<kStages>;
+struct QkvKernels {
+  template <int kStages>
+  static auto choose(int) {
+    return few_qkv_kernel<kStages>;
+  }
 };
 
 bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
@@ -196,7 +233,7 @@ bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) 
 
 bool few_rows_matmul(const Context& context, const MatmulForward& args) {
   const int64_t tokens = args.x.dim(0);
-  if (tokens < 1 || tokens > kMaxFewTokens || args.weight.dtype != DType::BF16 ||
+  if (tokens < 1 || tokens > kMaxFewRows || args.weight.dtype != DType::BF16 ||
       args.weight.k % 8 != 0 || args.weight.n % 16 != 0 || args.weight.k > (1 << 20) ||
       !aligned(args.x.data) || !aligned(args.weight.data))
     return false;
@@ -209,7 +246,7 @@ bool few_rows_matmul(const Context& context, const MatmulForward& args) {
                      .k = static_cast<int32_t>(args.weight.k),
                      .accumulate = args.store == Store::accumulate,
                      .work = {}};
-  return launch_work<MatmulKernel>(context, p, p.n / 16, p.k);
+  return launch_work<MatmulKernels>(context, p, p.n / 16, p.k);
 }
 
 bool few_tokens_qkv(const Context& context, const FewTokensQkv& args) {
@@ -237,7 +274,7 @@ bool few_tokens_qkv(const Context& context, const FewTokensQkv& args) {
                   .kv_heads = static_cast<int32_t>(args.kv.num_kv_heads),
                   .head_dim = static_cast<int32_t>(head_dim),
                   .work = {}};
-  return launch_work<QkvKernel>(context, p, static_cast<int>(args.weight.n / 16), p.hidden);
+  return launch_work<QkvKernels>(context, p, static_cast<int>(args.weight.n / 16), p.hidden);
 }
 
 }  // namespace dsmoe::kernels::cuda

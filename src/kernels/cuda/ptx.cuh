@@ -1,5 +1,5 @@
-// The instructions the kernels use, one small function each. Barriers, bulk copies and register moves
-// exist from 9.0 on.
+// The instructions the kernels use, one small function each. Barriers, bulk copies and register
+// moves exist from 9.0 on.
 #pragma once
 
 #include <cuda.h>
@@ -39,6 +39,21 @@ __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
       "}\n" ::"r"(barrier),
       "r"(parity)
       : "memory");
+}
+// The same for any device from 8.0 on.
+__device__ inline void barrier_poll(uint32_t barrier, uint32_t parity) {
+  uint32_t done = 0;
+  while (done == 0) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, done;\n"
+        "}\n"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+  }
 }
 __device__ inline void barrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
