@@ -10,14 +10,15 @@
 #include <string>
 
 #include "base/rng.h"
+#include "kernels/cpu/machine_limits.h"
 #include "kernels/table.h"
-#include "machine_limits.h"
 #include "tensor/arena.h"
 
 namespace dsmoe::bench {
 namespace {
 
 using namespace kernels;
+using kernels::cpu::now;
 
 constexpr int64_t kHidden = 2048, kWidth = 1408, kExperts = 64, kTopK = 6, kShared = 2;
 
@@ -230,7 +231,11 @@ int run(int argc, char** argv) {
   if (argc > 3) wanted = argv[3];
   const KernelTable& table = select_cpu_table();
   const Context context{.table = &table, .pool = &pool};
-  const Limits limits{read_bandwidth(pool), fma_peak(pool)};
+  kernels::cpu::ReadProbe read(pool);
+  kernels::cpu::MatrixProbe matrix(pool, kernels::cpu::MatrixType::bf16);
+  read.measure(2);
+  matrix.measure(1);
+  const Limits limits{read.median(), matrix.median()};
   fmt::print("tier {}, {} threads: reads {:.1f} GB/s, FMA {:.0f} GFLOP/s\n", table.name,
              pool.num_threads(), limits.bandwidth / 1e9, limits.flops / 1e9);
   for (const WeightCoding coding : kCodings) {

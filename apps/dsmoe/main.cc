@@ -54,6 +54,7 @@ int run(int argc, char** argv) {
   add_compare(app, action);
   add_probe(app, action);
   add_report(app, action);
+  add_bench(app, action);
   add_tokenizer_command(app);  // does its work while the command line is parsed
   hide_ranges(app);
   try {

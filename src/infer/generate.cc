@@ -21,6 +21,21 @@ double rate(int64_t tokens, double seconds) {
 
 bool is_set(const std::atomic<bool>* flag) { return flag != nullptr && flag->load(); }
 
+// The next token: on the device where the logits alone decide, else by the sampler, which also says
+// what is wrong with logits that are not finite.
+int32_t choose(Session& session, Sampler& sampler, std::span<const int32_t> prompt,
+               std::span<const int32_t> answer, const GenerateOptions& options) {
+  if (takes_most_likely(options.sampler)) {
+    if (const int32_t token = session.most_likely(); token >= 0) return token;
+  }
+  return sampler.sample({.logits = session.logits(),
+                         .prompt = prompt,
+                         .answer = answer,
+                         .seed = options.seed,
+                         .choice = options.choice,
+                         .position = static_cast<int64_t>(session.tokens().size())});
+}
+
 FinishReason decode(Session& session, std::span<const int32_t> prompt,
                     const GenerateOptions& options, FunctionRef<Next(int32_t token)> on_token,
                     std::vector<int32_t>& answer) {
@@ -37,13 +52,7 @@ FinishReason decode(Session& session, std::span<const int32_t> prompt,
       }
       session.append(answer.back());
     }
-    const int32_t token =
-        sampler.sample({.logits = session.logits(),
-                        .prompt = prompt,
-                        .answer = answer,
-                        .seed = options.seed,
-                        .choice = options.choice,
-                        .position = static_cast<int64_t>(session.tokens().size())});
+    const int32_t token = choose(session, sampler, prompt, answer, options);
     if (std::find(options.stop_ids.begin(), options.stop_ids.end(), token) !=
         options.stop_ids.end()) {
       return FinishReason::stop_token;

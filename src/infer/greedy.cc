@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "infer/workspace.h"
+#include "kernels/log_prob.h"
 #include "kernels/memory.h"
 #include "kernels/table.h"
 
@@ -33,8 +35,10 @@ class Group {
         pass_(context, model, cache_,
               {.max_tokens = sizes.max_tokens, .max_sequences = options.max_prompts}),
         arena_("logits", context.table->allocator),
-        logits_(arena_.tensor("logits", tensor::DType::F32, {1, vocabulary_})),
-        host_(static_cast<std::size_t>(vocabulary_)) {}
+        logits_(arena_.tensor("logits", tensor::DType::F32,
+                              {logit_rows(vocabulary_, options.max_prompts), vocabulary_})),
+        best_(arena_.tensor("logits", tensor::DType::I32, {logits_.dim(0)})),
+        host_(static_cast<std::size_t>(logits_.dim(0))) {}
 
   // One token more for each sequence that is not done. False: all were.
   bool step(std::vector<Sequence>& sequences) {
@@ -50,10 +54,16 @@ class Group {
     }
     if (active.empty()) return false;
     const tensor::TensorView hidden = pass_.run({.tokens = tokens, .segments = segments});
-    int64_t row = -1;
-    for (Sequence* sequence : active) {
-      row += static_cast<int64_t>(sequence->next.size());
-      choose(*sequence, hidden.rows(row, row + 1));
+    // One token each: the rows lie one behind the other. Prompts: the last row of each.
+    const auto rows = static_cast<int64_t>(active.size());
+    if (rows == hidden.dim(0)) {
+      take_rows(active, hidden);
+      return true;
+    }
+    int64_t row = 0;
+    for (std::size_t i = 0; i < active.size(); ++i) {
+      row += static_cast<int64_t>(active[i]->next.size());
+      take_rows({&active[i], 1}, hidden.rows(row - 1, row));
     }
     return true;
   }
@@ -63,15 +73,27 @@ class Group {
   }
 
  private:
-  void choose(Sequence& sequence, const tensor::TensorView& hidden) {
-    pass_.logits(hidden, logits_);
-    kernels::download(context_, logits_, host_.data());
-    if (first_non_finite(host_) >= 0) {
+  // hidden [sequences, hidden]: the state after each one's last token.
+  void take_rows(std::span<Sequence* const> sequences, const tensor::TensorView& hidden) {
+    const int64_t most = logits_.dim(0);
+    for (int64_t begin = 0; begin < hidden.dim(0); begin += most) {
+      const int64_t end = std::min(hidden.dim(0), begin + most);
+      const tensor::TensorView logits = logits_.rows(0, end - begin);
+      const tensor::TensorView best = best_.rows(0, end - begin);
+      pass_.logits(hidden.rows(begin, end), logits);
+      kernels::argmax_forward(context_, {.logits = logits, .index = best});
+      kernels::download(context_, best, host_.data());
+      for (int64_t i = begin; i < end; ++i) {
+        take(*sequences[static_cast<std::size_t>(i)], host_[static_cast<std::size_t>(i - begin)]);
+      }
+    }
+  }
+
+  void take(Sequence& sequence, int32_t token) {
+    if (token < 0) {
       fail(ErrorKind::input,
            "logits are not finite; the weights or the activations are broken (NaN or infinity)");
     }
-    const auto token =
-        static_cast<int32_t>(std::max_element(host_.begin(), host_.end()) - host_.begin());
     const auto& stops = options_.stop_ids;
     if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
       sequence.done = true;
@@ -88,8 +110,9 @@ class Group {
   model::KvCache cache_;
   model::ForwardPass pass_;
   tensor::Arena arena_;
-  tensor::TensorView logits_;  // [1, vocabulary]
-  std::vector<float> host_;
+  tensor::TensorView logits_;  // [rows at once, vocabulary]
+  tensor::TensorView best_;    // [rows at once] I32
+  std::vector<int32_t> host_;
 };
 
 int64_t longest_prompt(const model::Model& model, std::span<const std::vector<int32_t>> prompts,

@@ -22,6 +22,11 @@ void check_range(const char* name, double value, double low, double high) {
 
 }  // namespace
 
+bool takes_most_likely(const SamplerOptions& options) {
+  return (options.temperature == 0 || options.top_k == 1) && options.repetition_penalty == 1 &&
+         options.presence_penalty == 0 && options.frequency_penalty == 0 && options.bias.empty();
+}
+
 void check(const SamplerOptions& options, int64_t vocabulary) {
   check_range("temperature", options.temperature, 0, 100);
   check_range("top_p", options.top_p, 0, 1);

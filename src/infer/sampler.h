@@ -28,6 +28,9 @@ struct SamplerOptions {
   double min_p = 0;  // only tokens at least this likely, relative to the most likely one
 };
 
+// The most likely token, whatever came before: nothing but the logits decides.
+bool takes_most_likely(const SamplerOptions& options);
+
 // Throws Error(input) that names the field and its range.
 void check(const SamplerOptions& options, int64_t vocabulary);
 

@@ -5,6 +5,7 @@
 
 #include "infer/load_model.h"
 #include "infer/workspace.h"
+#include "kernels/log_prob.h"
 #include "kernels/memory.h"
 #include "kernels/table.h"
 
@@ -30,7 +31,8 @@ Session::Session(const kernels::Context& context, const model::Model& model, con
              .max_sequences = 1,
              .max_top_k = checked_top_k(model.config, options.experts_per_token)}),
       arena_("logits", context.table->allocator),
-      device_logits_(arena_.tensor("logits", tensor::DType::F32, {1, model.config.vocab_size})) {
+      device_logits_(arena_.tensor("logits", tensor::DType::F32, {1, model.config.vocab_size})),
+      device_best_(arena_.tensor("logits", tensor::DType::I32, {1})) {
   for (int64_t layer = 0; layer < model.config.num_hidden_layers; ++layer) {
     if (model.config.is_moe_layer(layer)) routing_.layers.push_back(layer);
   }
@@ -49,7 +51,7 @@ Outcome Session::assign(std::span<const int32_t> tokens, const std::atomic<bool>
   // The last token is always computed: its logits are wanted.
   num_reused_ = std::min(common, static_cast<int64_t>(tokens.size()) - 1);
   truncate(num_reused_);
-  logits_.clear();
+  has_logits_ = false;
   for (auto rest = tokens.subspan(static_cast<std::size_t>(num_reused_)); !rest.empty();) {
     if (cancelled != nullptr && cancelled->load()) return Outcome::cancelled;
     const std::size_t count = std::min(rest.size(), static_cast<std::size_t>(chunk_tokens_));
@@ -64,6 +66,7 @@ void Session::append(int32_t token) {
   if (static_cast<int64_t>(tokens_.size()) >= max_positions_) {
     fail(ErrorKind::input, "the context of {} tokens is full", max_positions_);
   }
+  has_logits_ = false;
   run({&token, 1});
   compute_logits();
 }
@@ -99,8 +102,25 @@ void Session::run(std::span<const int32_t> tokens) {
 
 void Session::compute_logits() {
   pass_.logits(last_hidden_, device_logits_);
-  logits_.resize(static_cast<std::size_t>(model_.config.vocab_size));
-  kernels::download(context_, device_logits_, logits_.data());
+  logits_.clear();
+  has_logits_ = true;
+}
+
+std::span<const float> Session::logits() {
+  if (!has_logits_) return {};
+  if (logits_.empty()) {
+    logits_.resize(static_cast<std::size_t>(model_.config.vocab_size));
+    kernels::download(context_, device_logits_, logits_.data());
+  }
+  return logits_;
+}
+
+int32_t Session::most_likely() {
+  DSMOE_CHECK(has_logits_, "the session has no logits");
+  kernels::argmax_forward(context_, {.logits = device_logits_, .index = device_best_});
+  int32_t best = 0;
+  kernels::download(context_, device_best_, &best);
+  return best;
 }
 
 void Session::truncate(int64_t length) {

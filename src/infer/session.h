@@ -42,7 +42,11 @@ class Session {
   // One more token.
   void append(int32_t token);
 
-  std::span<const float> logits() const { return logits_; }  // [vocabulary], after the last token
+  // [vocabulary], after the last token; empty when there are none.
+  std::span<const float> logits();
+  // The id of the largest logit, ties by lower id, found on the device; -1 when a logit is not
+  // finite.
+  int32_t most_likely();
   const std::vector<int32_t>& tokens() const { return tokens_; }
   int64_t max_positions() const { return max_positions_; }
   int64_t num_reused() const { return num_reused_; }  // by the last assign()
@@ -64,8 +68,10 @@ class Session {
   model::KvSequence sequence_;
   tensor::Arena arena_;
   tensor::TensorView device_logits_;  // [1, vocabulary]
+  tensor::TensorView device_best_;    // [1] I32
   tensor::TensorView last_hidden_;    // [1, hidden], valid after run()
-  std::vector<float> logits_;
+  bool has_logits_ = false;
+  std::vector<float> logits_;  // copied when asked for
   std::vector<int32_t> tokens_;
   int64_t num_reused_ = 0;
   RoutingRecord routing_;

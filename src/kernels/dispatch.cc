@@ -279,6 +279,16 @@ void combine_forward(const Context& context, const CombineForward& args) {
   launch(context, operand, &KernelTable::combine_forward, args);
 }
 
+void argmax_forward(const Context& context, const ArgmaxForward& args) {
+  const OpCheck check("argmax_forward", context);
+  check.rank("logits", args.logits, 2);
+  check.that(args.logits.dtype == DType::F32 || args.logits.dtype == DType::F64,
+             "logits must be F32 or F64");
+  check.tensor("logits", args.logits, args.logits.dtype, args.logits.shape);
+  check.tensor("index", args.index, DType::I32, {args.logits.dim(0)});
+  launch(context, args.logits.dtype, &KernelTable::argmax_forward, args);
+}
+
 void log_prob_forward(const Context& context, const LogProbForward& args) {
   const OpCheck check("log_prob_forward", context);
   check.rank("logits", args.logits, 2);
@@ -288,6 +298,70 @@ void log_prob_forward(const Context& context, const LogProbForward& args) {
   check.tensor("log_prob", args.log_prob, args.logits.dtype, {rows});
   check.optional("argmax", args.argmax, DType::I32, {rows});
   launch(context, args.logits.dtype, &KernelTable::log_prob_forward, args);
+}
+
+bool few_tokens_qkv(const Context& context, const FewTokensQkv& args) {
+  if (context.table->few_tokens_qkv == nullptr) return false;
+  const OpCheck check("few_tokens_qkv", context);
+  check.rank("q", args.q, 3);
+  const int64_t tokens = args.q.dim(0);
+  const int64_t head_dim = args.q.dim(2);
+  const int64_t rows = (args.q.dim(1) + 2 * args.kv.num_kv_heads) * head_dim;
+  check.that(head_dim % 2 == 0 && args.kv.head_dim == head_dim && args.kv.dtype == args.q.dtype,
+             "q and the KV pages differ in head_dim or type, or head_dim is odd");
+  check.weights("weight", args.weight, args.q.dtype, 1, rows, args.weight.k);
+  const DType scalar = scalar_type(args.q.dtype);
+  check.tensor("residual", args.residual, scalar, {tokens, args.weight.k});
+  check.tensor("norm_weight", args.norm_weight, scalar, {args.weight.k});
+  check.optional("bias", args.bias, scalar, {rows});
+  check.rank("cos", args.cos, 2);
+  check.tensor("cos", args.cos, DType::F32, {args.cos.dim(0), head_dim / 2});
+  check.tensor("sin", args.sin, DType::F32, args.cos.shape);
+  check.tensor("position", args.position, DType::I32, {tokens});
+  check.tensor("kv_slot", args.kv_slot, DType::I32, {tokens});
+  return context.table->few_tokens_qkv(context, args);
+}
+
+namespace {
+
+void check_family(const OpCheck& check, const ExpertFamily& family, DType operand, int64_t count,
+                  int64_t hidden) {
+  check.weights("gate", family.gate, operand, count, family.gate.n, hidden);
+  check.weights("up", family.up, operand, count, family.gate.n, hidden);
+  check.weights("down", family.down, operand, count, hidden, family.gate.n);
+  check.rank("activation", family.activation, 2);
+  check.that(family.activation.dim(1) == family.gate.n && family.activation.dtype == operand,
+             "activation differs from gate in width or type");
+}
+
+}  // namespace
+
+bool few_tokens_ffn(const Context& context, const FewTokensFfn& args) {
+  if (context.table->few_tokens_ffn == nullptr) return false;
+  const OpCheck check("few_tokens_ffn", context);
+  check.rank("residual", args.residual, 2);
+  const int64_t tokens = args.residual.dim(0);
+  const int64_t hidden = args.residual.dim(1);
+  const WeightStack& any = args.routed.gate ? args.routed.gate : args.shared.gate;
+  const DType scalar = scalar_type(any.dtype);
+  check.tensor("residual", args.residual, scalar, {tokens, hidden});
+  check.optional("x", args.x, any.dtype, {tokens, hidden});
+  if (!args.x) check.tensor("norm_weight", args.norm_weight, scalar, {hidden});
+  if (args.shared.gate) check_family(check, args.shared, any.dtype, 1, hidden);
+  if (args.routed.gate) {
+    const int64_t experts = args.centroids.n;
+    check_family(check, args.routed, any.dtype, experts, hidden);
+    check.weights("centroids", args.centroids, scalar, 1, experts, hidden);
+    check.optional("selection_bias", args.selection_bias, scalar, {experts});
+    check.optional("experts_of_token", args.experts_of_token, DType::I32, {tokens});
+    check.tensor("affinity", args.affinity, scalar, {tokens, experts});
+    check.tensor("index", args.index, DType::I32, {tokens, args.rule.top_k});
+    check.tensor("gate", args.gate, scalar, {tokens, args.rule.top_k});
+    check.tensor("bad_token", args.bad_token, DType::I32, {1});
+    check.that(args.routed.activation.dim(0) >= tokens * args.rule.top_k,
+               "too few rows for the routed activations");
+  }
+  return context.table->few_tokens_ffn(context, args);
 }
 
 }  // namespace dsmoe::kernels

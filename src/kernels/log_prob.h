@@ -14,6 +14,13 @@ struct LogProbForward {
 };
 void log_prob_forward(const Context& context, const LogProbForward& args);
 
+// The most likely id of each row.
+struct ArgmaxForward {
+  TensorView logits;  // [rows, vocabulary] F32 (F64)
+  TensorView index;   // [rows] I32, written; ties by lower id; -1 when a logit is not finite
+};
+void argmax_forward(const Context& context, const ArgmaxForward& args);
+
 // Cross-entropy: d_logits = (softmax - one-hot(target)) * scale, rounded; zero where the target is
 // not counted.
 struct CrossEntropyBackward {

@@ -11,12 +11,14 @@
 #include "kernels/context.h"
 #include "kernels/embedding.h"
 #include "kernels/experts.h"
+#include "kernels/few_tokens.h"
 #include "kernels/log_prob.h"
 #include "kernels/matmul.h"
 #include "kernels/memory.h"
 #include "kernels/optimizer.h"
 #include "kernels/pack.h"
 #include "kernels/plan.h"
+#include "kernels/recording.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/router.h"
@@ -33,6 +35,7 @@ struct KernelTable {
   WeightLayout weight_layout = WeightLayout::panels;
   tensor::Arena::Allocator allocator;  // of the device's memory
   MemoryOps memory;
+  RecordingOps recording;
 
   void (*pack_weight)(const Context&, const PackWeight&) = nullptr;
   void (*embedding_forward)(const Context&, const EmbeddingForward&) = nullptr;
@@ -46,6 +49,10 @@ struct KernelTable {
   void (*experts_down_forward)(const Context&, const ExpertsDownForward&) = nullptr;
   void (*combine_forward)(const Context&, const CombineForward&) = nullptr;
   void (*log_prob_forward)(const Context&, const LogProbForward&) = nullptr;
+  void (*argmax_forward)(const Context&, const ArgmaxForward&) = nullptr;
+  // Absent where launches cost nothing.
+  bool (*few_tokens_qkv)(const Context&, const FewTokensQkv&) = nullptr;
+  bool (*few_tokens_ffn)(const Context&, const FewTokensFfn&) = nullptr;
 
   void (*dispatch_gates)(const Context&, const DispatchGates&) = nullptr;
   void (*weight_gradient)(const Context&, const WeightGradient&) = nullptr;

@@ -5,6 +5,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/checks.h"
+#include "kernels/few_tokens.h"
 #include "kernels/matmul.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
@@ -26,11 +27,25 @@ void keep(const Context& context, const TensorView& u, const TensorView& copy) {
   if (copy) kernels::round_values(context, {.x = u, .out = copy});
 }
 
-// u += W_o attention(rope(W_qkv norm(u))).
-void attention_forward(const Context& context, const BlockForward& args) {
+// q, k, v = rope(W_qkv norm(u)): in one launch where there is such a kernel and no backward pass
+// wants what lies between.
+void project(const Context& context, const BlockForward& args) {
   const BlockTape& tape = args.tape;
   const AttentionWeights& weights = args.weights.attention;
-  keep(context, args.u, tape.attention_input);
+  if (!tape.attention_input &&
+      kernels::few_tokens_qkv(context, {.residual = args.u,
+                                        .norm_weight = args.weights.attention_norm,
+                                        .eps = args.config.rms_norm_eps,
+                                        .weight = weights.qkv,
+                                        .bias = weights.qkv_bias,
+                                        .cos = args.rope.cos,
+                                        .sin = args.rope.sin,
+                                        .position = args.batch.position,
+                                        .kv_slot = args.batch.kv_slot,
+                                        .q = tape.q,
+                                        .kv = args.kv})) {
+    return;
+  }
   kernels::rms_norm_forward(context, {.x = args.u,
                                       .weight = args.weights.attention_norm,
                                       .eps = args.config.rms_norm_eps,
@@ -46,6 +61,14 @@ void attention_forward(const Context& context, const BlockForward& args) {
                                   .kv_slot = args.batch.kv_slot,
                                   .q = tape.q,
                                   .kv = args.kv});
+}
+
+// u += W_o attention(q, k, v).
+void attention_forward(const Context& context, const BlockForward& args) {
+  const BlockTape& tape = args.tape;
+  const AttentionWeights& weights = args.weights.attention;
+  keep(context, args.u, tape.attention_input);
+  project(context, args);
   kernels::attention_forward(context, {.q = tape.q,
                                        .kv = args.kv,
                                        .q_starts = args.batch.document_starts,
@@ -66,10 +89,6 @@ void block_forward(const Context& context, const BlockForward& args) {
   const BlockTape& tape = args.tape;
   attention_forward(context, args);
   keep(context, args.u, tape.ffn_input);
-  kernels::rms_norm_forward(context, {.x = args.u,
-                                      .weight = args.weights.ffn_norm,
-                                      .eps = args.config.rms_norm_eps,
-                                      .out = tape.ffn_normed});
   kernels::RouterRule rule = router_rule(args.config, args.top_k);
   rule.skip_best = static_cast<int>(args.ablation.skip_best);
   moe::LayerWeights ffn = args.weights.ffn;
@@ -78,6 +97,8 @@ void block_forward(const Context& context, const BlockForward& args) {
                                .rule = rule,
                                .weights = ffn,
                                .state = tape.ffn,
+                               .norm_weight = args.weights.ffn_norm,
+                               .eps = args.config.rms_norm_eps,
                                .x = tape.ffn_normed,
                                .token_range = args.batch.token_range,
                                .sequence_starts = args.batch.sequence_starts,

@@ -59,6 +59,7 @@ enum class SharedExperts : uint8_t { used, left_out };
 struct Ablation {
   int64_t skip_best = 0;  // routed experts of highest score that every token must do without
   SharedExperts shared = SharedExperts::used;
+  friend bool operator==(const Ablation&, const Ablation&) = default;
 };
 
 struct BlockForward {

@@ -1,7 +1,7 @@
 // The forward pass. run_blocks() is the model; everything else prepares its inputs.
 #include "model/language_model.h"
 
-#include <vector>
+#include <algorithm>
 
 #include "kernels/checks.h"
 #include "kernels/embedding.h"
@@ -10,6 +10,15 @@
 #include "kernels/rms_norm.h"
 
 namespace dsmoe::model {
+
+using kernels::round_up;
+
+namespace {
+
+constexpr int64_t kPartAlignment = 16;       // of the batch's parts, in numbers
+constexpr std::size_t kMaxRecordings = 256;  // a few hundred kilobytes each
+
+}  // namespace
 
 std::unique_ptr<Model> make_model(const Context& context, const ModelConfig& config,
                                   TensorSource& source, const ModelOptions& options) {
@@ -82,14 +91,11 @@ ForwardPass::ForwardPass(const Context& context, const Model& model, KvCache& ca
     replayed_ = arena_.tensor("replayed routing", DType::I32, shape);
   }
 
-  const int64_t max_pages = KvCache::pages_for(model.context);
-  batch_ = {.tokens = arena_.tensor("batch", DType::I32, {tokens}),
-            .position = arena_.tensor("batch", DType::I32, {tokens}),
-            .kv_slot = arena_.tensor("batch", DType::I32, {tokens}),
-            .experts_of_token = arena_.tensor("batch", DType::I32, {tokens}),
-            .sequence_starts = arena_.tensor("batch", DType::I32, {limits.max_sequences + 1}),
-            .page_table = arena_.tensor("batch", DType::I32, {limits.max_sequences, max_pages}),
-            .token_range = arena_.tensor("batch", DType::I32, {2})};
+  max_pages_ = KvCache::pages_for(model.context);
+  const int64_t batch_size = 4 * round_up(tokens, kPartAlignment) +
+                             round_up(limits.max_sequences + 1, kPartAlignment) + kPartAlignment +
+                             round_up(limits.max_sequences * max_pages_, kPartAlignment);
+  batch_ = arena_.tensor("batch", DType::I32, {batch_size});
 }
 
 void ForwardPass::check(const ForwardInput& input) const {
@@ -137,39 +143,47 @@ void ForwardPass::check(const ForwardInput& input) const {
 BatchViews ForwardPass::upload_batch(const ForwardInput& input) {
   const auto num_tokens = static_cast<int64_t>(input.tokens.size());
   const auto num_sequences = static_cast<int64_t>(input.segments.size());
-  const int64_t max_pages = batch_.page_table.dim(1);
-  std::vector<int32_t> position, kv_slot, starts{0};
-  std::vector<int32_t> page_table(num_sequences * max_pages, 0);
-  for (int64_t s = 0; s < num_sequences; ++s) {
-    const KvSequence& sequence = *input.segments[s].sequence;
-    for (int64_t i = 0; i < input.segments[s].num_tokens; ++i) {
-      const int64_t place = sequence.length + i;
-      position.push_back(static_cast<int32_t>(place));
-      kv_slot.push_back(
-          static_cast<int32_t>(sequence.pages[place / kernels::kKeyBlock] * kernels::kKeyBlock +
-                               place % kernels::kKeyBlock));
-    }
-    starts.push_back(static_cast<int32_t>(position.size()));
-    std::copy(sequence.pages.begin(), sequence.pages.end(), page_table.begin() + s * max_pages);
-  }
-  const auto put = [&](TensorView view, std::span<const int32_t> values,
-                       const kernels::Shape& shape) {
+  host_batch_.clear();
+  // The next `size` numbers, on the host to be filled and on the device to be used.
+  const auto part = [&](TensorView& view, const kernels::Shape& shape) {
+    const auto begin = static_cast<int64_t>(host_batch_.size());
+    view = batch_.rows(begin, begin + shape.num_elements());
     view.shape = shape;
-    kernels::upload(context_, values.data(), view);
-    return view;
+    host_batch_.resize(
+        static_cast<std::size_t>(begin + round_up(shape.num_elements(), kPartAlignment)));
+    return static_cast<std::size_t>(begin);
   };
-  const int32_t range[2] = {0, static_cast<int32_t>(num_tokens)};
   BatchViews views;
-  views.tokens = put(batch_.tokens, input.tokens, {num_tokens});
-  views.position = put(batch_.position, position, {num_tokens});
-  views.kv_slot = put(batch_.kv_slot, kv_slot, {num_tokens});
-  views.sequence_starts = put(batch_.sequence_starts, starts, {num_sequences + 1});
-  views.document_starts = views.sequence_starts;
-  views.page_table = put(batch_.page_table, page_table, {num_sequences, max_pages});
-  views.token_range = put(batch_.token_range, range, {2});
+  const std::size_t tokens = part(views.tokens, {num_tokens});
+  const std::size_t position = part(views.position, {num_tokens});
+  const std::size_t kv_slot = part(views.kv_slot, {num_tokens});
+  const std::size_t starts = part(views.sequence_starts, {num_sequences + 1});
+  const std::size_t range = part(views.token_range, {2});
   if (!input.experts_of_token.empty()) {
-    views.experts_of_token = put(batch_.experts_of_token, input.experts_of_token, {num_tokens});
+    const std::size_t experts = part(views.experts_of_token, {num_tokens});
+    std::copy(input.experts_of_token.begin(), input.experts_of_token.end(), &host_batch_[experts]);
   }
+  const std::size_t table = part(views.page_table, {num_sequences, max_pages_});
+  views.document_starts = views.sequence_starts;
+
+  std::copy(input.tokens.begin(), input.tokens.end(), &host_batch_[tokens]);
+  host_batch_[range + 1] = static_cast<int32_t>(num_tokens);
+  std::size_t token = 0;
+  for (std::size_t s = 0; s < input.segments.size(); ++s) {
+    const KvSequence& sequence = *input.segments[s].sequence;
+    for (int64_t i = 0; i < input.segments[s].num_tokens; ++i, ++token) {
+      const int64_t place = sequence.length + i;
+      const int64_t page = sequence.pages[static_cast<std::size_t>(place / kernels::kKeyBlock)];
+      host_batch_[position + token] = static_cast<int32_t>(place);
+      host_batch_[kv_slot + token] =
+          static_cast<int32_t>(page * kernels::kKeyBlock + place % kernels::kKeyBlock);
+    }
+    host_batch_[starts + s + 1] = static_cast<int32_t>(token);
+    std::copy(sequence.pages.begin(), sequence.pages.end(),
+              &host_batch_[table + s * static_cast<std::size_t>(max_pages_)]);
+  }
+  kernels::upload(context_, host_batch_.data(),
+                  batch_.rows(0, static_cast<int64_t>(host_batch_.size())));
   return views;
 }
 
@@ -185,13 +199,26 @@ TensorView ForwardPass::run(const ForwardInput& input) {
     for (const Segment& segment : input.segments) {
       cache_.reserve(*segment.sequence, segment.sequence->length + segment.num_tokens);
     }
-    run_blocks(input, upload_batch(input));
+    lay_out_routing(input);
+    run_ops(input, upload_batch(input));
   } catch (...) {
     restore(input.segments.size());
     throw;
   }
   for (const Segment& segment : input.segments) segment.sequence->length += segment.num_tokens;
   return tape_.ffn_normed.rows(0, static_cast<int64_t>(input.tokens.size()));
+}
+
+void ForwardPass::lay_out_routing(const ForwardInput& input) {
+  routing_.clear();
+  if (!kept_index_) return;
+  const kernels::Shape shape{static_cast<int64_t>(input.tokens.size()), top_k_of(input)};
+  for (int64_t moe_layer = 0; moe_layer < kept_index_.dim(0); ++moe_layer) {
+    Routing routing{.index = slots_of_layer(kept_index_, moe_layer),
+                    .gate = slots_of_layer(kept_gate_, moe_layer)};
+    routing.index.shape = routing.gate.shape = shape;
+    routing_.push_back(routing);
+  }
 }
 
 TensorView ForwardPass::upload_replay(const ForwardInput& input, int64_t moe_layer, int64_t top_k) {
@@ -202,21 +229,39 @@ TensorView ForwardPass::upload_replay(const ForwardInput& input, int64_t moe_lay
   return view;
 }
 
+void ForwardPass::run_ops(const ForwardInput& input, const BatchViews& batch) {
+  const std::tuple key(static_cast<int64_t>(input.segments.size()), input.top_k,
+                       !input.experts_of_token.empty());
+  const bool one_each = input.tokens.size() == input.segments.size();
+  // What a caller looks into or changes on the way is not recorded.
+  const bool plain =
+      input.observer == nullptr && input.replayed_index.empty() && input.ablation == Ablation{};
+  auto found = recordings_.find(key);
+  if (!one_each || !plain || !kernels::Recording::possible(context_) ||
+      (found == recordings_.end() && recordings_.size() >= kMaxRecordings)) {
+    return run_blocks(input, batch);
+  }
+  if (found == recordings_.end()) {
+    const auto body = [&] { run_blocks(input, batch); };
+    found = recordings_.try_emplace(key, context_, FunctionRef<void()>(body)).first;
+  }
+  found->second.replay();
+}
+
 void ForwardPass::run_blocks(const ForwardInput& input, const BatchViews& batch) {
   const auto tokens = static_cast<int64_t>(input.tokens.size());
   const auto sequences = static_cast<int64_t>(input.segments.size());
-  const int64_t top_k = input.top_k > 0 ? input.top_k : limits_.max_top_k;
+  const int64_t top_k = top_k_of(input);
   const Parameters& parameters = model_.parameters.forward;
   const TensorView u = residual_.rows(0, tokens);
   kernels::embedding_forward(context_,
                              {.ids = batch.tokens, .table = parameters.embedding, .out = u});
-  routing_.clear();
+  int64_t moe_layer = 0;
   for (int64_t layer = 0; layer < model_.config.num_hidden_layers; ++layer) {
     const bool is_moe = model_.config.is_moe_layer(layer);
     tape_.ffn = is_moe ? moe_state_ : dense_state_;
     TensorView replayed;
     if (is_moe && kept_index_) {
-      const auto moe_layer = static_cast<int64_t>(routing_.size());
       tape_.ffn.index = slots_of_layer(kept_index_, moe_layer);
       tape_.ffn.gate = slots_of_layer(kept_gate_, moe_layer);
       if (!input.replayed_index.empty()) replayed = upload_replay(input, moe_layer, top_k);
@@ -233,7 +278,7 @@ void ForwardPass::run_blocks(const ForwardInput& input, const BatchViews& batch)
                              .tape = tape,
                              .replayed_index = replayed,
                              .u = u});
-    if (is_moe && kept_index_) routing_.push_back({.index = tape.ffn.index, .gate = tape.ffn.gate});
+    moe_layer += is_moe ? 1 : 0;
     if (input.observer != nullptr) (*input.observer)(layer, tape.ffn, u);
   }
   kernels::rms_norm_forward(context_, {.x = u,

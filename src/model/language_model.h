@@ -3,11 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "base/function_ref.h"
+#include "kernels/recording.h"
 #include "model/block.h"
 #include "model/kv_cache.h"
 #include "model/parameters.h"
@@ -71,7 +74,9 @@ class ForwardPass {
   ForwardPass(const Context& context, const Model& model, KvCache& cache, const Limits& limits);
 
   // Appends the tokens to their sequences. Returns the normalised final hidden states [tokens,
-  // hidden], valid until the next call. On an error the sequences are as before.
+  // hidden], valid until the next call. On an error the sequences are as before. A pass that gives
+  // every sequence one token, without an observer, is recorded where the device can record, once
+  // per number of sequences, and replayed from then on: the same ops, the same bits.
   TensorView run(const ForwardInput& input);
 
   // logits[r] = head . hidden[r]; any rows of what run() returned.
@@ -91,6 +96,11 @@ class ForwardPass {
  private:
   void check(const ForwardInput& input) const;
   BatchViews upload_batch(const ForwardInput& input);
+  int64_t top_k_of(const ForwardInput& input) const {
+    return input.top_k > 0 ? input.top_k : limits_.max_top_k;
+  }
+  void lay_out_routing(const ForwardInput& input);
+  void run_ops(const ForwardInput& input, const BatchViews& batch);
   void run_blocks(const ForwardInput& input, const BatchViews& batch);
   TensorView upload_replay(const ForwardInput& input, int64_t moe_layer, int64_t top_k);
 
@@ -98,14 +108,19 @@ class ForwardPass {
   const Model& model_;
   KvCache& cache_;
   Limits limits_;
+  int64_t max_pages_ = 0;  // of a sequence
   tensor::Arena arena_;
   TensorView residual_;  // [max_tokens, hidden]
   BlockTape tape_;       // shared by all blocks; its ffn state is one of the next two
   moe::LayerState moe_state_;
   moe::LayerState dense_state_;
-  BatchViews batch_;                              // at full size
   TensorView kept_index_, kept_gate_, replayed_;  // [MoE layers, max_tokens, max_top_k], or absent
   std::vector<Routing> routing_;
+  TensorView batch_;                 // I32: what upload_batch() lays out, one part behind the other
+  std::vector<int32_t> host_batch_;  // the same, before it is sent
+  // By sequences, top_k and whether tokens have expert counts of their own: what the addresses and
+  // sizes of a one-token pass follow from.
+  std::map<std::tuple<int64_t, int64_t, bool>, kernels::Recording> recordings_;
 };
 
 }  // namespace dsmoe::model

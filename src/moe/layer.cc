@@ -6,6 +6,8 @@
 
 #include "kernels/balance.h"
 #include "kernels/combine.h"
+#include "kernels/few_tokens.h"
+#include "kernels/rms_norm.h"
 #include "moe/plan.h"
 
 namespace dsmoe::moe {
@@ -68,10 +70,41 @@ kernels::ExpertFamily shared_experts(const LayerForward& args) {
           .up_product = state.shared_up_product};
 }
 
+// The whole layer in one launch, where there is such a kernel and nobody wants what lies between.
+bool few_tokens_forward(const Context& context, const LayerForward& args) {
+  const LayerState& state = args.state;
+  if (state.routed_gate_product || state.shared_gate_product || state.logits ||
+      args.replayed_index) {
+    return false;
+  }
+  kernels::FewTokensFfn fused{.rule = args.rule,
+                              .norm_weight = args.norm_weight,
+                              .eps = args.eps,
+                              .experts_of_token = args.experts_of_token,
+                              .residual = args.residual};
+  if (!args.norm_weight) fused.x = args.x;
+  if (args.weights.routed) {
+    fused.centroids = args.weights.centroids;
+    fused.selection_bias = args.weights.selection_bias;
+    fused.routed = routed_experts(args);
+    fused.affinity = state.affinity;
+    fused.index = state.index;
+    fused.gate = state.gate;
+    fused.bad_token = state.bad_token;
+  }
+  if (args.weights.shared) fused.shared = shared_experts(args);
+  return kernels::few_tokens_ffn(context, fused);
+}
+
 }  // namespace
 
 void layer_forward(const Context& context, const LayerForward& args) {
   const LayerState& state = args.state;
+  if (few_tokens_forward(context, args)) return;
+  if (args.norm_weight) {
+    kernels::rms_norm_forward(
+        context, {.x = args.residual, .weight = args.norm_weight, .eps = args.eps, .out = args.x});
+  }
   Families<kernels::ExpertFamily> experts;
   if (args.weights.routed) {
     route(context, args);

@@ -19,6 +19,8 @@ struct LayerForward {
   kernels::RouterRule rule;  // top_k slots per token
   LayerWeights weights;
   LayerState state;             // the used part; written
+  TensorView norm_weight;       // [hidden]: x = RMSNorm(u) is computed; absent: x is given
+  double eps = 1e-6;            // of the norm
   TensorView x;                 // [tokens, hidden], operand type: the normalised stream
   TensorView token_range;       // [2] I32 = {0, tokens}
   TensorView sequence_starts;   // [sequences + 1] I32
@@ -27,7 +29,9 @@ struct LayerForward {
   TensorView residual;          // [tokens, hidden] F32: u, becomes h
 };
 
-// Throws Error(input) naming layer and token when a score is not finite.
+// Throws Error(input) naming layer and token when a score is not finite. For a few tokens a device
+// may do it all in one launch (kernels/few_tokens.h), unless something asks for what lies between:
+// state's gate products, then x and the plan are left as they were.
 void layer_forward(const Context& context, const LayerForward& args);
 
 // Which balance losses act on the router, and how they are scaled (kernels/balance.h).

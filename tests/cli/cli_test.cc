@@ -47,7 +47,8 @@ void expect_refused(const Ran& ran, int code, const std::string& fault) {
 }
 
 TEST(Cli, HelpOfEveryCommandHasAnExample) {
-  for (const char* command : {"demo", "info", "logits", "eval", "generate", "chat", "quantize"}) {
+  for (const char* command :
+       {"demo", "info", "logits", "eval", "generate", "chat", "quantize", "bench"}) {
     const Ran ran = run_dsmoe({command, "--help"});
     EXPECT_EQ(ran.code, 0);
     EXPECT_NE(ran.out.find("Example"), std::string::npos) << command;
@@ -319,6 +320,30 @@ TEST(CliEval, RefusesBadInput) {
                  "/no/such/file");
   expect_refused(run_dsmoe({"eval", golden("eval"), "--tokens", scratch.path().string()}), 1,
                  scratch.path().string());
+}
+
+TEST(CliBench, MeasuresFoldersAndBareConfigs) {
+  for (const std::string& model : {golden("released"), golden("released") + "/config.json"}) {
+    const Ran ran = run_dsmoe({"bench", model, "--prompt", "8", "--generate", "3", "--batch", "1,2",
+                               "--repetitions", "2", "--no-limits", "--json"});
+    ASSERT_EQ(ran.code, 0) << ran.err;
+    const Json json = parse_json(ran.out, "bench");
+    ASSERT_EQ(json["results"].size(), 3u);
+    for (const Json& result : json["results"]) {
+      EXPECT_GT(result["tokens_per_second"].get<double>(), 0);
+      EXPECT_EQ(result["samples"].size(), 2u);
+      EXPECT_GT(result["experts_per_layer"].get<double>(), 0);
+      EXPECT_GT(result["bytes_read_at_least"].get<double>(), 0);
+    }
+    EXPECT_EQ(json["results"][2]["batch"], 2);
+  }
+  const Ran table = run_dsmoe({"bench", golden("released"), "--prompt", "0", "--generate", "2",
+                               "--repetitions", "1", "--no-limits"});
+  EXPECT_EQ(table.code, 0) << table.err;
+  EXPECT_NE(table.out.find("| tg2"), std::string::npos) << table.out;
+  expect_refused(run_dsmoe({"bench", golden("released"), "--prompt", "100000"}), 2, "context");
+  expect_refused(run_dsmoe({"bench", golden("released"), "--layers", "1"}), 2, "--layers");
+  expect_refused(run_dsmoe({"bench", "/no/such/model"}), 1, "/no/such/model");
 }
 
 TEST(Cli, AFullDiskIsAnError) {

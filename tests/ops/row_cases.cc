@@ -253,6 +253,35 @@ class LogProbCase : public OpCase {
   kernels::LogProbForward args_;
 };
 
+// Few values, so that maxima tie; one row in four holds a number that is not finite.
+class ArgmaxCase : public OpCase {
+ public:
+  ArgmaxCase(const Variant& variant, const RowsShape& shape) : OpCase(variant) {
+    const int64_t rows = rows_of(shape.rows);
+    args_.logits = random(scalar(), {rows, shape.size}, {.stream = 1, .precision = DType::F32});
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t v = 0; v < shape.size; ++v) {
+        const auto value =
+            static_cast<double>(random_below(2, (first_row() + r) * shape.size + v, 9));
+        kernels::write_element(args_.logits.data, scalar(), r * shape.size + v, value - 4);
+      }
+      if ((first_row() + r) % 4 == 3) {
+        kernels::write_element(args_.logits.data, scalar(), r * shape.size + shape.size / 2,
+                               std::nan(""));
+      }
+    }
+    args_.index = output("index", DType::I32, {rows});
+  }
+  void run(const Context& context) override { kernels::argmax_forward(context, args_); }
+  int64_t num_rows() const override { return args_.logits.dim(0); }
+  std::vector<double> bound(std::size_t idx, const OpCase& exact, const OpCase&) const override {
+    return relative_bound(exact, idx, 0);
+  }
+
+ private:
+  kernels::ArgmaxForward args_;
+};
+
 struct PlanShape {
   int64_t tokens, experts, top_k;
 };
@@ -310,6 +339,8 @@ void add_row_cases(std::vector<OpEntry>& cases) {
   add<CombineCase>(cases, "combine_forward", "many_tokens", CombineShape{70, 64, 6, 130});
   add<CombineCase>(cases, "combine_forward", "gradient",
                    CombineShape{30, 9, 2, 45, CombineShape::gradient});
+  add<ArgmaxCase>(cases, "argmax_forward", "odd", RowsShape{9, 203});
+  add<ArgmaxCase>(cases, "argmax_forward", "short", RowsShape{2, 3});
   add<LogProbCase>(cases, "log_prob_forward", "odd", RowsShape{9, 203, 3});
   add<LogProbCase>(cases, "log_prob_forward", "short", RowsShape{2, 3, 30});
   add<LogProbCase>(cases, "log_prob_forward", "long", RowsShape{5, 4111, 8});

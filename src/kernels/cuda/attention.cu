@@ -208,6 +208,7 @@ struct SpanResult {
 template <int kDim>
 __global__ void __launch_bounds__(kThreads)
     attention_few(const __grid_constant__ AttentionParameters p) {
+#if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) unsigned char memory[];
   const uint32_t buffers = shared_address(memory);
   auto& result = *reinterpret_cast<SpanResult<kDim>*>(memory + 4 * kBlockBytes<kDim>);
@@ -384,6 +385,7 @@ __global__ void __launch_bounds__(kThreads)
           __float2bfloat16_rn(total_o[i] / total_sum[i]);
     }
   }
+#endif
 }
 
 // --- plain
@@ -478,7 +480,7 @@ template <int kDim>
 void launch_tiled(const Context& context, const AttentionParameters& p, int64_t tokens) {
   const int64_t rows = tokens * (p.heads / p.kv_heads);
   const auto grid_y = static_cast<unsigned>(p.kv_heads);
-  if (rows > 16 * p.sequences) {
+  if (rows > 16 * p.sequences || !has_clusters()) {
     const std::size_t bytes = 4 * kBlockBytes<kDim> + kDim / 2 * kThreads * 4;
     static const bool once = (allow_shared(attention_many<kDim>, bytes), true);
     (void)once;
@@ -490,9 +492,15 @@ void launch_tiled(const Context& context, const AttentionParameters& p, int64_t 
   const std::size_t bytes = 4 * kBlockBytes<kDim> + sizeof(SpanResult<kDim>);
   static const bool once = (allow_shared(attention_few<kDim>, bytes), true);
   (void)once;
-  unsigned cluster = 1;
-  while (cluster < 8 && static_cast<int>(cluster) * kSpan < p.max_pages) cluster *= 2;
+  // Spans side by side as far as the multiprocessors would else be idle: ranks without a span cost
+  // a start each, and positions are not known here.
   const auto tiles = static_cast<unsigned>(rows / 16 + p.sequences);
+  const auto room = static_cast<unsigned>(2 * num_multiprocessors());
+  unsigned cluster = 1;
+  while (cluster < 8 && static_cast<int>(cluster) * kSpan < p.max_pages &&
+         2 * cluster * tiles * grid_y <= room) {
+    cluster *= 2;
+  }
   launch(context,
          {.grid = dim3(tiles * cluster, grid_y),
           .block = dim3(kThreads),

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/residency.h"
 
 namespace dsmoe::kernels {
 namespace cuda {
@@ -24,9 +25,10 @@ void* allocate(std::size_t bytes) {
 
 void release(void* data, std::size_t) { (void)cudaFree(data); }
 
+// Pageable memory (all that callers have: vectors, mapped files) is copied to the runtime's own
+// buffers before the call returns; no need to wait for the device.
 void upload(const Context& context, const void* host, void* device, std::size_t bytes) {
   check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_of(context)), "upload");
-  check(cudaStreamSynchronize(stream_of(context)), "upload");
 }
 
 void download(const Context& context, const void* device, void* host, std::size_t bytes) {
@@ -57,8 +59,7 @@ std::string cuda_declined() {
       cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess) {
     return "the CUDA device does not answer";
   }
-  return major == 9 ? ""
-                    : fmt::format("compute capability {}.x; this build has kernels for 9.0", major);
+  return major >= 8 ? "" : fmt::format("compute capability {}.x; 8.0 or later is needed", major);
 }
 
 const KernelTable& cuda_table() {
@@ -71,6 +72,8 @@ const KernelTable& cuda_table() {
                        .weight_layout = WeightLayout::row_major,
                        .allocator = {cuda::allocate, cuda::release, Device::cuda},
                        .memory = {cuda::upload, cuda::download, cuda::zero},
+                       .recording = {cuda::begin_recording, cuda::end_recording,
+                                     cuda::replay_recording, cuda::release_recording},
                        .pack_weight = cuda::pack_weight,
                        .embedding_forward = cuda::embedding_forward,
                        .rms_norm_forward = cuda::rms_norm_forward,
@@ -83,6 +86,9 @@ const KernelTable& cuda_table() {
                        .experts_down_forward = cuda::experts_down_forward,
                        .combine_forward = cuda::combine_forward,
                        .log_prob_forward = cuda::log_prob_forward,
+                       .argmax_forward = cuda::argmax_forward,
+                       .few_tokens_qkv = cuda::few_tokens_qkv,
+                       .few_tokens_ffn = cuda::few_tokens_ffn,
                        .dispatch_gates = cuda::dispatch_gates,
                        .weight_gradient = cuda::weight_gradient,
                        .bias_gradient = cuda::bias_gradient,
@@ -109,11 +115,13 @@ const KernelTable& cuda_table() {
 void* make_cuda_stream() {
   cudaStream_t stream = nullptr;
   cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  cuda::claim_waits(stream);
   return stream;
 }
 void release_cuda_stream(void* stream) {
   (void)cudaStreamSynchronize(static_cast<cudaStream_t>(stream));
   cuda::release_scratch(stream);
+  cuda::release_waits(stream);
   (void)cudaStreamDestroy(static_cast<cudaStream_t>(stream));
 }
 void synchronize_cuda(const Context& context) {

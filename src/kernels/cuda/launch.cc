@@ -18,6 +18,19 @@ int num_multiprocessors() {
   return count;
 }
 
+int compute_capability() {
+  static const int value = [] {
+    int device = 0;
+    int major = 0;
+    int minor = 0;
+    check(cudaGetDevice(&device), "current device");
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "capability");
+    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "capability");
+    return 10 * major + minor;
+  }();
+  return value;
+}
+
 uint64_t& num_launches() {
   thread_local uint64_t count = 0;
   return count;

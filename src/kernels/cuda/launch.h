@@ -22,8 +22,14 @@ inline cudaStream_t stream_of(const Context& context) {
   return static_cast<cudaStream_t>(context.stream);
 }
 
-// Multiprocessors of the current device, read once.
+// Of the current device, read once.
 int num_multiprocessors();
+int compute_capability();  // 80, 90, ...
+
+// Kernels for 9.0a: wgmma, bulk copies. Other devices run the portable ones.
+inline bool is_hopper() { return compute_capability() == 90; }
+// Launches that overlap, clusters of blocks.
+inline bool has_clusters() { return compute_capability() >= 90; }
 
 // Launches of this thread so far.
 uint64_t& num_launches();
@@ -59,7 +65,7 @@ void launch(const Context& context, const LaunchShape& shape, void (*kernel)(Par
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = stream_of(context);
   config.attrs = attributes;
-  config.numAttrs = shape.cluster > 1 ? 2 : 1;
+  config.numAttrs = has_clusters() ? (shape.cluster > 1 ? 2 : 1) : 0;
   check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), "launch");
   ++num_launches();
 }

@@ -1,6 +1,7 @@
 // The CUDA implementation of every op of the table.
 #pragma once
 
+#include "kernels/few_tokens.h"
 #include "kernels/table.h"
 
 namespace dsmoe::kernels::cuda {
@@ -17,6 +18,16 @@ void experts_up_forward(const Context&, const ExpertsUpForward&);
 void experts_down_forward(const Context&, const ExpertsDownForward&);
 void combine_forward(const Context&, const CombineForward&);
 void log_prob_forward(const Context&, const LogProbForward&);
+void argmax_forward(const Context&, const ArgmaxForward&);
+bool few_tokens_qkv(const Context&, const FewTokensQkv&);
+bool few_tokens_ffn(const Context&, const FewTokensFfn&);
+// False: too many rows, or a shape for the grouped product.
+bool few_rows_matmul(const Context&, const MatmulForward&);
+
+void begin_recording(const Context&);
+void* end_recording(const Context&);
+void replay_recording(const Context&, void* recording);
+void release_recording(void* recording);
 
 void dispatch_gates(const Context&, const DispatchGates&);
 void weight_gradient(const Context&, const WeightGradient&);

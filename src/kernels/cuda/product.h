@@ -85,7 +85,8 @@ struct Product {
   ProductGroup group[2] = {};
 };
 
-// True when the copy engine can read every operand: bf16, 16-byte aligned, n and k multiples of 8.
+// True on 9.0 when the copy engine can read every operand: bf16, 16-byte aligned, n and k multiples
+// of 8.
 bool product_fits_hopper(const Product& product);
 void launch_product(const Context& context, const Product& product);
 

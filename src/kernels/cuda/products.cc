@@ -126,6 +126,7 @@ void experts_up_backward(const Context& context, const ExpertsUpBackward& args) 
 }
 
 void matmul_forward(const Context& context, const MatmulForward& args) {
+  if (few_rows_matmul(context, args)) return;
   Product product{
       .epilogue = Epilogue::dense, .accumulate = args.store == Store::accumulate, .num_groups = 1};
   product.group[0] = {.weight = args.weight,

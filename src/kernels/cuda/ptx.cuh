@@ -1,4 +1,5 @@
-// The Hopper instructions the kernels use, one small function each.
+// The instructions the kernels use, one small function each. Barriers, bulk copies and register
+// moves exist from 9.0 on.
 #pragma once
 
 #include <cuda.h>
@@ -38,6 +39,21 @@ __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
       "}\n" ::"r"(barrier),
       "r"(parity)
       : "memory");
+}
+// The same for any device from 8.0 on.
+__device__ inline void barrier_poll(uint32_t barrier, uint32_t parity) {
+  uint32_t done = 0;
+  while (done == 0) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, done;\n"
+        "}\n"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+  }
 }
 __device__ inline void barrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -105,11 +121,16 @@ __device__ inline void copy_async_arrive(uint32_t barrier) {
 // --- launches that overlap
 // -----------------------------------------------------------------------------------------------
 // Waits until the kernel before this one in the stream has finished and its writes are visible.
+// Before 9.0 launches do not overlap.
 __device__ inline void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 __device__ inline void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 // --- registers

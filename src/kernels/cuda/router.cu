@@ -13,7 +13,8 @@
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/residency.h"
+#include "kernels/cuda/router.cuh"
 
 namespace dsmoe::kernels::cuda {
 namespace {
@@ -21,29 +22,11 @@ namespace {
 namespace cg = cooperative_groups;
 
 constexpr int kCluster = 8;
-constexpr int kSegment = 256;
 template <int kRanks>
 constexpr int kWarpsOf = kRanks == 1 ? 8 : 4;
 constexpr int kMaxExpertsRouted = 512;
-constexpr int kMaxTopK = 32;
 
-struct Parameters {
-  RouterRule rule;
-  const void* x;
-  const float* centroids;
-  const float* bias;
-  const int32_t* experts_of_token;
-  const int32_t* replayed;
-  float* logits;
-  float* affinity;
-  int32_t* index;
-  float* gate;
-  int32_t* bad_token;
-  unsigned* scratch;  // lowest bad token seen (all ones: none), blocks done
-  int32_t tokens;
-  int32_t experts;
-  int32_t hidden;
-};
+using Parameters = RouterParameters;
 
 __device__ unsigned scratch_memory[64][2];
 
@@ -61,89 +44,6 @@ __device__ void load_activation(uint32_t (&v)[4], const bf16* row, int k, int si
     v[i] = low | (high << 16);
   }
 }
-__device__ void load_centroid(float (&v)[8], const float* row, int k, int size) {
-  if (size % 8 == 0) {
-    if (k >= size) {
-#pragma unroll
-      for (float& value : v) value = 0;
-      return;
-    }
-    const float4 a = __ldg(reinterpret_cast<const float4*>(row + k));
-    const float4 b = __ldg(reinterpret_cast<const float4*>(row + k + 4));
-    v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
-    return;
-  }
-  for (int i = 0; i < 8; ++i) v[i] = k + i < size ? row[k + i] : 0.0f;
-}
-
-// A pair of fp32 values as three pairs of bf16 whose sum is exact: first the high parts and what
-// they leave, then the others.
-__device__ uint32_t split_high(float& a, float& b) {
-  const uint32_t high = pack_bf16(a, b);
-  a -= __uint_as_float(high << 16);
-  b -= __uint_as_float(high & 0xffff0000u);
-  return high;
-}
-__device__ void split_rest(float a, float b, uint32_t& middle, uint32_t& low) {
-  middle = pack_bf16(a, b);
-  low = pack_bf16(a - __uint_as_float(middle << 16), b - __uint_as_float(middle & 0xffff0000u));
-}
-
-// The centroid values one lane needs for a segment of 16 experts: 256 k of two experts, a quarter
-// of each 32.
-struct SegmentCentroids {
-  float c[kSegment / 32][2][8];
-
-  __device__ void load(const Parameters& p, int first_expert, int k_begin) {
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int block = 0; block < kSegment / 32; ++block) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int e = min(first_expert + lane / 4 + 8 * half, p.experts - 1);
-        load_centroid(c[block][half], p.centroids + static_cast<int64_t>(e) * p.hidden,
-                      k_begin + 32 * block + 8 * (lane % 4), p.hidden);
-      }
-    }
-  }
-};
-
-// 32 k: two steps of three chains each. Where all centroids are bf16 numbers, as most checkpoints
-// store them, middle and low parts are zero and their steps would add zeros: they are left out.
-template <int kTiles>
-__device__ void add_block(float (&sum)[3][kTiles][4], const float (&c)[2][8],
-                          const uint32_t (&v)[kTiles][4]) {
-#pragma unroll
-  for (int step = 0; step < 2; ++step) {
-    uint32_t high[4];
-    float rest[4][2];
-    bool exact = true;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      rest[i][0] = c[i % 2][4 * step + 2 * (i / 2)];
-      rest[i][1] = c[i % 2][4 * step + 2 * (i / 2) + 1];
-      high[i] = split_high(rest[i][0], rest[i][1]);
-      exact = exact && rest[i][0] == 0 && rest[i][1] == 0;
-    }
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-      const uint32_t b[2] = {v[t][2 * step], v[t][2 * step + 1]};
-      mma_16x8x16(sum[0][t], high, b);
-    }
-    if (__all_sync(~0u, exact)) continue;
-    uint32_t middle[4];
-    uint32_t low[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) split_rest(rest[i][0], rest[i][1], middle[i], low[i]);
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-      const uint32_t b[2] = {v[t][2 * step], v[t][2 * step + 1]};
-      mma_16x8x16(sum[1][t], middle, b);
-      mma_16x8x16(sum[2][t], low, b);
-    }
-  }
-}
-
 template <int kTiles>
 __device__ void store_sums(const Parameters& p, const float (&sum)[3][kTiles][4], int first_expert,
                            float* partial) {
@@ -214,164 +114,37 @@ __device__ void segment_sums_f32(const Parameters& p, int num_tokens, int first_
   }
 }
 
-__device__ float warp_sum(float value) {
-  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);
-  return value;
-}
-__device__ float warp_max(float value) {
-  for (int step = 16; step > 0; step /= 2) value = fmaxf(value, __shfl_xor_sync(~0u, value, step));
-  return value;
-}
-
-// Experts outside the best groups drop to -inf. `selection` lies in shared memory; lane g looks
-// after group g.
-__device__ void mask_groups(const RouterRule& rule, float* selection, int experts) {
-  const int lane = threadIdx.x % 32;
-  const int size = experts / rule.num_groups;
-  float best = -INFINITY;
-  float second = -INFINITY;
-  if (lane < rule.num_groups) {
-    for (int i = 0; i < size; ++i) {
-      const float s = selection[lane * size + i];
-      if (s > best) {
-        second = best;
-        best = s;
-      } else {
-        second = fmaxf(second, s);
-      }
-    }
+// The blocks that share a tile of tokens. One block is a cluster of its own, on any device.
+template <int kRanks>
+struct Cluster {
+#if __CUDA_ARCH__ >= 900
+  __device__ int rank() const { return static_cast<int>(cg::this_cluster().block_rank()); }
+  __device__ void sync() const { cg::this_cluster().sync(); }
+  template <class T>
+  __device__ T* of(T* shared, int rank) const {
+    return cg::this_cluster().map_shared_rank(shared, rank);
   }
-  float score = best;
-  if (rule.group_score == GroupScore::sum_of_best_two && size > 1) score = best + second;
-  int rank = 0;
-  for (int g = 0; g < rule.num_groups; ++g) {
-    const float other = __shfl_sync(~0u, score, g);
-    rank += other > score || (other == score && g < lane);
+#else
+  __device__ int rank() const {
+    __trap();
+    return 0;
   }
-  if (lane < rule.num_groups && rank >= rule.top_groups) {
-    for (int i = 0; i < size; ++i) selection[lane * size + i] = -INFINITY;
+  __device__ void sync() const { __trap(); }
+  template <class T>
+  __device__ T* of(T* shared, int) const {
+    return shared;
   }
-  __syncwarp();
-}
-
-// Writes the expert of lane's slot and returns it: the best `count` after the first `skip`, by
-// descending selection, ties by lower index.
-template <int kPerLane>
-__device__ int choose(const float* selection, int experts, int skip, int count) {
-  const int lane = threadIdx.x % 32;
-  // Scores as integers of the same order; zero is left for experts that are taken or absent. Adding
-  // zero makes -0 equal to 0.
-  uint32_t key[kPerLane];
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) {
-    const uint32_t bits =
-        lane + 32 * i < experts ? __float_as_uint(selection[lane + 32 * i] + 0.0f) : 0xffffffffu;
-    key[i] = bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
+#endif
+};
+template <>
+struct Cluster<1> {
+  __device__ int rank() const { return 0; }
+  __device__ void sync() const { __syncthreads(); }
+  template <class T>
+  __device__ T* of(T* shared, int) const {
+    return shared;
   }
-  int mine = -1;
-  for (int slot = -skip; slot < count; ++slot) {
-    uint32_t best = 0;
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) best = max(best, key[i]);
-    const uint32_t winner = __reduce_max_sync(~0u, best);
-    int expert = 1 << 20;
-#pragma unroll
-    for (int i = kPerLane - 1; i >= 0; --i) expert = key[i] == winner ? lane + 32 * i : expert;
-    expert = __reduce_min_sync(~0u, expert);
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      if (expert == lane + 32 * i) key[i] = 0;
-    }
-    if (slot == lane) mine = expert;
-  }
-  return mine;
-}
-
-// The gate of lane's slot.
-__device__ float gate_of(const RouterRule& rule, const float* s, int mine, int count,
-                         float* sorted) {
-  const int lane = threadIdx.x % 32;
-  float g = mine >= 0 ? s[mine] : 0.0f;
-  const bool normalised = rule.normalise && count > 1;
-  if (normalised) {
-    int rank = 0;
-    for (int slot = 0; slot < count; ++slot) rank += __shfl_sync(~0u, mine, slot) < mine;
-    if (mine >= 0) sorted[rank] = g;
-    __syncwarp();
-    float sum = 0;
-    for (int slot = 0; slot < count; ++slot) sum += sorted[slot];
-    g = g / (sum + 1e-20f);
-    __syncwarp();
-  }
-  if (rule.scale != 1.0f && (!normalised || rule.scale_gates == ScaleGates::always))
-    g = g * rule.scale;
-  return lane < count ? g : 0.0f;
-}
-
-// One token by one warp. `s` (its logits on entry) and `selection` are the warp's own shared
-// memory. Returns finiteness.
-template <int kPerLane>
-__device__ bool select_token(const Parameters& p, int token, float* s, float* selection,
-                             float* sorted) {
-  const RouterRule& rule = p.rule;
-  const int lane = threadIdx.x % 32;
-  float v[kPerLane];
-  bool finite = true;
-  float max = -INFINITY;
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) {
-    const int e = lane + 32 * i;
-    v[i] = e < p.experts ? s[e] : -INFINITY;
-    if (e < p.experts) {
-      finite = finite && isfinite(v[i]);
-      if (p.logits) p.logits[static_cast<int64_t>(token) * p.experts + e] = v[i];
-    }
-    max = fmaxf(max, v[i]);
-  }
-  finite = __all_sync(~0u, finite);
-  max = warp_max(max);
-  float sum = 0;
-  if (rule.score == ScoreFunction::softmax) {
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      if (lane + 32 * i < p.experts) {
-        v[i] = expf(v[i] - max);
-        sum += v[i];
-      }
-    }
-    sum = warp_sum(sum);
-  }
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) {
-    const int e = lane + 32 * i;
-    if (e >= p.experts) continue;
-    v[i] = rule.score == ScoreFunction::softmax ? v[i] / sum : 1.0f / (1.0f + expf(-v[i]));
-    s[e] = v[i];
-    selection[e] = p.bias ? v[i] + p.bias[e] : v[i];
-    p.affinity[static_cast<int64_t>(token) * p.experts + e] = v[i];
-  }
-  __syncwarp();
-
-  int count = p.experts_of_token ? p.experts_of_token[token] : rule.top_k;
-  int mine = -1;
-  if (!finite) {
-    count = 0;
-  } else if (p.replayed && p.replayed[token * rule.top_k] != kChooseFreely) {
-    const int wanted = lane < rule.top_k ? p.replayed[token * rule.top_k + lane] : -1;
-    const unsigned absent = __ballot_sync(~0u, wanted < 0);
-    count = absent ? __ffs(absent) - 1 : 32;
-    mine = lane < count ? wanted : -1;
-  } else {
-    if (rule.top_groups < rule.num_groups) mask_groups(rule, selection, p.experts);
-    mine = choose<kPerLane>(selection, p.experts, rule.skip_best, count);
-  }
-  const float gate = gate_of(rule, s, mine, count, sorted);
-  if (lane < rule.top_k) {
-    p.index[token * rule.top_k + lane] = mine;
-    p.gate[token * rule.top_k + lane] = gate;
-  }
-  return finite;
-}
+};
 
 // Shared memory: [segments of this block][tokens of the tile][experts], then per warp two rows of
 // experts and kMaxTopK.
@@ -383,8 +156,8 @@ __global__ void __launch_bounds__(kWarpsOf<kRanks> * 32)
   extern __shared__ float shared[];
   __shared__ unsigned lowest_bad[kCluster];
   __shared__ unsigned block_bad[kWarps];
-  cg::cluster_group cluster = cg::this_cluster();
-  const int rank = kRanks == 1 ? 0 : static_cast<int>(cluster.block_rank());
+  const Cluster<kRanks> cluster;
+  const int rank = cluster.rank();
   const int warp = threadIdx.x / 32;
   const int first_token = static_cast<int>(blockIdx.x) / kRanks * kTokens;
   const int num_segments = (p.hidden + kSegment - 1) / kSegment;
@@ -392,7 +165,7 @@ __global__ void __launch_bounds__(kWarpsOf<kRanks> * 32)
   const int tile = kTokens * p.experts;
   // Centroids are weights: nothing that the kernel ahead writes.
   SegmentCentroids ready;
-  if constexpr (kTiles == 1 && !kFloat) ready.load(p, warp * 16, rank * kSegment);
+  if constexpr (kTiles == 1 && !kFloat && kRanks > 1) ready.load(p, warp * 16, rank * kSegment);
   wait_for_previous_kernel();
   let_next_kernel_start();
 
@@ -413,15 +186,12 @@ __global__ void __launch_bounds__(kWarpsOf<kRanks> * 32)
     const int units = num_segments * ((p.experts + 15) / 16);
     for (int unit = warp; unit < units; unit += kWarps) {
       const int s = unit % num_segments;
+      if constexpr (kTiles == 1) ready.load(p, unit / num_segments * 16, s * kSegment);
       segment_sums<kTiles>(p, unit / num_segments * 16, first_token, s * kSegment,
                            shared + s * tile, ready);
     }
   }
-  if constexpr (kRanks > 1) {
-    cluster.sync();
-  } else {
-    __syncthreads();
-  }
+  cluster.sync();
 
   float* s = shared + local_segments * tile + warp * (2 * p.experts + kMaxTopK);
   unsigned bad = ~0u;
@@ -434,7 +204,7 @@ __global__ void __launch_bounds__(kWarpsOf<kRanks> * 32)
       float logit = 0;
 #pragma unroll 8
       for (int seg = 0; seg < num_segments; ++seg) {
-        const float* other = kRanks == 1 ? shared : cluster.map_shared_rank(shared, seg % kRanks);
+        const float* other = cluster.of(shared, seg % kRanks);
         logit += other[seg / kRanks * tile + inside * p.experts + e];
       }
       s[e] = logit;
@@ -449,13 +219,11 @@ __global__ void __launch_bounds__(kWarpsOf<kRanks> * 32)
   __syncthreads();
   if (threadIdx.x == 0) {
     for (unsigned other : block_bad) bad = min(bad, other);
-    if constexpr (kRanks > 1) cluster.map_shared_rank(lowest_bad, 0)[rank] = bad;
+    cluster.of(lowest_bad, 0)[rank] = bad;
   }
-  if constexpr (kRanks > 1) cluster.sync();
+  cluster.sync();
   if (rank == 0 && threadIdx.x == 0) {
-    if constexpr (kRanks > 1) {
-      for (unsigned other : lowest_bad) bad = min(bad, other);
-    }
+    for (int r = 0; r < kRanks; ++r) bad = min(bad, lowest_bad[r]);
     const unsigned tiles = gridDim.x / kRanks;
     if (tiles == 1) {
       *p.bad_token = static_cast<int32_t>(bad);
@@ -477,7 +245,7 @@ bool launch_router(const Context& context, const Parameters& p) {
   const int segments = ((p.hidden + kSegment - 1) / kSegment + kRanks - 1) / kRanks;
   const std::size_t bytes = 4u * (static_cast<std::size_t>(segments) * 8 * kTiles * p.experts +
                                   kWarps * (2 * p.experts + kMaxTopK));
-  if (bytes > 220 * 1024) return false;
+  if (bytes + 1024 > static_cast<std::size_t>(shared_memory_limit())) return false;
   if (bytes > 40 * 1024) allow_shared(kernel, bytes);
   const unsigned tiles = static_cast<unsigned>((p.tokens + 8 * kTiles - 1) / (8 * kTiles));
   launch(context,
@@ -540,7 +308,11 @@ void router_forward(const Context& context, const RouterForward& args) {
                      .experts = static_cast<int32_t>(args.centroids.n),
                      .hidden = static_cast<int32_t>(args.centroids.k)};
   bool fits = false;
-  if (args.x.dtype == DType::BF16) {
+  if (!has_clusters()) {
+    fits = args.x.dtype == DType::BF16 ? (tokens > 64 && launch_tiles<4, false, 1>(context, p)) ||
+                                             launch_tiles<1, false, 1>(context, p)
+                                       : launch_tiles<1, true, 1>(context, p);
+  } else if (args.x.dtype == DType::BF16) {
     fits = (tokens > 4096 && launch_tiles<4, false, 1>(context, p)) ||
            (tokens > 64 && launch_tiles<4, false, kCluster>(context, p)) ||
            launch_tiles<1, false, kCluster>(context, p);

@@ -25,6 +25,24 @@ void log_prob_forward(const Context&, const LogProbForward& args) {
   });
 }
 
+void argmax_forward(const Context&, const ArgmaxForward& args) {
+  with_operand(args.logits.dtype, [&]<class S>() {
+    if constexpr (!std::is_same_v<S, Bf16>) {
+      const int64_t vocabulary = args.logits.dim(1);
+      for (int64_t r = 0; r < args.logits.dim(0); ++r) {
+        const S* s = args.logits.as<S>() + r * vocabulary;
+        int32_t best = 0;
+        bool finite = true;
+        for (int64_t v = 0; v < vocabulary; ++v) {
+          finite = finite && std::isfinite(s[v]);
+          if (s[v] > s[best]) best = static_cast<int32_t>(v);
+        }
+        args.index.as<int32_t>()[r] = finite ? best : -1;
+      }
+    }
+  });
+}
+
 void cross_entropy_backward(const Context&, const CrossEntropyBackward& args) {
   with_operand(args.d_logits.dtype, [&]<class Operand>() {
     using S = Scalar<Operand>;

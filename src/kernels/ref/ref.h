@@ -17,6 +17,7 @@ void experts_up_forward(const Context&, const ExpertsUpForward&);
 void experts_down_forward(const Context&, const ExpertsDownForward&);
 void combine_forward(const Context&, const CombineForward&);
 void log_prob_forward(const Context&, const LogProbForward&);
+void argmax_forward(const Context&, const ArgmaxForward&);
 
 void dispatch_gates(const Context&, const DispatchGates&);
 void weight_gradient(const Context&, const WeightGradient&);

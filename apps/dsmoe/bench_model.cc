@@ -1,0 +1,135 @@
+// Random weights as slices of one block of numbers: made at the speed of memory, not of a
+// generator.
+#include "bench_model.h"
+
+#include <algorithm>
+#include <bit>
+#include <filesystem>
+#include <unordered_map>
+#include <vector>
+
+#include "model/initialise.h"
+#include "store/mapped_file.h"
+
+namespace dsmoe::app {
+namespace {
+
+using model::ModelConfig;
+using tensor::DType;
+
+// Every matrix is a slice of the block at a place of its own, so that experts differ. Neither the
+// values nor their distribution matter to a measurement, only that they are not zero and that
+// routing spreads.
+class SlicedWeights : public tensor::TensorSource {
+ public:
+  explicit SlicedWeights(const ModelConfig& config) {
+    std::size_t largest = 0;
+    for (tensor::TensorSpec& spec : model::expected_tensors(config)) {
+      const auto bytes =
+          static_cast<std::size_t>(spec.shape.num_elements()) * tensor::size_of(spec.dtype);
+      largest = std::max(largest, bytes);
+      const std::string name = spec.name;
+      specs_.emplace(name, std::move(spec));
+    }
+    block_.resize(largest / 2 + kSlack);
+    fill(static_cast<float>(config.initializer_range));
+  }
+
+  tensor::TensorView tensor(const std::string& name) override {
+    const auto found = specs_.find(name);
+    DSMOE_CHECK(found != specs_.end(), "the model has no tensor {}", name);
+    const tensor::TensorSpec& spec = found->second;
+    if (spec.shape.rank() < 2 || spec.dtype == DType::F32 || name.ends_with("_scale")) {
+      return constants(spec);
+    }
+    next_ = (next_ + kStride) % kSlack;
+    return {.data = block_.data() + next_, .dtype = spec.dtype, .shape = spec.shape};
+  }
+  void release(const std::string&) override {}
+
+ private:
+  static constexpr std::size_t kSlack = std::size_t{1} << 22;  // numbers
+  static constexpr std::size_t kStride = 1'234'568;            // multiple of 8: 16-byte pieces
+
+  // Sums of two uniform numbers of variance 1/2 each: nearly normal, four at a time from one word.
+  void fill(float deviation) {
+    uint64_t state = 1;
+    for (std::size_t i = 0; i < block_.size(); ++i) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      const auto a = static_cast<float>(state >> 32 & 0xffff) / 65536.0f - 0.5f;
+      const auto b = static_cast<float>(state >> 48) / 65536.0f - 0.5f;
+      block_[i] = tensor::to_bf16((a + b) * 2.449f * deviation).bits;
+    }
+  }
+
+  // Norms 1, biases 0, scales of quantised weights small; fp32 matrices are filled like the block.
+  tensor::TensorView constants(const tensor::TensorSpec& spec) {
+    values_.assign(static_cast<std::size_t>(spec.shape.num_elements()),
+                   spec.name.ends_with("norm.weight") ? 1.0f : 0.0f);
+    if (spec.shape.rank() >= 2 && !spec.name.ends_with("_scale")) {
+      for (std::size_t i = 0; i < values_.size(); ++i) {
+        values_[i] = tensor::to_float({block_[(next_ + i) % block_.size()]});
+      }
+    } else if (spec.shape.rank() >= 2) {
+      std::fill(values_.begin(), values_.end(), 1.0f / 4096);
+    }
+    if (spec.dtype == DType::F32) {
+      return {.data = values_.data(), .dtype = DType::F32, .shape = spec.shape};
+    }
+    rounded_.resize(values_.size());
+    std::transform(values_.begin(), values_.end(), rounded_.begin(),
+                   [](float value) { return tensor::to_bf16(value).bits; });
+    return {.data = rounded_.data(), .dtype = DType::BF16, .shape = spec.shape};
+  }
+
+  std::unordered_map<std::string, tensor::TensorSpec> specs_;
+  std::vector<uint16_t> block_;
+  std::vector<float> values_;
+  std::vector<uint16_t> rounded_;
+  std::size_t next_ = 0;
+};
+
+bool has_weights(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  return std::filesystem::exists(folder / "model.safetensors", ignored) ||
+         std::filesystem::exists(folder / "model.safetensors.index.json", ignored);
+}
+
+}  // namespace
+
+BenchModel load_bench_model(const Engine& engine, const CommonOptions& options,
+                            int64_t num_layers) {
+  const std::filesystem::path path = options.model;
+  std::error_code ignored;
+  const bool is_file = std::filesystem::is_regular_file(path, ignored);
+  BenchModel bench{
+      .name = is_file ? path.stem().string()
+                      : (path.has_filename() ? path : path.parent_path()).filename().string()};
+  if (!is_file && has_weights(path)) {
+    if (num_layers > 0) {
+      fail(ErrorKind::usage, "--layers needs a config without weights; {} has some", options.model);
+    }
+    bench.model = engine.load(options);
+    bench.weights = tensor::name_of(bench.model->operand);
+    return bench;
+  }
+  const std::filesystem::path file = is_file ? path : path / "config.json";
+  ModelConfig config =
+      model::parse_config(store::read_small_file(file, model::kMaxConfigBytes), file.string());
+  if (num_layers > config.num_hidden_layers) {
+    fail(ErrorKind::usage, "--layers {}: the model has {}", num_layers, config.num_hidden_layers);
+  }
+  if (num_layers > 0) {
+    config.num_hidden_layers = num_layers;
+    bench.name += fmt::format(", {} layers", num_layers);
+  }
+  config.torch_dtype = DType::BF16;
+  SlicedWeights source(config);
+  bench.model = model::make_model(
+      engine.context(), config, source,
+      {.operand = options.dtype == "fp32" ? DType::F32 : DType::BF16, .context = options.context});
+  bench.weights = fmt::format("{}, random", tensor::name_of(bench.model->operand));
+  return bench;
+}
+
+}  // namespace dsmoe::app

@@ -1,0 +1,246 @@
+// Routing and combining a few tokens inside one launch: the router's sums by all blocks, the choice
+// by each block for itself, the tree of combine.
+#pragma once
+
+#include "kernels/cuda/few_tokens.cuh"
+#include "kernels/cuda/router.cuh"
+
+namespace dsmoe::kernels::cuda {
+
+constexpr int kMaxSlots = 32;  // tokens * top_k: a warp sorts them
+constexpr int kMaxExpertsFew = 256;
+constexpr int kMaxLevels = 10;         // of the combine tree, root included
+constexpr int kMaxPartials = 1 << 17;  // router sums: segments * tokens * experts
+
+struct FewFamily {
+  const bf16* gate;  // [count, width, hidden]; null: no such family
+  const bf16* up;
+  const bf16* down;  // [count, hidden, width]
+  bf16* activation;  // [rows, width]
+  int32_t width;
+};
+
+struct FewFfnParameters {
+  RouterParameters router;  // index, gate, affinity: the results in memory
+  const bf16* x;            // null: norm of the residual
+  const float* norm_weight;
+  float eps;
+  FewFamily routed;
+  FewFamily shared;
+  float* residual;
+  int32_t tokens;
+  int32_t hidden;
+  int32_t router_units;  // 16 experts by 256 k
+  unsigned* counters;    // three, zero before and after: router sums, up done, left
+  float* partial;        // [segments, tokens, experts]
+};
+
+// What the tokens chose: rows sorted by (expert, token), as the plan has them.
+struct FewChoice {
+  int group_expert[kMaxSlots];
+  int group_first[kMaxSlots + 1];
+  int row_token[kMaxSlots];
+  int row_expert[kMaxSlots];
+  float row_gate[kMaxSlots];
+  int num_groups;
+  int num_rows;
+  int finite[kMaxFewTokens];
+  uint64_t selected;  // barriers: every token has its experts; rows and groups are listed
+  uint64_t listed;
+};
+
+// A unit's centroids in shared memory: 16 rows of 256 values, in a warp's ring.
+constexpr int kCentroidPitch = kSegment * 4 + 32;
+static_assert(16 * kCentroidPitch <= 2 * kStageBytes);
+
+__device__ inline void fetch_centroids(const FewFfnParameters& p, int unit, uint32_t target) {
+  const int lane = threadIdx.x % 32;
+  const int groups = (p.router.experts + 15) / 16;
+  const int first_expert = unit % groups * 16;
+  const int k_begin = unit / groups * kSegment;
+#pragma unroll 1
+  for (int i = 0; i < 16; ++i) {
+    const float* row = p.router.centroids +
+                       static_cast<int64_t>(min(first_expert + i, p.router.experts - 1)) * p.hidden;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int k = k_begin + half * 128 + lane * 4;
+      const bool inside = k < p.hidden;
+      copy_async_16(target + i * kCentroidPitch + (half * 128 + lane * 4) * 4,
+                    row + (inside ? k : 0), inside ? 16 : 0);
+    }
+  }
+  copy_async_commit();
+}
+
+__device__ inline unsigned load_acquire(const unsigned* pointer) {
+  unsigned value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(pointer) : "memory");
+  return value;
+}
+__device__ inline void wait_until(const unsigned* counter, unsigned value) {
+  while (load_acquire(counter) < value) {
+  }
+}
+
+// Sums of 16 experts over 256 k, as router_kernel makes them.
+__device__ inline void router_unit(const FewFfnParameters& p, int unit, const unsigned char* x,
+                                   const unsigned char* centroids) {
+  const int lane = threadIdx.x % 32;
+  const int groups = (p.router.experts + 15) / 16;
+  const int first_expert = unit % groups * 16;
+  const int segment = unit / groups;
+  const unsigned char* row = x + min(lane / 4, p.tokens - 1) * x_pitch(p.hidden);
+  float sum[3][1][4] = {};
+  copy_async_wait<0>();
+  __syncwarp();
+#pragma unroll 1
+  for (int block = 0; block < kSegment / 32; ++block) {
+    float c[2][8];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const auto* values = reinterpret_cast<const float4*>(
+          centroids + (lane / 4 + 8 * half) * kCentroidPitch + (32 * block + 8 * (lane % 4)) * 4);
+      const float4 a = values[0];
+      const float4 b = values[1];
+      c[half][0] = a.x, c[half][1] = a.y, c[half][2] = a.z, c[half][3] = a.w;
+      c[half][4] = b.x, c[half][5] = b.y, c[half][6] = b.z, c[half][7] = b.w;
+    }
+    const int k = segment * kSegment + 32 * block + 8 * (lane % 4);
+    const uint4 raw = k < p.hidden ? *reinterpret_cast<const uint4*>(row + k * 2) : uint4{};
+    const uint32_t v[1][4] = {{raw.x, raw.y, raw.z, raw.w}};
+    add_block<1>(sum, c, v);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int e = first_expert + lane / 4 + 8 * (i / 2);
+    const int token = 2 * (lane % 4) + i % 2;
+    if (e < p.router.experts && token < p.tokens) {
+      p.partial[(segment * p.tokens + token) * p.router.experts + e] =
+          (sum[2][0][i] + sum[1][0][i]) + sum[0][0][i];
+    }
+  }
+  __threadfence();
+  __syncwarp();
+  if (lane == 0) atomicAdd(p.counters, 1u);
+}
+
+// Scores and experts of one token, by one warp; kPerLane experts to a lane.
+template <int kPerLane>
+__device__ void select(const FewFfnParameters& p, const RouterParameters& local, int token,
+                       float* scratch, FewChoice& choice) {
+  const int lane = threadIdx.x % 32;
+  const int experts = p.router.experts;
+  const int segments = (p.hidden + kSegment - 1) / kSegment;
+  const float* partial = p.partial + token * experts;
+  if (lane == 0) wait_until(p.counters, static_cast<unsigned>(p.router_units));
+  __syncwarp();
+  float logit[kPerLane] = {};
+  constexpr int kBatch = 8;  // loads under way at once, per expert
+  for (int first = 0; first < segments; first += kBatch) {
+    float part[kPerLane][kBatch];
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+#pragma unroll
+      for (int s = 0; s < kBatch; ++s) {
+        const bool inside = lane + 32 * i < experts && first + s < segments;
+        const int64_t place = static_cast<int64_t>(first + s) * p.tokens * experts + lane + 32 * i;
+        part[i][s] = inside ? __ldcg(partial + place) : 0.0f;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+#pragma unroll
+      for (int s = 0; s < kBatch; ++s) {
+        if (first + s < segments) logit[i] += part[i][s];
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    if (lane + 32 * i < experts) scratch[lane + 32 * i] = logit[i];
+  }
+  __syncwarp();
+  float* selection = scratch + experts;
+  const bool finite = select_token<kPerLane>(local, token, scratch, selection, selection + experts);
+  if (lane == 0) choice.finite[token] = finite;
+}
+
+// Sorts the slots into rows and groups, by one warp.
+__device__ inline void list_rows(const FewFfnParameters& p, const RouterParameters& local,
+                                 FewChoice& choice) {
+  const int lane = threadIdx.x % 32;
+  const int top_k = p.router.rule.top_k;
+  const bool inside = lane < p.tokens * top_k;
+  const int expert = inside ? local.index[lane] : -1;
+  const int token = lane / top_k;
+  const int key = expert >= 0 ? expert * kMaxFewTokens + token : 0x7fffffff;
+  int rank = 0;
+  for (int other = 0; other < 32; ++other) rank += __shfl_sync(~0u, key, other) < key;
+  const int num_rows = __popc(__ballot_sync(~0u, expert >= 0));
+  if (expert >= 0) {
+    choice.row_token[rank] = token;
+    choice.row_expert[rank] = expert;
+    choice.row_gate[rank] = local.gate[lane];
+  }
+  __syncwarp();
+  const int own = lane < num_rows ? choice.row_expert[lane] : -1;
+  const bool first = lane < num_rows && (lane == 0 || choice.row_expert[lane - 1] != own);
+  const unsigned firsts = __ballot_sync(~0u, first);
+  if (first) {
+    const int group = __popc(firsts & ((1u << lane) - 1));
+    choice.group_expert[group] = own;
+    choice.group_first[group] = lane;
+  }
+  if (lane == 0) {
+    choice.num_groups = __popc(firsts);
+    choice.num_rows = num_rows;
+    choice.group_first[__popc(firsts)] = num_rows;
+  }
+  __syncwarp();
+}
+
+// One block writes what the router found.
+__device__ inline void publish(const FewFfnParameters& p, const RouterParameters& local,
+                               const FewChoice& choice) {
+  const int lane = threadIdx.x % 32;
+  for (int i = lane; i < p.tokens * p.router.rule.top_k; i += 32) {
+    p.router.index[i] = local.index[i];
+    p.router.gate[i] = local.gate[i];
+  }
+  for (int i = lane; i < p.tokens * p.router.experts; i += 32)
+    p.router.affinity[i] = local.affinity[i];
+  if (lane == 0) {
+    int bad = -1;
+    for (int t = p.tokens - 1; t >= 0; --t) bad = choice.finite[t] ? bad : t;
+    *p.router.bad_token = bad;
+  }
+}
+
+// One column of one token. Experts come ascending; two neighbours part at the highest bit in which
+// they differ, and lower borders join first: a stack of what still waits for its right half.
+__device__ inline float join_experts(const FewChoice& choice, const float* rows, int token,
+                                     int column, bool& any) {
+  float waiting[kMaxLevels];
+  int border[kMaxLevels];
+  int top = -1;
+  int before = 0;
+  for (int r = 0; r < choice.num_rows; ++r) {
+    if (choice.row_token[r] != token) continue;
+    const int expert = choice.row_expert[r];
+    const int level = top < 0 ? kMaxLevels : 31 - __clz(before ^ expert);
+    while (top > 0 && border[top] < level) {
+      waiting[top - 1] = waiting[top - 1] + waiting[top];
+      --top;
+    }
+    ++top;
+    border[top] = level;
+    waiting[top] = rows[r * 16 + column] * choice.row_gate[r];
+    before = expert;
+  }
+  any = top >= 0;
+  for (; top > 0; --top) waiting[top - 1] = waiting[top - 1] + waiting[top];
+  return any ? waiting[0] : 0.0f;
+}
+
+}  // namespace dsmoe::kernels::cuda

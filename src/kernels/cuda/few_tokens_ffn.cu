@@ -1,0 +1,359 @@
+// The feed-forward part of a block for a few tokens, in one launch: norm, router, gate and up with
+// SwiGLU, down, combine. Same sums as the ops one by one.
+//
+// One block per multiprocessor, all of them resident: they wait for one another twice, once for the
+// router's sums (meanwhile warps multiply the shared experts) and once between up and down
+// (meanwhile the first weights of down arrive). A block owns 16 columns of the result and all
+// experts' shares of them, so combine needs no third wait.
+#include <algorithm>
+#include <atomic>
+
+#include "kernels/cuda/few_tokens_choice.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/residency.h"
+
+namespace dsmoe::kernels::cuda {
+namespace {
+
+constexpr int kRouterWarp = kFewWarps - 1;
+constexpr int kFirstSelectWarp = kRouterWarp - 1;  // token t: warp kFirstSelectWarp - t
+
+__device__ unsigned counter_memory[64][4];
+__device__ float partial_memory[kMaxPartials];
+
+// Bytes of dynamic shared memory, in order: rings, rows of x and later of the activations, then
+// what the router's selection needs.
+struct FfnShared {
+  int x;
+  int shared_rows;  // within x: where the shared experts' activations begin
+  int select;
+  int affinity;
+  int index;
+  int gate;
+  int total;
+
+  __host__ __device__ FfnShared(int stages, const FewFfnParameters& p) {
+    const int top_k = p.routed.gate ? p.router.rule.top_k : 0;
+    const int experts = p.routed.gate ? p.router.experts : 0;
+    shared_rows = p.tokens * top_k * x_pitch(p.routed.width);
+    const int activations = shared_rows + (p.shared.gate ? p.tokens * x_pitch(p.shared.width) : 0);
+    const int normed = p.tokens * x_pitch(p.hidden);
+    x = kFewWarps * stages * kStageBytes;
+    select = x + (activations > normed ? activations : normed);
+    affinity = select + p.tokens * (2 * experts + kMaxTopK) * 4;
+    index = affinity + p.tokens * experts * 4;
+    gate = index + p.tokens * top_k * 4;
+    total = gate + p.tokens * top_k * 4;
+  }
+};
+
+// Eight gates and their eight ups: a lane holds output lane / 4 of rows 2 (lane % 4) and the next.
+__device__ void store_up(const FewFamily& family, int first_row, int num_rows, int first_output,
+                         const float (&sum)[4]) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = 2 * (lane % 4) + i;
+    if (row < num_rows) {
+      const uint32_t h = pack_bf16(silu_device(sum[i]) * sum[2 + i], 0.0f);
+      reinterpret_cast<unsigned short*>(
+          family.activation)[static_cast<int64_t>(first_row + row) * family.width + first_output +
+                             lane / 4] = static_cast<unsigned short>(h);
+    }
+  }
+}
+
+// Sixteen rounded columns of each row, in shared memory.
+__device__ void store_down(float* rows, int num_rows, const float (&sum)[4]) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int row = 2 * (lane % 4) + i % 2;
+    if (row < num_rows) {
+      rows[row * 16 + lane / 4 + 8 * (i / 2)] = __uint_as_float(pack_bf16(sum[i], 0.0f) << 16);
+    }
+  }
+}
+
+// Units of this block: unit j is tile blockIdx.x + j * gridDim.x.
+__device__ int own_units(int tiles) {
+  return (tiles - static_cast<int>(blockIdx.x) + static_cast<int>(gridDim.x) - 1) /
+         static_cast<int>(gridDim.x);
+}
+__device__ int tile_of(int unit) { return static_cast<int>(blockIdx.x + unit * gridDim.x); }
+
+template <int kStages>
+__global__ void __launch_bounds__(kFewThreads, 1)
+    few_ffn_kernel(const __grid_constant__ FewFfnParameters p) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  __shared__ FewChoice choice;
+  __shared__ float rows[(kMaxSlots + kMaxFewTokens) * 16];
+  __shared__ float reduce[kFewWarps];
+  const FfnShared place(kStages, p);
+  const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  unsigned char* const x = memory + place.x;
+  const uint32_t x_base = shared_address(x);
+  const uint32_t ring = shared_address(memory) + warp * kStages * kStageBytes;
+  const int hidden = p.hidden;
+  const bool has_shared = p.shared.gate != nullptr;
+  const bool has_routed = p.routed.gate != nullptr;
+  const uint32_t selected = shared_address(&choice.selected);
+  const uint32_t listed = shared_address(&choice.listed);
+  if (threadIdx.x == 0) {
+    choice.num_groups = choice.num_rows = 0;
+    barrier_init(selected, 32 * static_cast<uint32_t>(p.tokens));
+    barrier_init(listed, 32);
+  }
+  RouterParameters local = p.router;
+  local.index = reinterpret_cast<int32_t*>(memory + place.index);
+  local.gate = reinterpret_cast<float*>(memory + place.gate);
+  local.affinity = reinterpret_cast<float*>(memory + place.affinity);
+  local.logits = nullptr;
+  local.replayed = nullptr;
+
+  // Weights that do not wait for the router.
+  const int shared_units = has_shared ? own_units(p.shared.width / 8) : 0;
+  const auto shared_rows = [&](int unit) {
+    const int64_t begin = static_cast<int64_t>(tile_of(unit)) * 8 * hidden;
+    return WeightRows{p.shared.gate + begin, p.shared.up + begin, hidden};
+  };
+  RowStream<kStages, decltype(shared_rows)> shared_up(ring, warp, shared_units, kFewWarps,
+                                                      shared_rows);
+  const bool routes = has_routed && warp == kRouterWarp;
+  const int first_router_unit = static_cast<int>(blockIdx.x);
+  if (!routes) {
+    shared_up.start();
+  } else if (first_router_unit < p.router_units) {
+    fetch_centroids(p, first_router_unit, ring);
+  }
+  let_next_kernel_start();
+  wait_for_previous_kernel();
+
+  if (p.x) {
+    load_rows(x, p.x, p.tokens, hidden);
+  } else {
+    load_normalised(x, p.residual, p.norm_weight, p.eps, p.tokens, hidden, reduce);
+  }
+  __syncthreads();
+
+  if (routes) {
+    const int step = static_cast<int>(gridDim.x);
+    for (int unit = first_router_unit; unit < p.router_units; unit += step) {
+      router_unit(p, unit, x, memory + warp * kStages * kStageBytes);
+      __syncwarp();
+      if (unit + step < p.router_units) fetch_centroids(p, unit + step, ring);
+    }
+    shared_up.start();
+  }
+  const int token = kFirstSelectWarp - warp;
+  if (has_routed && token >= 0 && token < p.tokens) {
+    auto* scratch =
+        reinterpret_cast<float*>(memory + place.select) + token * (2 * p.router.experts + kMaxTopK);
+    if (p.router.experts <= 64) {
+      select<2>(p, local, token, scratch, choice);
+    } else {
+      select<8>(p, local, token, scratch, choice);
+    }
+    barrier_arrive(selected);
+    if (token == 0) {
+      barrier_poll(selected, 0);
+      list_rows(p, local, choice);
+      barrier_arrive(listed);
+      if (blockIdx.x == 0) publish(p, local, choice);
+    }
+  }
+
+  float sum[1][4];
+  const int same = lane % 8;
+  for (int unit = warp; unit < shared_units; unit += kFewWarps) {
+    shared_up.multiply(sum, hidden,
+                       x_row_address(x_base + min(same, p.tokens - 1) * x_pitch(hidden)), 0);
+    store_up(p.shared, 0, p.tokens, tile_of(unit) * 8, sum[0]);
+  }
+
+  if (has_routed) barrier_poll(listed, 0);
+  const int group_tiles = has_routed ? p.routed.width / 8 : 1;
+  const int routed_units = own_units(choice.num_groups * group_tiles);
+  const auto routed_rows = [&](int unit) {
+    const int tile = tile_of(unit);
+    const int64_t begin =
+        (static_cast<int64_t>(choice.group_expert[tile / group_tiles]) * p.routed.width +
+         tile % group_tiles * 8) *
+        hidden;
+    return WeightRows{p.routed.gate + begin, p.routed.up + begin, hidden};
+  };
+  {
+    // From the last warp on: the first ones may still be at their shared experts.
+    const int first = kFewWarps - 1 - warp;
+    RowStream<kStages, decltype(routed_rows)> up(ring, first, routed_units, kFewWarps, routed_rows);
+    up.start();
+    for (int unit = first; unit < routed_units; unit += kFewWarps) {
+      const int tile = tile_of(unit);
+      const int group = tile / group_tiles;
+      const int first_row = choice.group_first[group];
+      const int num_rows = choice.group_first[group + 1] - first_row;
+      const int own = choice.row_token[first_row + min(same, num_rows - 1)];
+      up.multiply(sum, hidden, x_row_address(x_base + own * x_pitch(hidden)), 0);
+      store_up(p.routed, first_row, num_rows, tile % group_tiles * 8, sum[0]);
+    }
+  }
+
+  // Down: 16 columns after 16 columns; of each, the shared experts first, then the groups.
+  const int column_blocks = own_units(hidden / 16);
+  const int per_block = choice.num_groups + has_shared;
+  const auto down_rows = [&](int unit) {
+    const int64_t first = static_cast<int64_t>(tile_of(unit / per_block)) * 16;
+    const int group = unit % per_block - has_shared;
+    if (group < 0) {
+      const bf16* low = p.shared.down + first * p.shared.width;
+      return WeightRows{low, low + static_cast<int64_t>(8) * p.shared.width, p.shared.width};
+    }
+    const bf16* low =
+        p.routed.down +
+        (static_cast<int64_t>(choice.group_expert[group]) * hidden + first) * p.routed.width;
+    return WeightRows{low, low + static_cast<int64_t>(8) * p.routed.width, p.routed.width};
+  };
+  RowStream<kStages, decltype(down_rows)> down(ring, warp, column_blocks * per_block, kFewWarps,
+                                               down_rows);
+  down.start();
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    atomicAdd(p.counters + 1, 1u);
+    wait_until(p.counters + 1, gridDim.x);
+  }
+  __syncthreads();
+  if (has_routed) fetch_rows(x_base, p.routed.activation, choice.num_rows, p.routed.width);
+  if (has_shared)
+    fetch_rows(x_base + place.shared_rows, p.shared.activation, p.tokens, p.shared.width);
+  copy_async_commit();
+  copy_async_wait<0>();  // the first weights too: they have been under way since before the wait
+  __syncthreads();
+
+  int unit = warp;
+  for (int block = 0; block < column_blocks; ++block) {
+    for (; unit < (block + 1) * per_block; unit += kFewWarps) {
+      const int group = unit % per_block - has_shared;
+      if (group < 0) {
+        down.multiply(sum, p.shared.width,
+                      x_row_address(x_base + place.shared_rows +
+                                    min(same, p.tokens - 1) * x_pitch(p.shared.width)),
+                      0);
+        store_down(rows + kMaxSlots * 16, p.tokens, sum[0]);
+      } else {
+        const int first_row = choice.group_first[group];
+        const int num_rows = choice.group_first[group + 1] - first_row;
+        down.multiply(
+            sum, p.routed.width,
+            x_row_address(x_base + (first_row + min(same, num_rows - 1)) * x_pitch(p.routed.width)),
+            0);
+        store_down(rows + first_row * 16, num_rows, sum[0]);
+      }
+    }
+    __syncthreads();
+    if (static_cast<int>(threadIdx.x) < p.tokens * 16) {
+      const int t = threadIdx.x / 16;
+      const int column = threadIdx.x % 16;
+      bool any = false;
+      float total = join_experts(choice, rows, t, column, any);
+      if (has_shared) {
+        const float common = rows[(kMaxSlots + t) * 16 + column];
+        total = any ? total + common : common;
+      }
+      float* out = p.residual + static_cast<int64_t>(t) * hidden + tile_of(block) * 16 + column;
+      *out = *out + total;
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) {
+    // The last block to leave makes the counters zero again.
+    if (atomicInc(p.counters + 2, gridDim.x - 1) == gridDim.x - 1)
+      p.counters[0] = p.counters[1] = 0;
+  }
+}
+
+FewFamily describe(const ExpertFamily& family) {
+  if (!family.gate) return {};
+  return {.gate = static_cast<const bf16*>(family.gate.data),
+          .up = static_cast<const bf16*>(family.up.data),
+          .down = static_cast<const bf16*>(family.down.data),
+          .activation = static_cast<bf16*>(family.activation.data),
+          .width = static_cast<int32_t>(family.gate.n)};
+}
+
+bool fits(const ExpertFamily& family) {
+  return !family.gate || (family.gate.dtype == DType::BF16 && family.gate.n % 8 == 0);
+}
+
+template <class T>
+T* symbol(const T& variable) {
+  void* pointer = nullptr;
+  check(cudaGetSymbolAddress(&pointer, variable), "memory of the few-token kernels");
+  return static_cast<T*>(pointer);
+}
+
+template <int kStages>
+bool launch_ffn(const Context& context, const FewFfnParameters& p) {
+  const FfnShared shared(kStages, p);
+  constexpr int kStatic = sizeof(FewChoice) + (kMaxSlots + kMaxFewTokens) * 64 + 256;
+  if (shared.total + kStatic > shared_memory_limit()) return false;
+  allow_shared(few_ffn_kernel<kStages>, static_cast<std::size_t>(shared.total));
+  launch(context,
+         {.grid = dim3(static_cast<unsigned>(num_multiprocessors())),
+          .block = dim3(kFewThreads),
+          .shared_bytes = static_cast<std::size_t>(shared.total)},
+         few_ffn_kernel<kStages>, p);
+  return true;
+}
+
+}  // namespace
+
+bool few_tokens_ffn(const Context& context, const FewTokensFfn& args) {
+  const auto tokens = static_cast<int32_t>(args.residual.dim(0));
+  const auto hidden = static_cast<int32_t>(args.residual.dim(1));
+  const bool routed = static_cast<bool>(args.routed.gate);
+  if (tokens < 1 || tokens > kMaxFewTokens || hidden % 16 != 0 || !waits_allowed(context))
+    return false;
+  if (!fits(args.routed) || !fits(args.shared) || args.residual.dtype != DType::F32) return false;
+  if (!args.routed.gate && !args.shared.gate) return false;
+  FewFfnParameters p{};
+  if (routed) {
+    if (args.centroids.n > kMaxExpertsFew || tokens * args.rule.top_k > kMaxSlots ||
+        args.rule.num_groups > 32)
+      return false;
+    p.router = {
+        .rule = args.rule,
+        .centroids = static_cast<const float*>(args.centroids.data),
+        .bias = args.selection_bias ? args.selection_bias.as<float>() : nullptr,
+        .experts_of_token = args.experts_of_token ? args.experts_of_token.as<int32_t>() : nullptr,
+        .affinity = args.affinity.as<float>(),
+        .index = args.index.as<int32_t>(),
+        .gate = args.gate.as<float>(),
+        .bad_token = args.bad_token.as<int32_t>(),
+        .tokens = tokens,
+        .experts = static_cast<int32_t>(args.centroids.n),
+        .hidden = hidden};
+    const int segments = (hidden + kSegment - 1) / kSegment;
+    if (segments * tokens * p.router.experts > kMaxPartials) return false;
+    p.router_units = (p.router.experts + 15) / 16 * segments;
+  }
+  p.x = static_cast<const bf16*>(args.x.data);
+  p.norm_weight = args.norm_weight ? args.norm_weight.as<float>() : nullptr;
+  p.eps = static_cast<float>(args.eps);
+  p.routed = describe(args.routed);
+  p.shared = describe(args.shared);
+  p.residual = args.residual.as<float>();
+  p.tokens = tokens;
+  p.hidden = hidden;
+  static unsigned(*const counters)[4] = *symbol(counter_memory);
+  static float* const partial = *symbol(partial_memory);
+  static std::atomic<unsigned> turn{0};
+  p.counters = counters[turn.fetch_add(1) % 64];
+  p.partial = partial;
+  return tokens == 1 ? launch_ffn<3>(context, p) || launch_ffn<2>(context, p)
+                     : launch_ffn<2>(context, p);
+}
+
+}  // namespace dsmoe::kernels::cuda
