@@ -39,6 +39,8 @@ struct ExpertsDownForward {
 void experts_down_forward(const Context& context, const ExpertsDownForward& args);
 
 // The same experts on the way back. Weights are transposed: products run over the other dimension.
+// Results may lie where their namesakes did: scaled_activation in activation, d_gate_product in
+// gate_product, d_up_product in up_product.
 struct ExpertFamilyBackward {
   WeightStack gate_transposed;   // count x [hidden, width]
   WeightStack up_transposed;     // count x [hidden, width]

@@ -141,16 +141,15 @@ kernels::ExpertFamilyBackward routed_experts(const LayerBackward& args) {
           .activation = state.routed_activation,
           .gate_product = state.routed_gate_product,
           .up_product = state.routed_up_product,
-          .scaled_activation = scratch.routed_scaled_activation,
+          .scaled_activation = state.routed_activation,
           .d_gate_of_row = scratch.d_gate_of_row,
-          .d_gate_product = scratch.routed_d_gate_product,
-          .d_up_product = scratch.routed_d_up_product,
-          .d_x = scratch.routed_d_x};
+          .d_gate_product = state.routed_gate_product,
+          .d_up_product = state.routed_up_product,
+          .d_x = state.routed_out};
 }
 
 kernels::ExpertFamilyBackward shared_experts(const LayerBackward& args) {
   const LayerState& state = args.state;
-  const BackwardState& scratch = args.scratch;
   return {.gate_transposed = args.weights.shared.gate,
           .up_transposed = args.weights.shared.up,
           .down_transposed = args.weights.shared.down,
@@ -158,9 +157,9 @@ kernels::ExpertFamilyBackward shared_experts(const LayerBackward& args) {
           .activation = state.shared_activation,
           .gate_product = state.shared_gate_product,
           .up_product = state.shared_up_product,
-          .d_gate_product = scratch.shared_d_gate_product,
-          .d_up_product = scratch.shared_d_up_product,
-          .d_x = scratch.shared_d_x};
+          .d_gate_product = state.shared_gate_product,
+          .d_up_product = state.shared_up_product,
+          .d_x = state.shared_out};
 }
 
 // dW of gate, up and down. `scaled_activation` is what the down product's gradient multiplies: gate
@@ -275,9 +274,9 @@ void layer_backward(const Context& context, const LayerBackward& args) {
   if (routed) {
     dispatch_adjoint.index = state.index;
     dispatch_adjoint.row_of_slot = state.plan.row_of_slot;
-    dispatch_adjoint.routed = scratch.routed_d_x;
+    dispatch_adjoint.routed = state.routed_out;
   }
-  if (shared) dispatch_adjoint.shared = scratch.shared_d_x;
+  if (shared) dispatch_adjoint.shared = state.shared_out;
   kernels::combine_forward(context, dispatch_adjoint);
   if (routed) route_backward(context, args, one_matrix);
 }

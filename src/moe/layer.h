@@ -55,7 +55,7 @@ struct LayerBackward {
   BalanceRule balance;
   LayerTransposed weights;
   LayerGradients gradients;  // accumulated; absent ones are not computed
-  LayerState state;          // of the forward pass
+  LayerState state;          // of the forward pass; used up: gradients take its place
   BackwardState scratch;     // the used part
   BalanceLosses losses;
   TensorView x;                // [tokens, hidden], operand type

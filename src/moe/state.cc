@@ -56,25 +56,14 @@ BackwardState allocate_backward_state(const LayerSize& size, tensor::Arena& aren
   const DType scalar = scalar_of(size.operand);
   const int64_t slots = size.max_tokens * size.top_k;
   BackwardState state;
-  const auto experts = [&](int64_t rows, int64_t columns) {
-    return arena.tensor("experts, backward", size.operand, {rows, columns});
+  if (size.num_experts == 0) return state;
+  const auto router = [&](const kernels::Shape& shape) {
+    return arena.tensor("router, backward", scalar, shape);
   };
-  if (size.num_experts > 0) {
-    state.gate_of_row = arena.tensor("router, backward", scalar, {slots});
-    state.d_gate_of_row = arena.tensor("router, backward", scalar, {slots});
-    state.routed_scaled_activation = experts(slots, size.routed_width);
-    state.routed_d_gate_product = experts(slots, size.routed_width);
-    state.routed_d_up_product = experts(slots, size.routed_width);
-    state.routed_d_x = experts(slots, size.hidden);
-    state.d_affinity =
-        arena.tensor("router, backward", scalar, {size.max_tokens, size.num_experts});
-    state.d_logits = arena.tensor("router, backward", scalar, {size.max_tokens, size.num_experts});
-  }
-  if (size.shared_width > 0) {
-    state.shared_d_gate_product = experts(size.max_tokens, size.shared_width);
-    state.shared_d_up_product = experts(size.max_tokens, size.shared_width);
-    state.shared_d_x = experts(size.max_tokens, size.hidden);
-  }
+  state.gate_of_row = router({slots});
+  state.d_gate_of_row = router({slots});
+  state.d_affinity = router({size.max_tokens, size.num_experts});
+  state.d_logits = router({size.max_tokens, size.num_experts});
   return state;
 }
 
@@ -99,16 +88,10 @@ LayerState used_part(const LayerState& state, int64_t tokens, int64_t sequences,
 
 BackwardState used_part(const BackwardState& state, int64_t tokens, int64_t top_k) {
   BackwardState used = state;
-  const int64_t slots = tokens * top_k;
-  for (TensorView* view :
-       {&used.gate_of_row, &used.d_gate_of_row, &used.routed_scaled_activation,
-        &used.routed_d_gate_product, &used.routed_d_up_product, &used.routed_d_x}) {
-    cut(*view, slots);
-  }
-  for (TensorView* view : {&used.shared_d_gate_product, &used.shared_d_up_product, &used.shared_d_x,
-                           &used.d_affinity, &used.d_logits}) {
-    cut(*view, tokens);
-  }
+  cut(used.gate_of_row, tokens * top_k);
+  cut(used.d_gate_of_row, tokens * top_k);
+  cut(used.d_affinity, tokens);
+  cut(used.d_logits, tokens);
   return used;
 }
 

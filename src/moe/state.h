@@ -28,18 +28,12 @@ struct LayerState {
   TensorView shared_up_product;    // [tokens, shared width]
 };
 
+// The experts' gradients take the place of what they were made from, in LayerState.
 struct BackwardState {
-  TensorView gate_of_row;               // [tokens * top_k]
-  TensorView d_gate_of_row;             // [tokens * top_k]
-  TensorView routed_scaled_activation;  // [tokens * top_k, width]
-  TensorView routed_d_gate_product;     // [tokens * top_k, width]
-  TensorView routed_d_up_product;       // [tokens * top_k, width]
-  TensorView routed_d_x;                // [tokens * top_k, hidden]
-  TensorView shared_d_gate_product;     // [tokens, shared width]
-  TensorView shared_d_up_product;       // [tokens, shared width]
-  TensorView shared_d_x;                // [tokens, hidden]
-  TensorView d_affinity;                // [tokens, experts]
-  TensorView d_logits;                  // [tokens, experts]
+  TensorView gate_of_row;    // [tokens * top_k]
+  TensorView d_gate_of_row;  // [tokens * top_k]
+  TensorView d_affinity;     // [tokens, experts]
+  TensorView d_logits;       // [tokens, experts]
 };
 
 struct LayerSize {

@@ -12,8 +12,9 @@ namespace dsmoe::kernels {
 std::string cuda_declined();
 
 // Weights and KV pages row-major, every index tensor in device memory, no host round trip and no
-// allocation inside ops: calls may be captured into a CUDA graph. Throws Error(usage) when
-// cuda_declined() is not empty.
+// allocation inside ops: calls may be captured into a CUDA graph. (Ops of the backward pass and
+// pack_weight let the stream's working memory grow when they first need more.) Throws Error(usage)
+// when cuda_declined() is not empty.
 const KernelTable& cuda_table();
 
 // A stream of the current device, for Context::stream; released with release_stream. Blocks the
