@@ -45,15 +45,6 @@ std::string demo_folder() {
   return newest.folder->string();
 }
 
-int64_t pages_for_memory(const model::Model& model, double gibibytes) {
-  const model::ModelConfig& config = model.config;
-  const double page = 2.0 *
-                      static_cast<double>(config.num_hidden_layers * config.num_key_value_heads *
-                                          config.head_dim * kernels::kKeyBlock) *
-                      static_cast<double>(tensor::size_of(model.operand));
-  return static_cast<int64_t>(gibibytes * 1073741824.0 / page);
-}
-
 std::string name_of_model(const fs::path& folder) {
   const fs::path clean = fs::absolute(folder).lexically_normal();
   const fs::path last = clean.has_filename() ? clean.filename() : clean.parent_path().filename();
@@ -81,7 +72,10 @@ int run_serve(ServeCommand command) {
   serve::TextParts text = serve::load_text_parts(command.common.model, command.chat_template);
   const Engine engine(command.common);
   const auto model = engine.load(command.common);
-  if (command.kv_memory > 0) service.engine.num_pages = pages_for_memory(*model, command.kv_memory);
+  if (command.kv_memory > 0) {
+    service.engine.num_pages = static_cast<int64_t>(
+        command.kv_memory * 1073741824.0 / static_cast<double>(infer::kv_page_bytes(*model)));
+  }
   serve::Service server(engine.context(), *model, std::move(text), service);
   const infer::EngineStats stats = server.engine().stats();
   log_info("{}: context {}, {} sequences at once, KV cache of {} pages of {} tokens",
@@ -136,8 +130,9 @@ void add_serve(CLI::App& app, Action& action) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 16))
       ->capture_default_str();
   command
-      ->add_option("--kv-memory", options->kv_memory,
-                   "GiB of the KV cache; default: a full context for each of --max-batch")
+      ->add_option(
+          "--kv-memory", options->kv_memory,
+          "GiB of the KV cache; default: a full context for each of --max-batch, at most 4")
       ->check(CLI::Range(0.0, 1e6))
       ->type_name("GIB");
   command

@@ -19,7 +19,9 @@ EngineOptions complete(const model::Model& model, EngineOptions options) {
   if (options.max_top_k == 0) options.max_top_k = default_max_top_k(model.config);
   options.chunk_tokens = std::max(options.chunk_tokens, options.max_batch);
   const int64_t one_context = model::KvCache::pages_for(model.context);
-  if (options.num_pages == 0) options.num_pages = options.max_batch * one_context;
+  if (options.num_pages == 0) {
+    options.num_pages = default_num_pages(model, options.max_batch);
+  }
   if (options.num_pages < one_context) {
     fail(
         ErrorKind::usage,
@@ -38,6 +40,19 @@ int64_t default_max_top_k(const model::ModelConfig& config) {
                                : config.n_routed_experts;
   const int64_t wanted = std::max<int64_t>(2 * config.num_experts_per_tok, 16);
   return std::max(config.num_experts_per_tok, std::min({wanted, most, kMostTopK}));
+}
+
+int64_t kv_page_bytes(const model::Model& model) {
+  const model::ModelConfig& config = model.config;
+  return 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim *
+         kernels::kKeyBlock * static_cast<int64_t>(tensor::size_of(model.operand));
+}
+
+int64_t default_num_pages(const model::Model& model, int64_t max_batch) {
+  constexpr int64_t kMostBytes = int64_t{4} << 30;
+  const int64_t one_context = model::KvCache::pages_for(model.context);
+  return std::max(one_context,
+                  std::min(max_batch * one_context, kMostBytes / kv_page_bytes(model)));
 }
 
 EngineCore::EngineCore(const kernels::Context& context, const model::Model& model,

@@ -22,13 +22,18 @@ struct EngineOptions {
   int64_t max_batch = 16;      // sequences that run together
   int64_t max_queue = 256;     // sequences that wait
   int64_t chunk_tokens = 256;  // of one forward pass: at least max_batch
-  int64_t num_pages = 0;       // 0: max_batch full contexts; at least one full context
+  int64_t num_pages = 0;       // at least one full context; 0: default_num_pages
   int64_t max_top_k = 0;       // most experts per token a request may ask for; 0: default_max_top_k
   double stall_seconds = 2;    // a thread silent for longer is not healthy
 };
 
 // Twice the model's K or 16, as far as the model and the kernels can choose.
 int64_t default_max_top_k(const model::ModelConfig& config);
+
+// Bytes of one page of the KV cache, all layers together.
+int64_t kv_page_bytes(const model::Model& model);
+// `max_batch` full contexts, but no more than 4 GiB, but at least one context.
+int64_t default_num_pages(const model::Model& model, int64_t max_batch);
 
 struct EngineStats {
   int64_t running = 0, waiting = 0;

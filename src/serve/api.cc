@@ -32,14 +32,13 @@ const WebAsset* find_asset(const std::string& path) {
 }
 
 HttpResponse asset_response(const WebAsset& asset) {
-  return {
-      .content_type = std::string(asset.content_type),
-      .body = std::string(asset.bytes),
-      .headers = {{"Cache-Control", "no-cache"},
-                  {"Content-Security-Policy",
-                   "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
-                   "object-src 'none'; base-uri 'none'; frame-ancestors 'none'"},
-                  {"Referrer-Policy", "no-referrer"}}};
+  return {.content_type = std::string(asset.content_type),
+          .body = std::string(asset.bytes),
+          .headers = {{"Cache-Control", "no-cache"},
+                      {"Content-Security-Policy",
+                       "default-src 'self'; img-src 'self' data:; "
+                       "object-src 'none'; base-uri 'none'; frame-ancestors 'none'"},
+                      {"Referrer-Policy", "no-referrer"}}};
 }
 
 bool is_loopback_origin(std::string_view origin) {
