@@ -88,7 +88,7 @@ Json joined(const Answer& answer) {
 TEST(Soak, SixtyFourStreamingClientsGetTheAnswersOfOne) {
   set_log_level(LogLevel::quiet);
   const std::vector<Json> requests = mixed_requests();
-  SmallServer server({.engine = {.max_batch = 16, .num_pages = 40}});
+  SmallServer server({.engine = {.max_batch = 16, .num_pages = 24}});
   std::vector<Json> alone;
   for (const Json& request : requests) alone.push_back(joined(server.complete(request)));
   std::atomic<int64_t> answers{0}, different{0}, errors{0};
