@@ -61,12 +61,15 @@ export class Api {
   }
 
   async #send(method, path, body, signal) {
-    const headers = {};
-    if (this.key) headers.authorization = `Bearer ${this.key}`;
-    if (body !== undefined) headers["content-type"] = "application/json";
+    const options = { method, headers: {}, signal, cache: "no-store" };
+    if (this.key) options.headers.authorization = `Bearer ${this.key}`;
+    if (body !== undefined) {
+      options.headers["content-type"] = "application/json";
+      options.body = JSON.stringify(body);
+    }
     let response;
     try {
-      response = await fetch(new URL(path, ROOT), { method, headers, signal, body: body && JSON.stringify(body), cache: "no-store" });
+      response = await fetch(new URL(path, ROOT), options);
     } catch (error) {
       throw isAbort(error) ? error : unreachable();
     }

@@ -14,7 +14,13 @@ const WIDE = matchMedia("(min-width: 60rem)");
 
 // They suit the demo's model, which knows only such texts, and any other.
 const EXAMPLES = [
-  { mode: "chat", name: "Ask about a story", text: "Mia the fox lived by the lake. One morning Mia found a red kite in the grass and gave it to Tom the owl. Who has the kite now?" },
+  {
+    mode: "chat",
+    name: "Ask about a story",
+    text:
+      "Mia the fox lived by the lake. One morning Mia found a red kite in the grass and gave it to Tom the owl. " +
+      "Who has the kite now?",
+  },
   { mode: "continue", name: "Begin a story", text: "Once upon a time there was a " },
   { mode: "continue", name: "Add two numbers", text: "Add 27 + 45:" },
   { mode: "continue", name: "Write a record", text: '{"name": "' },

@@ -159,8 +159,8 @@ export class Atlas {
   }
 
   #hint(hinted) {
-    const same = hinted === this.focus.hinted || (hinted && this.focus.hinted && hinted.row === this.focus.hinted.row && hinted.expert === this.focus.hinted.expert);
-    if (!same) this.focus.set({ hinted });
+    const before = this.focus.hinted;
+    if (hinted?.row !== before?.row || hinted?.expert !== before?.expert) this.focus.set({ hinted });
   }
 
   #showPicked() {

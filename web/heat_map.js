@@ -58,7 +58,8 @@ export class HeatMap {
     this.target = null;
     const rows = load.layers.map((layer, row) => {
       const name = row % every === 0 ? String(layer.layer) : "";
-      const head = el("span", { class: "map-head", role: "rowheader", "data-row": row, "aria-label": `Layer ${layer.layer}` }, name);
+      const label = `Layer ${layer.layer}`;
+      const head = el("span", { class: "map-head", role: "rowheader", "data-row": row, "aria-label": label }, name);
       const cells = Array.from({ length: layer.num_experts }, (_, expert) =>
         el("span", { class: "cell", role: "gridcell", "data-row": row, "data-of": expert, "data-step": 0 }),
       );
@@ -76,7 +77,7 @@ export class HeatMap {
   // The chosen layer, the picked expert, and the way of a token: its experts per row, strongest first.
   mark({ row, picked, path }) {
     this.heads.forEach((head, i) => head.parentNode.classList.toggle("chosen", i === row));
-    for (const cell of this.root.querySelectorAll(".cell.picked, .cell.way, .cell.way-top")) cell.classList.remove("picked", "way", "way-top");
+    for (const cell of this.root.querySelectorAll(".picked, .way, .way-top")) cell.classList.remove("picked", "way", "way-top");
     if (picked) this.cells[picked.row]?.[picked.expert]?.classList.add("picked");
     path?.forEach((experts, i) =>
       experts.forEach((expert, rank) => this.cells[i]?.[expert]?.classList.add(rank === 0 ? "way-top" : "way")),
@@ -104,7 +105,8 @@ export class HeatMap {
       return;
     }
     const expert = Number(target.dataset.of);
-    const text = `Layer ${layer.layer}, expert ${expert}: ${ratioText(layer.ratio[expert])} fair share, ${plural(layer.tokens[expert], "token")}`;
+    const load = `${ratioText(layer.ratio[expert])} fair share, ${plural(layer.tokens[expert], "token")}`;
+    const text = `Layer ${layer.layer}, expert ${expert}: ${load}`;
     this.readout.textContent = text;
     target.setAttribute("aria-label", text);
     this.hooks.hint({ row: Number(target.dataset.row), expert });
@@ -114,7 +116,13 @@ export class HeatMap {
 export function fillScale(list) {
   list.replaceChildren(
     ...LOAD_STEPS.map((step, i) =>
-      el("li", { title: step.name }, el("span", { class: "cell", "data-step": i }), el("span", { "aria-hidden": "true" }, step.from), el("span", { class: "unseen" }, step.name)),
+      el(
+        "li",
+        { title: step.name },
+        el("span", { class: "cell", "data-step": i }),
+        el("span", { "aria-hidden": "true" }, step.from),
+        el("span", { class: "unseen" }, step.name),
+      ),
     ),
   );
 }

@@ -7,7 +7,8 @@ const NUM_TOKENS = 12; // of an expert's list
 const LIFT = "How much more often than chance";
 
 function head(title, onClose) {
-  return el("div", { class: "section-head" }, el("h3", {}, title), el("button", { type: "button", class: "quiet small", onclick: onClose }, "Clear"));
+  const clear = el("button", { type: "button", class: "quiet small", onclick: onClose }, "Clear");
+  return el("div", { class: "section-head" }, el("h3", {}, title), clear);
 }
 
 // New content; the keyboard's place moves to `heir` when it was in the old.
@@ -29,14 +30,12 @@ export function showToken(section, focus) {
   const token = focus.tokenShown;
   const largest = Math.max(...(token.gates ?? []).flat());
   const rows = token.experts.map((experts, row) => {
-    const layer = el(
-      "button",
-      { type: "button", class: "layer-name", "aria-label": `Colour by layer ${focus.layers[row]}`, onclick: () => focus.set({ row }) },
-      String(focus.layers[row] ?? row),
-    );
+    const number = focus.layers[row] ?? row;
+    const label = `Colour by layer ${number}`;
+    const layer = el("button", { type: "button", class: "layer-name", "aria-label": label, onclick: () => focus.set({ row }) }, String(number));
     const cells = experts.map((expert, rank) => {
       const gate = token.gates?.[row]?.[rank];
-      const name = `Layer ${focus.layers[row]}, expert ${expert}${gate === undefined ? "" : `, gate ${gateText(gate)}`}`;
+      const name = `Layer ${number}, expert ${expert}${gate === undefined ? "" : `, gate ${gateText(gate)}`}`;
       const node = chip(
         expert,
         { "aria-label": name, title: name, onclick: () => focus.pick(row, expert) },
@@ -51,7 +50,7 @@ export function showToken(section, focus) {
   const table = el(
     "div",
     { class: "ways", role: "group", "aria-label": "Experts and gates by layer, strongest first. Arrow keys move, Enter selects." },
-    ...rows.map(({ layer, cells }, row) => el("div", { class: row === focus.row ? "way-row chosen" : "way-row" }, layer, ...cells)),
+    ...rows.map(({ layer, cells }, row) => el("div", { class: `way-row${row === focus.row ? " chosen" : ""}` }, layer, ...cells)),
   );
   table.style.setProperty("--slots", Math.max(...token.experts.map((experts) => experts.length), 1));
   const { enter } = gridNavigation(
@@ -76,7 +75,10 @@ export function showExpert(section, focus, load, taken) {
   const heading = head(`${focus.layerName(row)}, expert ${expert}`, () => focus.clear());
   heading.querySelector("h3").prepend(swatch);
   const lines = [];
-  if (load) lines.push(`${ratioText(load.ratio[expert])} fair share: taken ${plural(load.tokens[expert], "time")}, ${load.first[expert].toLocaleString("en")} of them as the strongest.`);
+  if (load) {
+    const times = `taken ${plural(load.tokens[expert], "time")}, ${load.first[expert].toLocaleString("en")} of them as the strongest`;
+    lines.push(`${ratioText(load.ratio[expert])} fair share: ${times}.`);
+  }
   const here = focus.answer?.tokens.filter((token) => token.experts[row]?.includes(expert)).length ?? 0;
   if (focus.answer?.tokens.length) lines.push(`In this answer: ${plural(here, "token")}.`);
   fill(section, null, heading, ...lines.map((line) => el("p", { class: "hint" }, line)), takenList(taken));
@@ -91,7 +93,14 @@ function takenList(taken) {
     const bar = el("span", { class: "bar-fill", "aria-hidden": "true" });
     bar.style.setProperty("--part", token.count / most);
     const lift = el("span", { class: "lift", title: LIFT }, token.lift >= 0.1 ? ratioText(token.lift) : "");
-    return el("tr", {}, el("th", { scope: "row" }, quoted(token.text)), el("td", { class: "bar-cell" }, bar), el("td", {}, token.count.toLocaleString("en")), el("td", {}, lift));
+    return el(
+      "tr",
+      {},
+      el("th", { scope: "row" }, quoted(token.text)),
+      el("td", { class: "bar-cell" }, bar),
+      el("td", {}, token.count.toLocaleString("en")),
+      el("td", {}, lift),
+    );
   });
   return el(
     "table",
@@ -99,7 +108,13 @@ function takenList(taken) {
     el(
       "thead",
       {},
-      el("tr", {}, el("th", { scope: "col", colspan: 2 }, "Tokens it takes most"), el("th", { scope: "col" }, "times"), el("th", { scope: "col", title: LIFT }, "lift")),
+      el(
+        "tr",
+        {},
+        el("th", { scope: "col", colspan: 2 }, "Tokens it takes most"),
+        el("th", { scope: "col" }, "times"),
+        el("th", { scope: "col", title: LIFT }, "lift"),
+      ),
     ),
     el("tbody", {}, ...rows),
   );

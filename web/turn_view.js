@@ -43,7 +43,8 @@ export class TurnView {
     this.leads = [];
     this.complete = 0; // spans before this one hold all their text
     this.tail.textContent = "";
-    this.body.replaceChildren(...(this.turn.mode === "continue" ? [el("span", { class: "given" }, this.turn.text)] : []), this.tail);
+    this.body.replaceChildren(this.tail);
+    if (this.turn.mode === "continue") this.body.prepend(el("span", { class: "given" }, this.turn.text));
     this.update();
   }
 
@@ -102,7 +103,8 @@ export class TurnView {
     const notes = [];
     if (answer.text !== "") {
       notes.push(plural(answer.numTokens, "token"));
-      if (answer.tokensPerSecond > 0) notes.push(`${answer.tokensPerSecond.toFixed(answer.tokensPerSecond < 10 ? 1 : 0)} per second`);
+      const rate = answer.tokensPerSecond;
+      if (rate > 0) notes.push(`${rate.toFixed(rate < 10 ? 1 : 0)} per second`);
       if (answer.state === "stopped") notes.push("stopped");
       else if (ENDS[answer.finish]) notes.push(ENDS[answer.finish]);
       notes.push(`seed ${answer.seed}`);
@@ -173,10 +175,11 @@ export class TurnView {
   #key(event) {
     if (event.altKey || event.ctrlKey || event.metaKey || this.spans.length === 0) return;
     const at = this.focus.answer === this.answer ? this.focus.token : -1;
-    const to = { ArrowRight: at + 1, ArrowLeft: at < 0 ? this.spans.length - 1 : at - 1, Home: 0, End: this.spans.length - 1 }[event.key];
+    const last = this.spans.length - 1;
+    const to = { ArrowRight: at + 1, ArrowLeft: at < 0 ? last : at - 1, Home: 0, End: last }[event.key];
     if (to === undefined) return;
     event.preventDefault();
-    const i = Math.max(0, Math.min(this.spans.length - 1, to));
+    const i = Math.max(0, Math.min(last, to));
     this.focus.selectToken(this.answer, i);
     this.spans[i].scrollIntoView({ block: "nearest" });
     const lines = this.#tipLines(i);
