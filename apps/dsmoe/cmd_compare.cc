@@ -313,8 +313,7 @@ void add_compare(CLI::App& app, Action& action) {
       ->check(CLI::Range(1, 1024));
   command->add_option("--dtype", options->common.dtype, "bf16 or fp32; default: the config's")
       ->check(CLI::IsMember({"bf16", "fp32"}));
-  command->add_option("--device", options->common.device, "cpu or cuda")
-      ->check(CLI::IsMember({"cpu", "cuda"}));
+  add_device_flag(*command, options->common);
   add_output_flags(*command, options->common);
   command->footer(
       "(a) top-K of N experts; (b) mK of mN experts, each 1/m as wide; (c) the same with Ks of "

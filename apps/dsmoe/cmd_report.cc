@@ -61,8 +61,7 @@ void add_report(CLI::App& app, Action& action) {
       ->capture_default_str();
   command->add_option("--threads", options->common.threads, "threads; default: physical cores")
       ->check(CLI::Range(1, 1024));
-  command->add_option("--device", options->common.device, "cpu or cuda")
-      ->check(CLI::IsMember({"cpu", "cuda"}));
+  add_device_flag(*command, options->common);
   add_output_flags(*command, options->common);
   command->footer(
       "The file holds everything it shows and asks nothing of the network. A run may still be\n"

@@ -32,7 +32,8 @@ OrderedJson averaged(const Log& log, const std::vector<Bucket>& buckets,
   for (const Bucket& bucket : buckets) {
     double sum = 0;
     for (std::size_t i = bucket.begin; i < bucket.end; ++i) sum += value(log[i]);
-    values.push_back(static_cast<float>(sum / static_cast<double>(bucket.end - bucket.begin)));
+    const double mean = sum / static_cast<double>(bucket.end - bucket.begin);
+    values.push_back(static_cast<float>(std::clamp(mean, -1e30, 1e30)));  // digits enough to draw
   }
   return values;
 }

@@ -105,6 +105,20 @@ void check_alike(const LoggedStep& before, const LoggedStep& step, const std::st
 
 }  // namespace
 
+std::vector<LoggedStep> parse_metrics(std::istream& stream, const std::string& name) {
+  std::vector<LoggedStep> steps;
+  std::string line;
+  for (int64_t number = 1; std::getline(stream, line); ++number) {
+    if (stream.eof()) break;
+    const std::string what = fmt::format("{}:{}", name, number);
+    LoggedStep step = parse_step(parse_json(line, what), what);
+    if (!steps.empty()) check_alike(steps.back(), step, what);
+    steps.push_back(std::move(step));
+  }
+  if (stream.bad()) fail_errno("cannot read " + name);
+  return steps;
+}
+
 std::vector<LoggedStep> read_metrics(const std::filesystem::path& file) {
   std::ifstream stream(file, std::ios::binary);
   if (!stream) fail_errno("cannot open " + file.string());
@@ -114,17 +128,7 @@ std::vector<LoggedStep> read_metrics(const std::filesystem::path& file) {
     fail(ErrorKind::input, "{}: {} bytes, at most {} are read", file.string(), bytes,
          kMaxFileBytes);
   }
-  std::vector<LoggedStep> steps;
-  std::string line;
-  for (int64_t number = 1; std::getline(stream, line); ++number) {
-    if (stream.eof()) break;
-    const std::string what = fmt::format("{}:{}", file.string(), number);
-    LoggedStep step = parse_step(parse_json(line, what), what);
-    if (!steps.empty()) check_alike(steps.back(), step, what);
-    steps.push_back(std::move(step));
-  }
-  if (stream.bad()) fail_errno("cannot read " + file.string());
-  return steps;
+  return parse_metrics(stream, file.string());
 }
 
 }  // namespace dsmoe::train

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <istream>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace dsmoe::train {
@@ -30,5 +32,7 @@ struct LoggedStep {
 // Error(input) with file, line and key when a line is not what a run writes, Error(io) when there
 // is no file.
 std::vector<LoggedStep> read_metrics(const std::filesystem::path& file);
+// The same of an open stream; `name` stands for the file in messages.
+std::vector<LoggedStep> parse_metrics(std::istream& stream, const std::string& name);
 
 }  // namespace dsmoe::train

@@ -62,6 +62,8 @@ TEST(CliDemo, TrainsMeasuresAndLeavesAModel) {
 
   const std::string model = json["model"];
   EXPECT_EQ(model, out + "/step-00000002");
+  EXPECT_EQ(json["report"], out + "/report.html");
+  EXPECT_NE(read_file(out + "/report.html").find("\"specialisation\":{"), std::string::npos);
   EXPECT_EQ(run_dsmoe({"info", model}).code, 0);
   const Ran generated =
       run_dsmoe({"generate", model, "-p", "Add 27 + 45:", "--max-tokens", "3", "--quiet"});
