@@ -9,7 +9,7 @@ namespace {
 // Chains, words, scales and masks of these fit into registers, nearly.
 #if defined(__AVX512F__)
 constexpr int kMicroPanels = 2;
-constexpr int kFewRows = 4;
+constexpr int kFewRows = 8;
 #else
 constexpr int kMicroPanels = 1;
 constexpr int kFewRows = 2;
