@@ -25,7 +25,8 @@ TEST(Quantize, WritesAFolderAndReportsItsQuality) {
     const Json report = parse_json(ran.out, "report");
     EXPECT_EQ(report["tokens"], 19);
     EXPECT_GT(report["kl_divergence"].get<double>(), 0);
-    EXPECT_LT(report["kl_divergence"].get<double>(), 0.1);
+    // Random weights, whose logits are far apart for no reason, lose more than trained ones.
+    EXPECT_LT(report["kl_divergence"].get<double>(), format == "int8" ? 0.02 : 0.5);
     EXPECT_GT(report["perplexity"].get<double>(), 1);
     EXPECT_FALSE(report["tensors"].empty());
     for (const Json& tensor : report["tensors"]) {
