@@ -143,8 +143,8 @@ void run_parts(model::ForwardPass& pass, RowScorer& scorer, std::span<const Part
     tokens.insert(tokens.end(), inputs.begin(), inputs.end());
     segments.push_back({.sequence = part.sequence, .num_tokens = part.end - part.begin});
   }
-  const TensorView hidden = pass.run(
-      {.tokens = tokens, .segments = segments, .top_k = top_k, .ablation = ablation});
+  const TensorView hidden =
+      pass.run({.tokens = tokens, .segments = segments, .top_k = top_k, .ablation = ablation});
   int64_t row = 0;
   for (const Part& part : parts) {
     const int64_t first = std::max(part.begin, part.document->first_target - 1);

@@ -80,8 +80,12 @@ TEST(Comparison, ExpertParametersAreEqualAndTheRoutersAlmost) {
     EXPECT_EQ(found.total, computed.total) << model.title;
     EXPECT_EQ(found.active, computed.active) << model.title;
     EXPECT_EQ(found.router, computed.router) << model.title;
-    if (model.budget != Budget::active) EXPECT_EQ(found.total, last.total) << model.title;
-    if (model.budget != Budget::upper_bound) EXPECT_EQ(found.active, last.active) << model.title;
+    if (model.budget != Budget::active) {
+      EXPECT_EQ(found.total, last.total) << model.title;
+    }
+    if (model.budget != Budget::upper_bound) {
+      EXPECT_EQ(found.active, last.active) << model.title;
+    }
     EXPECT_EQ(model.config.num_parameters() - found.total - found.router,
               models[3].config.num_parameters() - last.total - last.router)
         << model.title;
