@@ -52,8 +52,7 @@ cuda: deps
 demo: build
 	tools/demo.sh
 
-# Stops and kills of training runs and disks that fail under them, then ThreadSanitizer over the quick suite; load and abuse
-# join with the server.
+# Stops and kills of training runs, then ThreadSanitizer over the quick suite; load and abuse join with the server.
 soak: build
 	ctest --test-dir build -L soak --output-on-failure
 	@$(MAKE) -s --no-print-directory build-tsan/build.ninja
