@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "store/json_cursor.h"
+#include "base/utf8.h"
 
 namespace dsmoe::app {
 namespace {
@@ -105,7 +105,7 @@ std::string quoted_token(std::string_view bytes) {
   std::string text = "\"";
   while (!bytes.empty()) {
     // Part of a character, as byte-level tokens can be, counts as one byte.
-    const auto length = static_cast<std::size_t>(std::max(store::utf8_sequence_length(bytes), 1));
+    const auto length = static_cast<std::size_t>(std::max(utf8_sequence_length(bytes), 1));
     const auto byte = static_cast<unsigned char>(bytes[0]);
     if (length > 1) {
       text += bytes.substr(0, length);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 namespace dsmoe {
 namespace {
@@ -33,8 +34,8 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
     auto& object = stack_.back()->get_ref<Json::object_t&>();
     const auto [slot, inserted] = object.try_emplace(std::move(name), nullptr);
     if (!inserted) {
-      fail(ErrorKind::input, "{}: the key \"{}\" appears twice in one JSON object", what_,
-           slot->first);
+      fail(ErrorKind::input, "{}: the key {} appears twice in one JSON object", what_,
+           in_quotes(slot->first));
     }
     member_ = &slot->second;
     return true;
@@ -45,10 +46,18 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
   }
 
  private:
-  // nlohmann prefixes "[json.exception.parse_error.101] parse error at line 1, column 2: ".
+  // nlohmann prefixes "[json.exception.parse_error.101] parse error at line 1, column 2: " and
+  // quotes the token it stopped at, however long: "...; last read: 'TOKEN'; expected ...". The end
+  // of the token is where it went wrong.
   static std::string reason(std::string text) {
+    constexpr std::size_t kKept = 100;
     const std::size_t bracket = text.find("] ");
-    return bracket == std::string::npos ? text : text.substr(bracket + 2);
+    if (bracket != std::string::npos) text.erase(0, bracket + 2);
+    const std::size_t begin = text.find('\''), end = text.rfind('\'');
+    if (begin == std::string::npos || end <= begin + kKept) return text;
+    std::size_t from = end - kKept;
+    while (from < end && (static_cast<unsigned char>(text[from]) & 0xc0) == 0x80) ++from;
+    return text.replace(begin + 1, from - begin - 1, "...");
   }
 
   Json* place(Json&& value) {

@@ -38,5 +38,21 @@ TEST(Json, RefusesBrokenText) {
   }
 }
 
+// A message shows what is wrong, not a megabyte of it.
+TEST(Json, MessagesStayShort) {
+  const std::string megabyte(1 << 20, 'k');
+  EXPECT_EQ(refusal("{\"" + megabyte + "\":1,\"" + megabyte + "\":2}"),
+            "f.json: the key \"" + std::string(80, 'k') +
+                "...\" (1048576 bytes) appears twice in one JSON object");
+  for (const std::string& text :
+       {"\"" + megabyte + "\n\"", "\"" + megabyte + "\xff\"", std::string(1 << 20, '1') + "x",
+        "\"" + megabyte, "[\"\xc3\xa9" + megabyte + "\\q\"]"}) {
+    const std::string message = refusal(text);
+    EXPECT_NE(message.find("f.json: not valid JSON"), std::string::npos) << message;
+    EXPECT_LT(message.size(), 400u) << message;
+    EXPECT_NE(message.find(" '..."), std::string::npos) << message;
+  }
+}
+
 }  // namespace
 }  // namespace dsmoe

@@ -5,32 +5,13 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 namespace dsmoe::data {
 namespace {
 
 constexpr size_t kReadBytes = 64 * 1024;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-
-// Length of the well-formed sequence at text[at] (table 3-7 of the Unicode standard), 0 if none.
-size_t sequence_length(std::string_view text, size_t at) {
-  const auto byte = [&](size_t i) {
-    return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0u;
-  };
-  const auto continues = [&](size_t i) { return (byte(i) & 0xC0u) == 0x80u; };
-  const unsigned lead = byte(0), second = byte(1);
-  if (lead < 0x80) return 1;
-  if (lead >= 0xC2 && lead <= 0xDF) return continues(1) ? 2 : 0;
-  if (lead >= 0xE0 && lead <= 0xEF) {
-    const unsigned low = lead == 0xE0 ? 0xA0 : 0x80, high = lead == 0xED ? 0x9F : 0xBF;
-    return second >= low && second <= high && continues(2) ? 3 : 0;
-  }
-  if (lead >= 0xF0 && lead <= 0xF4) {
-    const unsigned low = lead == 0xF0 ? 0x90 : 0x80, high = lead == 0xF4 ? 0x8F : 0xBF;
-    return second >= low && second <= high && continues(2) && continues(3) ? 4 : 0;
-  }
-  return 0;
-}
 
 }  // namespace
 
@@ -117,16 +98,6 @@ bool RecordReader::next(std::string& record) {
     scanned_ = limit;
     read_more();
   }
-}
-
-size_t valid_utf8_prefix(std::string_view text) {
-  size_t at = 0;
-  while (at < text.size()) {
-    const size_t length = sequence_length(text, at);
-    if (length == 0) break;
-    at += length;
-  }
-  return at;
 }
 
 void check_utf8(std::string_view text, TextPosition start, std::string_view name) {

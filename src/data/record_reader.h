@@ -64,7 +64,4 @@ class RecordReader {
 // file, is valid UTF-8.
 void check_utf8(std::string_view text, TextPosition start, std::string_view name);
 
-// Number of bytes of the longest valid UTF-8 prefix.
-size_t valid_utf8_prefix(std::string_view text);
-
 }  // namespace dsmoe::data

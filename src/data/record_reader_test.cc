@@ -111,21 +111,6 @@ TEST(RecordReader, RefusesAnEmptyDelimiter) {
             std::string::npos);
 }
 
-TEST(Utf8, AcceptsWhatIsWellFormed) {
-  for (const std::string text : {"", "plain", "\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x98\x80",
-                                 "\xEF\xBF\xBF", "\xF4\x8F\xBF\xBF", "\xED\x9F\xBF"}) {
-    EXPECT_EQ(valid_utf8_prefix(text), text.size());
-  }
-}
-
-TEST(Utf8, FindsTheFirstBrokenByte) {
-  for (const std::string bad :
-       {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF",
-        "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF", "\xE2\x82", "\xC3", "\xE2(\xA1"}) {
-    EXPECT_EQ(valid_utf8_prefix("ok \xC3\xA9" + bad + "x"), 5u);
-  }
-}
-
 TEST(Utf8, SaysLineAndOffset) {
   const std::string error = error_of([] { check_utf8("ab\ncd\xFF", {100, 7}, "f.txt"); });
   EXPECT_NE(error.find("f.txt: line 8, byte offset 105: byte 0xff"), std::string::npos) << error;

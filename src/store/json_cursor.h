@@ -7,11 +7,9 @@
 #include <string>
 #include <string_view>
 
-namespace dsmoe::store {
+#include "base/utf8.h"
 
-// Quotes text from outside for a message: control characters and broken UTF-8 escaped, cut after 80
-// bytes.
-std::string in_quotes(std::string_view text);
+namespace dsmoe::store {
 
 // base/json.h builds a tree that can take 40 times the memory of a hostile text; headers and
 // indices are read with this instead. Every method throws Error(input) that starts with `what` and
@@ -55,8 +53,5 @@ class JsonCursor {
   std::size_t pos_ = 0;
   bool first_ = false;  // just after '{' or '[': no comma expected
 };
-
-// The length of the UTF-8 sequence that starts `text` (1 to 4), or 0 if it is not well-formed.
-int utf8_sequence_length(std::string_view text);
 
 }  // namespace dsmoe::store

@@ -66,11 +66,5 @@ TEST(JsonCursor, SkipsEveryValidValueAndNoOther) {
   EXPECT_FALSE(skips(std::string(65, '[') + std::string(65, ']')));
 }
 
-TEST(JsonCursor, QuotesForMessages) {
-  EXPECT_EQ(in_quotes("abc"), "\"abc\"");
-  EXPECT_EQ(in_quotes("a\nb\xff"), "\"a\\x0ab\\xff\"");
-  EXPECT_EQ(in_quotes(std::string(100, 'a')), "\"" + std::string(80, 'a') + "...\" (100 bytes)");
-}
-
 }  // namespace
 }  // namespace dsmoe::store

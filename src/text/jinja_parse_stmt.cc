@@ -3,6 +3,7 @@
 
 #include "text/jinja_callables.h"
 #include "text/jinja_parser.h"
+#include "text/utf8.h"
 
 namespace dsmoe::text::jinja {
 namespace {
@@ -12,7 +13,8 @@ std::string_view checked_source(std::string_view source, std::string_view what) 
     fail(ErrorKind::input, "{}: a chat template of {} bytes; at most {} are read", what,
          source.size(), kMaxTemplateBytes);
   }
-  if (!valid_utf8(source)) fail(ErrorKind::input, "{}: the chat template is not valid UTF-8", what);
+  if (!is_valid_utf8(source))
+    fail(ErrorKind::input, "{}: the chat template is not valid UTF-8", what);
   return source;
 }
 

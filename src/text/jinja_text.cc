@@ -48,30 +48,6 @@ bool is_continuation(unsigned char byte) { return (byte & 0xC0) == 0x80; }
 
 }  // namespace
 
-bool valid_utf8(std::string_view text) {
-  for (std::size_t i = 0; i < text.size();) {
-    const auto byte = [&](std::size_t k) { return static_cast<unsigned char>(text[i + k]); };
-    const unsigned char lead = byte(0);
-    const std::size_t length = lead < 0x80   ? 1
-                               : lead < 0xC2 ? 0
-                               : lead < 0xE0 ? 2
-                               : lead < 0xF0 ? 3
-                               : lead < 0xF5 ? 4
-                                             : 0;
-    if (length == 0 || text.size() - i < length) return false;
-    for (std::size_t k = 1; k < length; ++k) {
-      if (!is_continuation(byte(k))) return false;
-    }
-    // Overlong forms, surrogates, and values above U+10FFFF hide in the second byte.
-    if (lead == 0xE0 && byte(1) < 0xA0) return false;
-    if (lead == 0xED && byte(1) > 0x9F) return false;
-    if (lead == 0xF0 && byte(1) < 0x90) return false;
-    if (lead == 0xF4 && byte(1) > 0x8F) return false;
-    i += length;
-  }
-  return true;
-}
-
 std::size_t count_code_points(std::string_view text) {
   return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
     return !is_continuation(static_cast<unsigned char>(c));

@@ -11,8 +11,7 @@
 
 namespace dsmoe::text::jinja {
 
-// All functions below but valid_utf8 expect valid UTF-8 and keep it valid.
-bool valid_utf8(std::string_view text);
+// All functions below expect valid UTF-8 (text/utf8.h) and keep it valid.
 
 std::size_t count_code_points(std::string_view text);
 

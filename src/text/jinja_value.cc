@@ -1,5 +1,6 @@
 // Python's rules for truth, equality, order, membership and iteration.
 #include "text/jinja_value.h"
+#include "text/utf8.h"
 
 #include <algorithm>
 #include <array>
@@ -96,7 +97,7 @@ Value make_dict(Run& run, Dict dict) {
 Value from_json(Run& run, const nlohmann::ordered_json& json, std::int64_t& size, int depth) {
   check_depth(run, depth);
   const auto text = [&](const std::string& raw) {
-    if (!valid_utf8(raw)) run.fail("the chat input holds a string that is not valid UTF-8");
+    if (!is_valid_utf8(raw)) run.fail("the chat input holds a string that is not valid UTF-8");
     size += static_cast<std::int64_t>(raw.size() / 64);
     return std::make_shared<const std::string>(raw);
   };

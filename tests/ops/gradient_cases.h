@@ -9,7 +9,7 @@
 
 namespace dsmoe::ops {
 
-// Compared with ref; the exact values of gradients are checked by differences in the layers' tests.
+// Compared with ref; what ref<double> computes is compared with differences in tests/gradients.
 class GradientCase : public OpCase {
  public:
   using OpCase::OpCase;

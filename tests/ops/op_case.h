@@ -128,8 +128,7 @@ std::string batch_dependence(const OpEntry& entry, const kernels::KernelTable& t
                              DType operand);
 // Bounds: the first result of ref<float> further from ref<double> than its derived bound.
 std::string outside_bound(const OpEntry& entry, DType operand);
-// Gradient: joins with the first backward op, as a case of its own whose bound comes from
-// differences of ref<double>. Speed: bench/ops_bench.cc, by hand. Support: the slots a table fills
+// Gradients: tests/gradients. Speed: bench/ops_bench.cc, by hand. Support: the slots a table fills
 // itself, one name per line.
 std::vector<std::string> own_ops(const kernels::KernelTable& table);
 
