@@ -60,7 +60,8 @@ class ModelCheck : public GradientCheck {
   double loss() override {
     for (const model::Placement& placement : model_->parameters.placements) {
       for (const CheckedInput& checked : inputs_) {
-        if (checked.name == placement.name) model::place_tensor(context_, placement, checked.value);
+        if (checked.name != placement.name) continue;
+        model::place_tensor(context_, placement, {.elements = checked.value});
       }
     }
     const model::PassLosses& losses = pass_.run(rows_.batch(), kScale);
