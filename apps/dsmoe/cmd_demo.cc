@@ -174,8 +174,8 @@ DemoOptions default_options() {
   DemoOptions options;
   train::RunOptions& run = options.run;
   run.out = kDemoFolder;
-  run.batch = 8;
-  run.schedule.total_steps = 1000;
+  run.batch = 4;
+  run.schedule.total_steps = 2000;
   run.schedule.max_lr = 1e-2;
   return options;
 }
