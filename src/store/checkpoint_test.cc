@@ -1,6 +1,5 @@
 #include "store/checkpoint.h"
 
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -8,36 +7,9 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "store/failing_disk.h"
 #include "store/hf_folder.h"
 #include "store/scratch_folder.h"
-
-// Calls that write, counted; the chosen one fails. Everything linked into this binary goes through
-// them.
-namespace {
-int countdown = -1;  // calls until one fails; below 0: never
-int failure = 0;     // its errno
-bool fails_now() {
-  if (countdown < 0 || countdown-- > 0) return false;
-  errno = failure;
-  return true;
-}
-template <class F>
-F original(const char* name) {
-  return reinterpret_cast<F>(::dlsym(RTLD_NEXT, name));
-}
-}  // namespace
-extern "C" ssize_t pwrite(int descriptor, const void* data, size_t size, off_t offset) {
-  static const auto real = original<ssize_t (*)(int, const void*, size_t, off_t)>("pwrite");
-  return fails_now() ? -1 : real(descriptor, data, size, offset);
-}
-extern "C" int fsync(int descriptor) {
-  static const auto real = original<int (*)(int)>("fsync");
-  return fails_now() ? -1 : real(descriptor);
-}
-extern "C" int rename(const char* from, const char* to) noexcept {
-  static const auto real = original<int (*)(const char*, const char*)>("rename");
-  return fails_now() ? -1 : real(from, to);
-}
 
 namespace dsmoe::store {
 namespace {
@@ -164,16 +136,16 @@ TEST(Checkpoint, AnyFailedWriteLeavesTheOldOneWhole) {
     write_checkpoint(run.path(), 1);
     int failures = 0;
     for (int at = 0;; ++at) {
-      countdown = at;
-      failure = code;
+      FailingDisk::countdown = at;
+      FailingDisk::failure = code;
       std::string message;
       try {
         write_checkpoint(run.path(), 2);
       } catch (const Error& error) {
         message = error.what();
       }
-      const bool was_reached = countdown < 0;
-      countdown = -1;
+      const bool was_reached = FailingDisk::countdown < 0;
+      FailingDisk::countdown = -1;
       if (!was_reached) break;
       // The last fsync, of RUN itself, comes after the rename: the new one is there and whole.
       EXPECT_NE(message, "") << "call " << at;
