@@ -149,7 +149,6 @@ class Chat {
            "the conversation has {} tokens, the context holds {}; /reset starts a new one",
            prompt.size(), session_.max_positions());
     }
-    const EchoOff echo_off;
     TextSide::Stream stream(text_);
     infer::StopStrings stops(command_.sampling.stops);
     std::string said;

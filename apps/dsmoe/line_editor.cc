@@ -82,21 +82,19 @@ int width_of(const std::vector<Glyph>& glyphs) {
 
 }  // namespace
 
-EchoOff::EchoOff() {
-  termios settings{};
-  if (::tcgetattr(STDIN_FILENO, &settings) != 0) return;
-  saved_ = settings;
-  settings.c_lflag &= ~static_cast<tcflag_t>(ECHO);
-  ::tcsetattr(STDIN_FILENO, TCSADRAIN, &settings);
-}
-
-EchoOff::~EchoOff() {
-  if (saved_) ::tcsetattr(STDIN_FILENO, TCSADRAIN, &*saved_);
-}
-
 LineEditor::LineEditor()
     : is_terminal_(::isatty(STDIN_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1) {
-  if (is_terminal_) std::setlocale(LC_CTYPE, "C.UTF-8");  // for the width of characters
+  if (!is_terminal_) return;
+  std::setlocale(LC_CTYPE, "C.UTF-8");  // for the width of characters
+  if (::tcgetattr(STDIN_FILENO, &saved_) != 0) fail_errno("cannot read the terminal's settings");
+  termios quiet = saved_;
+  quiet.c_lflag &= ~static_cast<tcflag_t>(ECHO);
+  quiet.c_cc[VEOF] = _POSIX_VDISABLE;  // else the terminal keeps a ctrl-d typed ahead as a zero
+  ::tcsetattr(STDIN_FILENO, TCSADRAIN, &quiet);
+}
+
+LineEditor::~LineEditor() {
+  if (is_terminal_) ::tcsetattr(STDIN_FILENO, TCSADRAIN, &saved_);
 }
 
 LineEditor::Result LineEditor::read(const std::string& prompt) {

@@ -4,7 +4,6 @@
 #include <termios.h>
 
 #include <deque>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -12,21 +11,14 @@
 
 namespace dsmoe::app {
 
-// While one exists, what is typed does not appear among the answer; it waits for the next line.
-class EchoOff {
- public:
-  EchoOff();
-  ~EchoOff();
-  EchoOff(const EchoOff&) = delete;
-  EchoOff& operator=(const EchoOff&) = delete;
-
- private:
-  std::optional<termios> saved_;  // absent: stdin is no terminal
-};
-
+// While one exists on a terminal, what is typed between two lines does not appear among the
+// program's output; it waits, ctrl-d included, for the next line.
 class LineEditor {
  public:
   LineEditor();
+  ~LineEditor();
+  LineEditor(const LineEditor&) = delete;
+  LineEditor& operator=(const LineEditor&) = delete;
 
   bool is_terminal() const { return is_terminal_; }
 
@@ -44,6 +36,7 @@ class LineEditor {
   void leave(const std::string& prompt, std::string_view mark) const;
 
   bool is_terminal_;
+  termios saved_{};  // the terminal's settings before
   LineBuffer buffer_;
   KeyParser parser_;
   std::deque<Keystroke> queue_;

@@ -141,8 +141,24 @@ TEST_F(LongModel, ALineLongerThanTheTerminalStaysWholeOnceSent) {
   terminal.type("\r");
   EXPECT_TRUE(terminal.sees(line)) << terminal.seen();
   ASSERT_TRUE(terminal.sees("tokens/s"));
+  ASSERT_TRUE(terminal.sees("> "));
   terminal.type("\x04");
   EXPECT_EQ(terminal.exit_code(), 0);
+}
+
+TEST_F(LongModel, KeysTypedDuringTheAnswerWaitForTheNextLine) {
+  Terminal terminal(
+      {"chat", model(), "--threads", "1", "--max-tokens", "4000", "--logit-bias", "1:-1000"});
+  ASSERT_TRUE(terminal.sees("> "));
+  terminal.type("text\r");
+  ASSERT_TRUE(terminal.sees("some"));  // the answer is under way
+  terminal.type("/help\r\x04");
+  ASSERT_TRUE(terminal.sees("tokens/s"));
+  const std::size_t answer = terminal.seen().find("some");
+  EXPECT_EQ(terminal.seen().substr(0, terminal.seen().find("tokens/s")).find("/help", answer),
+            std::string::npos);
+  ASSERT_TRUE(terminal.sees("/save"));  // of the help
+  EXPECT_EQ(terminal.exit_code(), 0) << terminal.seen();
 }
 
 TEST_F(LongModel, InterruptEndsGenerateWith130) {
