@@ -43,6 +43,8 @@ void add_run_flags(CLI::App& command, CommonOptions& options) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
       ->type_name("N");
   add_device_flag(command, options);
+  command.add_flag("--cache", options.cache,
+                   "keep the packed weights in the model folder, and use what is kept there");
 }
 
 void add_device_flag(CLI::App& command, CommonOptions& options) {
@@ -60,6 +62,7 @@ Engine::~Engine() {
 
 std::unique_ptr<model::Model> Engine::load(const CommonOptions& options) const {
   infer::LoadOptions load{.context = options.context};
+  if (options.cache) load.cache = infer::PackedCache::beside_model;
   if (options.dtype == "bf16") load.operand = tensor::DType::BF16;
   if (options.dtype == "fp32") load.operand = tensor::DType::F32;
   auto model = infer::load_model(context_, options.model, load);

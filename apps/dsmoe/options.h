@@ -16,6 +16,7 @@ struct CommonOptions {
   std::string dtype;  // empty: what config.json names
   int64_t context = 0;
   std::string device = "cpu";
+  bool cache = false;
   bool json = false;
   bool quiet = false;
 };
@@ -23,7 +24,7 @@ struct CommonOptions {
 void add_model_argument(CLI::App& command, CommonOptions& options);
 void add_output_flags(CLI::App& command, CommonOptions& options);  // --json --quiet
 void add_run_flags(CLI::App& command,
-                   CommonOptions& options);  // --threads --dtype --context --device
+                   CommonOptions& options);  // --threads --dtype --context --device --cache
 void add_device_flag(CLI::App& command, CommonOptions& options);
 
 // The threads and kernels a command runs on. Refuses a device this program was not built for.
