@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/sha256.h"
+#include "kernels/table.h"
 #include "store/hf_folder.h"
 #include "store/packed_image.h"
 #include "store/read_ahead.h"
