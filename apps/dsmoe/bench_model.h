@@ -16,7 +16,7 @@ struct BenchModel {
 
 // Of a config without weights.
 struct RandomModel {
-  int64_t num_layers = 0;  // only the first so many; 0: all
+  int64_t num_layers = 0;                                     // only the first so many; 0: all
   tensor::WeightCoding coding = tensor::WeightCoding::plain;  // as dsmoe quantize would write it
 };
 

@@ -267,7 +267,8 @@ void add_bench(CLI::App& app, Action& action) {
       {"bf16", tensor::WeightCoding::plain},
       {"int8", tensor::WeightCoding::int8},
       {"int4", tensor::WeightCoding::int4}};
-  command->add_option("--weights", options->random.coding, "with random weights: bf16, int8 or int4")
+  command
+      ->add_option("--weights", options->random.coding, "with random weights: bf16, int8 or int4")
       ->transform(CLI::CheckedTransformer(codings))
       ->type_name("FORMAT");
   command->add_flag("--no-limits", options->no_limits,

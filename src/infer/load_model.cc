@@ -187,9 +187,10 @@ std::unique_ptr<model::Model> load_model(const kernels::Context& context,
       .context = options.context,
       .passes = options.passes};
   const bool cached = options.cache == PackedCache::beside_model;
-  if (cached && (context.table->device != kernels::Device::cpu ||
-                 options.passes != moe::Passes::forward)) {
-    fail(ErrorKind::usage, "--cache keeps weights as the CPU packs them for inference; leave it out");
+  if (cached &&
+      (context.table->device != kernels::Device::cpu || options.passes != moe::Passes::forward)) {
+    fail(ErrorKind::usage,
+         "--cache keeps weights as the CPU packs them for inference; leave it out");
   }
   const std::filesystem::path path = packed_image_path(folder, model_options.operand);
   store::PackedIdentity identity;

@@ -39,7 +39,7 @@ class HfFolder {
   static HfFolder open(const std::filesystem::path& folder);
 
   const std::filesystem::path& path() const { return path_; }
-  std::vector<std::string_view> names() const;  // sorted
+  std::vector<std::string_view> names() const;       // sorted
   std::vector<std::filesystem::path> files() const;  // that hold them, sorted
 
   const TensorEntry* find(std::string_view name) const;  // nullptr: no such tensor

@@ -160,8 +160,8 @@ TEST_F(Packed, RefusesHeadersThatSayNonsense) {
   expect_fault(with_header(R"({"version":1,"packing":"p","config_sha256":"c","sources":)"
                            R"([{"name":"n","bytes":1.5,"modified_ns":0}]})"),
                "not a whole number");
-  for (const char* sizes : {"[-1]", "[1.5]", "[\"1\"]", "[18446744073709551615]",
-                            "[70368744177664,70368744177664]"}) {
+  for (const char* sizes :
+       {"[-1]", "[1.5]", "[\"1\"]", "[18446744073709551615]", "[70368744177664,70368744177664]"}) {
     expect_fault(with_header(sizes_begin + sizes + "}"), "no sizes");
   }
   expect_fault(with_header(sizes_begin + "[70368744177664]}"), "were written");
