@@ -48,7 +48,9 @@ class PackedModel : public ::testing::TestWithParam<Case> {
   std::vector<float> logits(PackedCache cache) const {
     const auto model =
         infer::load_model(context_, folder(), {.operand = GetParam().operand, .cache = cache});
-    return all_logits(context_, *model, random_prompts(model->config.vocab_size), {});
+    std::vector<Tokens> prompts = random_prompts(model->config.vocab_size);
+    prompts.resize(3);
+    return all_logits(context_, *model, prompts, {});
   }
   std::vector<float> plain() const { return logits(PackedCache::none); }
   std::vector<float> cached() const { return logits(PackedCache::beside_model); }
