@@ -14,15 +14,15 @@
 #include <string>
 #include <vector>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
-#include "store/atomic_file.h"
+#include "base/utf8.h"
 #include "text/bpe_train.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
 
 namespace dsmoe {
 namespace {
@@ -132,9 +132,9 @@ void run_train(const TrainArguments& arguments) {
   fs::create_directories(arguments.out, error);
   if (error) fail(ErrorKind::io, "cannot create {}: {}", arguments.out, error.message());
   const fs::path folder = arguments.out;
-  store::atomic_write_file(folder / "tokenizer.json", text::to_tokenizer_json(trained));
-  store::atomic_write_file(folder / "tokenizer_config.json",
-                           text::to_tokenizer_config_json(trained, arguments.max_length));
+  atomic_write_file(folder / "tokenizer.json", text::to_tokenizer_json(trained));
+  atomic_write_file(folder / "tokenizer_config.json",
+                    text::to_tokenizer_config_json(trained, arguments.max_length));
   if (arguments.json) {
     const Json summary = {{"folder", arguments.out},
                           {"bytes", counts.num_bytes()},
@@ -161,7 +161,7 @@ void run_encode(const EncodeArguments& arguments) {
   if (arguments.json) {
     Json tokens = Json::array();
     for (const std::int32_t id : ids) {
-      tokens.push_back(text::replace_ill_formed(tokenizer.id_to_bytes(id).value_or("")));
+      tokens.push_back(replace_ill_formed(tokenizer.id_to_bytes(id).value_or("")));
     }
     out = Json{{"ids", ids}, {"tokens", tokens}}.dump();
   } else {
@@ -183,7 +183,7 @@ std::vector<std::int32_t> parse_ids(std::string_view text, std::int32_t vocab_si
     if (error != std::errc() || stop != word.data() + word.size() || id < 0 || id >= vocab_size) {
       fail(ErrorKind::input,
            "\"{}\" is no token id of this tokenizer; expected numbers from 0 to {}",
-           text::replace_ill_formed(word.substr(0, 40)), vocab_size - 1);
+           replace_ill_formed(word.substr(0, 40)), vocab_size - 1);
     }
     ids.push_back(id);
     at = end;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 namespace dsmoe::store {
 namespace {

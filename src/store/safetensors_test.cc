@@ -5,8 +5,10 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
-#include "store/scratch_folder.h"
+#include "base/mapped_file.h"
+#include "base/scratch_folder.h"
 
 namespace dsmoe::store {
 namespace {

@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "text/byte_alphabet.h"
-#include "text/utf8.h"
 
 namespace dsmoe::text {
 namespace {

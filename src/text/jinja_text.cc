@@ -9,6 +9,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/utf8.h"
+
 namespace dsmoe::text::jinja {
 namespace {
 

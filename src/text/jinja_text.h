@@ -11,7 +11,7 @@
 
 namespace dsmoe::text::jinja {
 
-// All functions below expect valid UTF-8 (text/utf8.h) and keep it valid.
+// All functions below expect valid UTF-8 (base/utf8.h) and keep it valid.
 
 std::size_t count_code_points(std::string_view text);
 

@@ -5,8 +5,8 @@
 #include <map>
 
 #include "base/json.h"
+#include "base/scratch_folder.h"
 #include "cli/program.h"
-#include "store/scratch_folder.h"
 #include "support/golden.h"
 
 namespace dsmoe::testing {
@@ -15,7 +15,7 @@ namespace {
 std::string golden(const std::string& name) { return (goldens_folder() / name).string(); }
 
 TEST(Quantize, WritesAFolderAndReportsItsQuality) {
-  const store::ScratchFolder scratch;
+  const ScratchFolder scratch;
   const std::string tokens = (scratch / "tokens.txt").string();
   write_file(tokens, "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20");
   std::map<std::string, double> divergence;

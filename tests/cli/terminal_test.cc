@@ -10,8 +10,8 @@
 #include <chrono>
 #include <filesystem>
 
+#include "base/scratch_folder.h"
 #include "cli/program.h"
-#include "store/scratch_folder.h"
 #include "support/golden.h"
 
 namespace dsmoe::testing {
@@ -109,7 +109,7 @@ class LongModel : public ::testing::Test {
   }
   std::string model() const { return (scratch_ / "model").string(); }
 
-  store::ScratchFolder scratch_;
+  ScratchFolder scratch_;
 };
 
 TEST_F(LongModel, InterruptStopsTheAnswerAndNotTheChat) {

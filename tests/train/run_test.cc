@@ -6,14 +6,13 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "store/scratch_folder.h"
+#include "base/scratch_folder.h"
 #include "tiny_run.h"
 
 namespace dsmoe::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using store::ScratchFolder;
 
 std::string refusal(const TinyRun& run, const fs::path& out) {
   try {
