@@ -65,24 +65,25 @@ TEST(Cli, AnUnknownCommandIsNamed) {
 }
 
 TEST(Cli, WrongUsageExitsWith2) {
-  const std::string model = golden("released");
+  const ScratchFolder scratch;
+  const std::string model = golden("released"), out = (scratch / "out").string();
   for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
            {},
            {"nonsense"},
            {"info"},
            {"info", model, "--no-such-flag"},
            {"logits", model},
-           {"logits", model, "-o", "/tmp/never.safetensors"},
-           {"logits", model, "--tokens", "1", "--tokens-file", "f", "-o", "/tmp/never.safetensors"},
-           {"logits", model, "--tokens", "1", "-o", "/tmp/never.safetensors", "--threads", "0"},
-           {"logits", model, "--tokens", "1", "-o", "/tmp/never.safetensors", "--dtype", "fp8"},
-           {"logits", model, "--tokens", "1", "-o", "/tmp/never.safetensors", "--device", "cuda"},
-           {"logits", model, "--tokens", "1", "-o", "/tmp/never.safetensors", "--context", "257"},
+           {"logits", model, "-o", out},
+           {"logits", model, "--tokens", "1", "--tokens-file", "f", "-o", out},
+           {"logits", model, "--tokens", "1", "-o", out, "--threads", "0"},
+           {"logits", model, "--tokens", "1", "-o", out, "--dtype", "fp8"},
+           {"logits", model, "--tokens", "1", "-o", out, "--device", "cuda"},
+           {"logits", model, "--tokens", "1", "-o", out, "--context", "257"},
            {"eval", model},
            {"eval", model, "--tokens", "f", "--stride", "-1"}}) {
     const Ran ran = run_dsmoe(arguments);
     expect_refused(ran, 2, "");
-    EXPECT_FALSE(std::filesystem::exists("/tmp/never.safetensors"));
+    EXPECT_FALSE(std::filesystem::exists(out));
   }
   expect_refused(run_dsmoe({"info", model}, {.environment = {"DSMOE_ISA=pdp11"}}), 2, "pdp11");
 }

@@ -57,7 +57,7 @@ Ran run_dsmoe(const std::vector<std::string>& arguments, const RunOptions& optio
     redirect(0, in.c_str(), O_RDONLY);
     redirect(1, out.c_str(), O_WRONLY | O_CREAT);
     redirect(2, err.c_str(), O_WRONLY | O_CREAT);
-    ::alarm(60);
+    ::alarm(kProgramSeconds);
     ::execv(argv[0], argv.data());
     ::_exit(127);
   }

@@ -55,13 +55,15 @@ TEST(Quantize, WritesAFolderAndReportsItsQuality) {
 }
 
 TEST(Quantize, WrongUsageExitsWith2) {
-  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
-           {"quantize", golden("odd")},
-           {"quantize", golden("odd"), "--to", "int3", "-o", "/tmp/never-quantised"},
-           {"quantize", golden("odd"), "--to", "int8"}}) {
+  const ScratchFolder scratch;
+  const std::string out = (scratch / "out").string();
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"quantize", golden("odd")},
+                                             {"quantize", golden("odd"), "--to", "int3", "-o", out},
+                                             {"quantize", golden("odd"), "--to", "int8"}}) {
     EXPECT_EQ(run_dsmoe(arguments).code, 2);
   }
-  EXPECT_FALSE(std::filesystem::exists("/tmp/never-quantised"));
+  EXPECT_FALSE(std::filesystem::exists(out));
 }
 
 }  // namespace
