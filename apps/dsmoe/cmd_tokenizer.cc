@@ -1,13 +1,9 @@
 // dsmoe tokenizer: train, encode, decode.
-#include "cmd_tokenizer.h"
-
+#include <fmt/format.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <memory>
@@ -16,15 +12,17 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
 #include "base/utf8.h"
+#include "command.h"
+#include "output.h"
 #include "text/bpe_train.h"
 #include "text/tokenizer.h"
+#include "token_list.h"
 
-namespace dsmoe {
+namespace dsmoe::app {
 namespace {
 
 namespace fs = std::filesystem;
@@ -63,21 +61,10 @@ struct DecodeArguments {
   bool json = false;
 };
 
-std::string read_all(const std::string& file) {
-  if (file.empty() || file == "-") {
-    return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
-  }
-  std::ifstream in(file, std::ios::binary);
-  if (!in || fs::is_directory(file)) fail_errno(fmt::format("cannot open {}", file));
-  std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  if (in.bad()) fail_errno(fmt::format("cannot read {}", file));
-  return text;
-}
-
-void write_stdout(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
-    fail_errno("cannot write to standard output");
-  }
+// A file, or standard input for "" and "-".
+std::string read_input(const std::string& file) {
+  if (!file.empty() && file != "-") return read_text_file(file);
+  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
 }
 
 text::SpecialTokens special_tokens(const TrainArguments& arguments) {
@@ -95,7 +82,7 @@ text::SpecialTokens special_tokens(const TrainArguments& arguments) {
   return special;
 }
 
-void run_train(const TrainArguments& arguments) {
+int run_train(const TrainArguments& arguments) {
   text::BpeTrainOptions options{.vocab_size = arguments.vocab_size,
                                 .special = special_tokens(arguments),
                                 .min_count = arguments.min_count};
@@ -136,80 +123,74 @@ void run_train(const TrainArguments& arguments) {
   atomic_write_file(folder / "tokenizer_config.json",
                     text::to_tokenizer_config_json(trained, arguments.max_length));
   if (arguments.json) {
-    const Json summary = {{"folder", arguments.out},
-                          {"bytes", counts.num_bytes()},
-                          {"tokens", num_tokens},
-                          {"merges", trained.merges.size()}};
-    write_stdout(summary.dump() + "\n");
+    print_json_line({{"folder", arguments.out},
+                     {"bytes", counts.num_bytes()},
+                     {"tokens", num_tokens},
+                     {"merges", trained.merges.size()}});
   } else {
-    write_stdout(fmt::format("{}: {} tokens, {} merges, from {} bytes of text\n", arguments.out,
-                             num_tokens, trained.merges.size(), counts.num_bytes()));
+    print("{}: {} tokens, {} merges, from {} bytes of text\n", arguments.out, num_tokens,
+          trained.merges.size(), counts.num_bytes());
   }
+  return kDone;
 }
 
-void run_encode(const EncodeArguments& arguments) {
+int run_encode(const EncodeArguments& arguments) {
   if (arguments.has_text && !arguments.file.empty()) {
     fail(ErrorKind::usage, "give a text with -t or a FILE, not both");
   }
   const text::Tokenizer tokenizer = text::Tokenizer::from_file(arguments.model);
-  const std::string input = arguments.has_text ? arguments.text : read_all(arguments.file);
+  const std::string input = arguments.has_text ? arguments.text : read_input(arguments.file);
   const std::vector<std::int32_t> ids = tokenizer.encode(
       input, {.add_special = arguments.no_special ? text::AddSpecial::no : text::AddSpecial::yes,
               .parse_special =
                   arguments.literal_special ? text::ParseSpecial::no : text::ParseSpecial::yes});
-  std::string out;
   if (arguments.json) {
-    Json tokens = Json::array();
+    std::vector<std::string> tokens;
     for (const std::int32_t id : ids) {
       tokens.push_back(replace_ill_formed(tokenizer.id_to_bytes(id).value_or("")));
     }
-    out = Json{{"ids", ids}, {"tokens", tokens}}.dump();
+    print_json_line({{"ids", ids}, {"tokens", tokens}});
   } else {
-    for (const std::int32_t id : ids) out += fmt::format("{}{}", out.empty() ? "" : " ", id);
+    write_output(fmt::format("{}\n", fmt::join(ids, " ")));
   }
-  write_stdout(out + "\n");
+  return kDone;
 }
 
-// Numbers with anything of " ,[]" and line ends between them: what encode prints, and JSON lists.
-std::vector<std::int32_t> parse_ids(std::string_view text, std::int32_t vocab_size) {
-  constexpr std::string_view kBetween = " ,[]\t\r\n";
-  std::vector<std::int32_t> ids;
-  for (std::size_t at = text.find_first_not_of(kBetween); at != std::string_view::npos;
-       at = text.find_first_not_of(kBetween, at)) {
-    const std::size_t end = std::min(text.find_first_of(kBetween, at), text.size());
-    const std::string_view word = text.substr(at, end - at);
-    std::int32_t id = -1;
-    const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), id);
-    if (error != std::errc() || stop != word.data() + word.size() || id < 0 || id >= vocab_size) {
-      fail(ErrorKind::input,
-           "\"{}\" is no token id of this tokenizer; expected numbers from 0 to {}",
-           replace_ill_formed(word.substr(0, 40)), vocab_size - 1);
+// What encode prints, and JSON lists. A text of no tokens has no ids.
+std::vector<std::int32_t> parse_ids(std::string_view text, const std::string& what,
+                                    std::int32_t vocab_size) {
+  if (text.find_first_not_of(" \t\r\n[]") == std::string_view::npos) return {};
+  std::vector<std::int32_t> ids = parse_token_list(text, what);
+  for (const std::int32_t id : ids) {
+    if (id >= vocab_size) {
+      fail(ErrorKind::input, "{}: token {} is beyond the vocabulary of {}", what, id, vocab_size);
     }
-    ids.push_back(id);
-    at = end;
   }
   return ids;
 }
 
-void run_decode(const DecodeArguments& arguments) {
+int run_decode(const DecodeArguments& arguments) {
   if (!arguments.ids.empty() && !arguments.file.empty()) {
     fail(ErrorKind::usage, "give ids with -i or a FILE, not both");
   }
   const text::Tokenizer tokenizer = text::Tokenizer::from_file(arguments.model);
-  const std::string input = arguments.ids.empty() ? read_all(arguments.file) : arguments.ids;
-  const std::vector<std::int32_t> ids = parse_ids(input, tokenizer.vocab_size());
+  const std::string file = arguments.file.empty() ? "standard input" : arguments.file;
+  const std::vector<std::int32_t> ids =
+      arguments.ids.empty() ? parse_ids(read_input(arguments.file), file, tokenizer.vocab_size())
+                            : parse_ids(arguments.ids, "--ids", tokenizer.vocab_size());
   const std::string out = tokenizer.decode(
       ids, {.skip_special = arguments.skip_special ? text::SkipSpecial::yes : text::SkipSpecial::no,
             .ill_formed = arguments.json ? text::IllFormed::replace : text::IllFormed::keep});
   if (arguments.json) {
-    write_stdout(Json{{"text", out}}.dump() + "\n");
+    print_json_line({{"text", out}});
   } else {
-    write_stdout(out);
-    if (isatty(STDOUT_FILENO) != 0) write_stdout("\n");  // a file gets the exact bytes
+    write_output(out);
+    if (isatty(STDOUT_FILENO) != 0) write_output("\n");  // a file gets the exact bytes
   }
+  return kDone;
 }
 
-void add_train(CLI::App& parent) {
+void add_tokenizer_train(CLI::App& parent, Action& action) {
   const auto arguments = std::make_shared<TrainArguments>();
   CLI::App* train =
       parent.add_subcommand("train", "Train a byte-level BPE tokenizer on text files");
@@ -237,12 +218,13 @@ void add_train(CLI::App& parent) {
   train->add_option("--min-count", arguments->min_count, "Pairs seen less often are not merged")
       ->capture_default_str();
   train->add_option("--max-length", arguments->max_length, "model_max_length to write");
-  train->add_option("--threads", arguments->threads, "Threads (default: one per core)");
+  train->add_option("--threads", arguments->threads, "Threads (default: one per core)")
+      ->check(CLI::Range(1, 1024));
   train->add_flag("--json", arguments->json, "Print the summary as JSON");
-  train->callback([arguments] { run_train(*arguments); });
+  train->callback([arguments, &action] { action = [arguments] { return run_train(*arguments); }; });
 }
 
-void add_encode(CLI::App& parent) {
+void add_tokenizer_encode(CLI::App& parent, Action& action) {
   const auto arguments = std::make_shared<EncodeArguments>();
   CLI::App* encode = parent.add_subcommand("encode", "Print the token ids of a text");
   encode->footer(
@@ -262,10 +244,11 @@ void add_encode(CLI::App& parent) {
   encode->add_flag("--literal-special", arguments->literal_special,
                    "Special tokens written in the text are plain text");
   encode->add_flag("--json", arguments->json, "Print {\"ids\": [...], \"tokens\": [...]}");
-  encode->callback([arguments] { run_encode(*arguments); });
+  encode->callback(
+      [arguments, &action] { action = [arguments] { return run_encode(*arguments); }; });
 }
 
-void add_decode(CLI::App& parent) {
+void add_tokenizer_decode(CLI::App& parent, Action& action) {
   const auto arguments = std::make_shared<DecodeArguments>();
   CLI::App* decode = parent.add_subcommand("decode", "Print the text of token ids");
   decode->footer(
@@ -279,19 +262,20 @@ void add_decode(CLI::App& parent) {
   decode->add_flag("--skip-special", arguments->skip_special, "Leave special tokens out");
   decode->add_flag("--json", arguments->json,
                    "Print {\"text\": \"...\"}; broken UTF-8 becomes U+FFFD");
-  decode->callback([arguments] { run_decode(*arguments); });
+  decode->callback(
+      [arguments, &action] { action = [arguments] { return run_decode(*arguments); }; });
 }
 
 }  // namespace
 
-void add_tokenizer_command(CLI::App& app) {
+void add_tokenizer(CLI::App& app, Action& action) {
   CLI::App* tokenizer =
       app.add_subcommand("tokenizer", "Train a tokenizer; encode and decode text with one");
   tokenizer->require_subcommand(1);
   tokenizer->footer("Example:\n  dsmoe tokenizer encode my-model -t \"Hello world\"");
-  add_train(*tokenizer);
-  add_encode(*tokenizer);
-  add_decode(*tokenizer);
+  add_tokenizer_train(*tokenizer, action);
+  add_tokenizer_encode(*tokenizer, action);
+  add_tokenizer_decode(*tokenizer, action);
 }
 
-}  // namespace dsmoe
+}  // namespace dsmoe::app

@@ -29,5 +29,6 @@ void add_compare(CLI::App& app, Action& action);
 void add_probe(CLI::App& app, Action& action);
 void add_report(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
+void add_tokenizer(CLI::App& app, Action& action);
 
 }  // namespace dsmoe::app

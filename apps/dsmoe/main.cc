@@ -5,7 +5,6 @@
 #include <new>
 
 #include "base/error.h"
-#include "cmd_tokenizer.h"
 #include "command.h"
 #include "output.h"
 
@@ -55,7 +54,7 @@ int run(int argc, char** argv) {
   add_probe(app, action);
   add_report(app, action);
   add_bench(app, action);
-  add_tokenizer_command(app);  // does its work while the command line is parsed
+  add_tokenizer(app, action);
   hide_ranges(app);
   try {
     app.parse(argc, argv);
@@ -71,7 +70,7 @@ int run(int argc, char** argv) {
     fmt::print(stderr, "dsmoe: {}\nSee dsmoe --help, or dsmoe COMMAND --help.\n", e.what());
     return kWrongUsage;
   }
-  const int code = action ? action() : kDone;
+  const int code = action();
   flush_output();
   return code;
 }

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "base/utf8.h"
 #include "text/jinja_eval.h"
 
 namespace dsmoe::text {
@@ -47,7 +48,7 @@ const std::string& default_template(const Json& list, const std::string& what) {
     }
     const auto& name = entry["name"].get_ref<const std::string&>();
     if (name == "default") return entry["template"].get_ref<const std::string&>();
-    names += fmt::format("{}\"{}\"", names.empty() ? "" : ", ", name);
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", in_quotes(name));
   }
   fail(ErrorKind::input, "{}: no template is named \"default\"; found: {}", what,
        names.empty() ? "none" : names);

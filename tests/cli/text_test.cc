@@ -266,6 +266,21 @@ TEST_F(TextModel, EvalTextCountsEveryByte) {
   EXPECT_EQ(run_dsmoe({"eval", model(), "--text", path("empty.txt")}).code, 1);
 }
 
+TEST_F(TextModel, DecodeGivesBackWhatEncodePrints) {
+  const Ran ids = run_dsmoe({"tokenizer", "encode", model(), path("corpus.txt"), "--no-special"});
+  ASSERT_EQ(ids.code, 0) << ids.err;
+  EXPECT_EQ(run_dsmoe({"tokenizer", "decode", model()}, {.input = ids.out}).out, kText);
+  EXPECT_EQ(run_dsmoe({"tokenizer", "decode", model(), "-i", "[]"}).out, "");
+  const auto refusal = [&](const char* text) {
+    const Ran ran = run_dsmoe({"tokenizer", "decode", model(), "-i", text});
+    EXPECT_EQ(ran.code, 1);
+    EXPECT_EQ(ran.out, "");
+    return ran.err;
+  };
+  EXPECT_NE(refusal("1 512").find("token 512 is beyond the vocabulary of 512"), std::string::npos);
+  EXPECT_NE(refusal("1 x").find("expected a token id, found 'x'"), std::string::npos);
+}
+
 TEST_F(TextModel, EvalPairsOfTextSplitAsTheHarnessDoes) {
   const auto score = [&](const Json& pair) {
     write_file(path("pairs.jsonl"), pair.dump() + "\n");
