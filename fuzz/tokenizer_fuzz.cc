@@ -16,6 +16,8 @@
 namespace {
 
 using namespace dsmoe::text;
+using dsmoe::is_valid_utf8;
+using dsmoe::replace_ill_formed;
 
 constexpr std::string_view kLlama = R"({"added_tokens": [
   {"id": 300, "content": "<s>", "special": true, "normalized": false},

@@ -309,11 +309,8 @@ void add_compare(CLI::App& app, Action& action) {
   command->add_option("-o,--out", options->out, "folder of the comparison")
       ->type_name("DIR")
       ->capture_default_str();
-  command->add_option("--threads", options->common.threads, "threads; default: physical cores")
-      ->check(CLI::Range(1, 1024));
-  command->add_option("--dtype", options->common.dtype, "bf16 or fp32; default: the config's")
-      ->check(CLI::IsMember({"bf16", "fp32"}));
-  add_device_flag(*command, options->common);
+  add_machine_flags(*command, options->common);
+  add_dtype_flag(*command, options->common);
   add_output_flags(*command, options->common);
   command->footer(
       "(a) top-K of N experts; (b) mK of mN experts, each 1/m as wide; (c) the same with Ks of "

@@ -214,9 +214,7 @@ void add_demo(CLI::App& app, Action& action) {
   command->add_flag(
       "--random", options->random,
       "no training: only write a model of random weights to DIR, which must not exist");
-  command->add_option("--threads", options->common.threads, "threads; default: physical cores")
-      ->check(CLI::Range(1, 1024));
-  add_device_flag(*command, options->common);
+  add_machine_flags(*command, options->common);
   add_output_flags(*command, options->common);
   command->footer(
       "The same seed and steps give the same model, for any number of threads.\n\n"

@@ -59,9 +59,7 @@ void add_report(CLI::App& app, Action& action) {
   command->add_option("--samples", options->request.num_samples, "texts to draw; 0: none")
       ->check(CLI::Range(int64_t{0}, int64_t{100}))
       ->capture_default_str();
-  command->add_option("--threads", options->common.threads, "threads; default: physical cores")
-      ->check(CLI::Range(1, 1024));
-  add_device_flag(*command, options->common);
+  add_machine_flags(*command, options->common);
   add_output_flags(*command, options->common);
   command->footer(
       "The file holds everything it shows and asks nothing of the network. A run may still be\n"

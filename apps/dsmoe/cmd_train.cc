@@ -270,11 +270,8 @@ void add_train(CLI::App& app, Action& action) {
   add_step_flags(*command, *options);
   add_keep_flags(*command, *options);
   add_output_flags(*command, options->common);
-  command->add_option("--threads", options->common.threads, "threads; default: physical cores")
-      ->check(CLI::Range(1, 1024));
-  command->add_option("--dtype", options->common.dtype, "bf16 or fp32; default: the config's")
-      ->check(CLI::IsMember({"bf16", "fp32"}));
-  add_device_flag(*command, options->common);
+  add_machine_flags(*command, options->common);
+  add_dtype_flag(*command, options->common);
   command->footer(
       "Checkpoints RUN/step-00000100 are model folders. Weights do not depend on --threads,\n"
       "--micro-batch, --recompute or interruptions: ctrl-c finishes the step, saves and stops;\n"

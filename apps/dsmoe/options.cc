@@ -30,25 +30,29 @@ void add_output_flags(CLI::App& command, CommonOptions& options) {
   command.add_flag("-q,--quiet", options.quiet, "no messages on stderr but errors");
 }
 
-void add_run_flags(CLI::App& command, CommonOptions& options) {
+void add_machine_flags(CLI::App& command, CommonOptions& options) {
   command.add_option("--threads", options.threads, "threads; default: physical cores")
       ->check(CLI::Range(1, kMaxThreads))
       ->type_name("N");
-  command.add_option("--dtype", options.dtype, "compute in bf16 or fp32; default: as stored")
+  command.add_option("--device", options.device, "cpu or cuda")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->type_name("DEVICE");
+}
+
+void add_dtype_flag(CLI::App& command, CommonOptions& options) {
+  command.add_option("--dtype", options.dtype, "compute in bf16 or fp32; default: the config's")
       ->check(CLI::IsMember({"bf16", "fp32"}))
       ->type_name("TYPE");
+}
+
+void add_run_flags(CLI::App& command, CommonOptions& options) {
+  add_machine_flags(command, options);
+  add_dtype_flag(command, options);
   command
       .add_option("--context", options.context,
                   "positions of one sequence; default: max_position_embeddings")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
       ->type_name("N");
-  add_device_flag(command, options);
-}
-
-void add_device_flag(CLI::App& command, CommonOptions& options) {
-  command.add_option("--device", options.device, "cpu or cuda")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->type_name("DEVICE");
 }
 
 Engine::Engine(const CommonOptions& options)

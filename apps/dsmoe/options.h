@@ -21,10 +21,10 @@ struct CommonOptions {
 };
 
 void add_model_argument(CLI::App& command, CommonOptions& options);
-void add_output_flags(CLI::App& command, CommonOptions& options);  // --json --quiet
-void add_run_flags(CLI::App& command,
-                   CommonOptions& options);  // --threads --dtype --context --device
-void add_device_flag(CLI::App& command, CommonOptions& options);
+void add_output_flags(CLI::App& command, CommonOptions& options);   // --json --quiet
+void add_machine_flags(CLI::App& command, CommonOptions& options);  // --threads --device
+void add_dtype_flag(CLI::App& command, CommonOptions& options);     // --dtype
+void add_run_flags(CLI::App& command, CommonOptions& options);      // all three, and --context
 
 // The threads and kernels a command runs on. Refuses a device this program was not built for.
 class Engine {
