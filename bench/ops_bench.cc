@@ -11,6 +11,7 @@
 
 #include "base/rng.h"
 #include "kernels/cpu/machine_limits.h"
+#include "kernels/ops.h"
 #include "kernels/table.h"
 #include "tensor/arena.h"
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "text/bpe_train.h"
 #include "text/regex.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
 
 namespace {
 

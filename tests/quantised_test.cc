@@ -5,12 +5,13 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/mapped_file.h"
 #include "base/rng.h"
+#include "base/scratch_folder.h"
 #include "infer/divergence.h"
 #include "infer/quantise.h"
 #include "store/folder_writer.h"
 #include "store/hf_folder.h"
-#include "store/scratch_folder.h"
 #include "support/golden.h"
 #include "support/manners.h"
 #include "tensor/quantised.h"
@@ -57,7 +58,7 @@ void write_folder(const fs::path& path, const std::string& config,
 }
 
 std::string config_text(const fs::path& folder) {
-  return store::read_small_file(folder / "config.json", model::kMaxConfigBytes);
+  return read_small_file(folder / "config.json", model::kMaxConfigBytes);
 }
 
 Stored* find(std::vector<Stored>& tensors, const std::string& name) {
@@ -138,7 +139,7 @@ class Quantised : public ::testing::TestWithParam<Case> {
 
   ThreadPool pool_{2};
   Context context_{.table = &kernels::select_cpu_table(), .pool = &pool_};
-  store::ScratchFolder scratch_;
+  ScratchFolder scratch_;
   std::vector<infer::QuantisedTensor> errors_;
 };
 
@@ -255,7 +256,7 @@ class BrokenFolder : public ::testing::TestWithParam<Fault> {};
 TEST_P(BrokenFolder, IsRefusedByName) {
   ThreadPool pool(1);
   const Context context{.table = &kernels::select_cpu_table(), .pool = &pool};
-  const store::ScratchFolder scratch;
+  const ScratchFolder scratch;
   infer::quantise_folder(context, goldens_folder() / "released_bf16", scratch / "good",
                          {.quantization = {WeightCoding::int4, WeightCoding::int8}},
                          [](const infer::QuantisedTensor&) {});

@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/mapped_file.h"
 #include "model/initialise.h"
-#include "store/mapped_file.h"
 
 namespace dsmoe::app {
 namespace {
@@ -115,7 +115,7 @@ BenchModel load_bench_model(const Engine& engine, const CommonOptions& options,
   }
   const std::filesystem::path file = is_file ? path : path / "config.json";
   ModelConfig config =
-      model::parse_config(store::read_small_file(file, model::kMaxConfigBytes), file.string());
+      model::parse_config(read_small_file(file, model::kMaxConfigBytes), file.string());
   if (num_layers > config.num_hidden_layers) {
     fail(ErrorKind::usage, "--layers {}: the model has {}", num_layers, config.num_hidden_layers);
   }

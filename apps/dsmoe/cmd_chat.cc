@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <set>
 
+#include "base/atomic_file.h"
 #include "base/log.h"
 #include "command.h"
 #include "generate_options.h"
@@ -10,7 +11,6 @@
 #include "line_editor.h"
 #include "options.h"
 #include "output.h"
-#include "store/atomic_file.h"
 #include "text/chat_template.h"
 #include "text_side.h"
 #include "token_list.h"
@@ -127,8 +127,8 @@ class Chat {
     if (saved_.count(file) == 0 && std::filesystem::exists(file)) {
       fail(ErrorKind::input, "{} exists; choose another name", file);
     }
-    store::atomic_write_file(
-        file, messages_.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
+    atomic_write_file(file,
+                      messages_.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
     saved_.insert(file);
     log_info("{}: {} messages", file, messages_.size());
   }

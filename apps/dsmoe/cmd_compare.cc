@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/mapped_file.h"
 #include "command.h"
 #include "comparison_folder.h"
 #include "comparison_text.h"
@@ -16,7 +17,6 @@
 #include "output.h"
 #include "run_report.h"
 #include "store/checkpoint.h"
-#include "store/mapped_file.h"
 #include "train/run.h"
 #include "train_data.h"
 #include "train_display.h"
@@ -44,7 +44,7 @@ model::ModelConfig base_of(const CompareOptions& options) {
   model::ModelConfig config =
       options.config.empty()
           ? model::parse_config(std::string(kCompareConfig), "compare config")
-          : model::parse_config(store::read_small_file(options.config, model::kMaxConfigBytes),
+          : model::parse_config(read_small_file(options.config, model::kMaxConfigBytes),
                                 options.config);
   const bool is_fp32 = options.common.dtype.empty() ? config.torch_dtype == tensor::DType::F32
                                                     : options.common.dtype == "fp32";

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/mapped_file.h"
 #include "base/progress.h"
 #include "command.h"
 #include "data/content_hash.h"
@@ -17,7 +18,6 @@
 #include "output.h"
 #include "run_report.h"
 #include "store/folder_writer.h"
-#include "store/mapped_file.h"
 #include "train_data.h"
 #include "train_display.h"
 
@@ -41,7 +41,7 @@ struct DemoOptions {
 
 model::ModelConfig config_of(const DemoOptions& options) {
   if (options.config.empty()) return model::parse_config(std::string(kDemoConfig), "demo config");
-  return model::parse_config(store::read_small_file(options.config, model::kMaxConfigBytes),
+  return model::parse_config(read_small_file(options.config, model::kMaxConfigBytes),
                              options.config);
 }
 

@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "base/utf8.h"
 #include "command.h"
 #include "infer/evaluate.h"
 #include "interrupt.h"
@@ -117,7 +118,8 @@ std::vector<int32_t> token_array(const Json& line, const char* key, const std::s
   std::vector<int32_t> ids;
   for (const Json& id : *found) {
     if (!id.is_number_integer() || id < 0 || id > std::numeric_limits<int32_t>::max()) {
-      fail(ErrorKind::input, "{}: \"{}\" holds {}, expected token ids", what, key, id.dump());
+      fail(ErrorKind::input, "{}: \"{}\" holds {}, expected token ids", what, key,
+           in_quotes(id.dump()));
     }
     ids.push_back(id.get<int32_t>());
   }

@@ -1,13 +1,9 @@
 // dsmoe tokenizer: train, encode, decode.
-#include "command.h"
-
+#include <fmt/format.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <memory>
@@ -15,15 +11,17 @@
 #include <string>
 #include <vector>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
-#include "store/atomic_file.h"
+#include "base/utf8.h"
+#include "command.h"
+#include "output.h"
 #include "text/bpe_train.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
+#include "token_list.h"
 
 namespace dsmoe::app {
 namespace {
@@ -63,21 +61,10 @@ struct DecodeArguments {
   bool json = false;
 };
 
-std::string read_all(const std::string& file) {
-  if (file.empty() || file == "-") {
-    return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
-  }
-  std::ifstream in(file, std::ios::binary);
-  if (!in || fs::is_directory(file)) fail_errno(fmt::format("cannot open {}", file));
-  std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  if (in.bad()) fail_errno(fmt::format("cannot read {}", file));
-  return text;
-}
-
-void write_stdout(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
-    fail_errno("cannot write to standard output");
-  }
+// A file, or standard input for "" and "-".
+std::string read_input(const std::string& file) {
+  if (!file.empty() && file != "-") return read_text_file(file);
+  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
 }
 
 text::SpecialTokens special_tokens(const TrainArguments& arguments) {
@@ -132,18 +119,17 @@ int run_train(const TrainArguments& arguments) {
   fs::create_directories(arguments.out, error);
   if (error) fail(ErrorKind::io, "cannot create {}: {}", arguments.out, error.message());
   const fs::path folder = arguments.out;
-  store::atomic_write_file(folder / "tokenizer.json", text::to_tokenizer_json(trained));
-  store::atomic_write_file(folder / "tokenizer_config.json",
-                           text::to_tokenizer_config_json(trained, arguments.max_length));
+  atomic_write_file(folder / "tokenizer.json", text::to_tokenizer_json(trained));
+  atomic_write_file(folder / "tokenizer_config.json",
+                    text::to_tokenizer_config_json(trained, arguments.max_length));
   if (arguments.json) {
-    const Json summary = {{"folder", arguments.out},
-                          {"bytes", counts.num_bytes()},
-                          {"tokens", num_tokens},
-                          {"merges", trained.merges.size()}};
-    write_stdout(summary.dump() + "\n");
+    print_json_line({{"folder", arguments.out},
+                     {"bytes", counts.num_bytes()},
+                     {"tokens", num_tokens},
+                     {"merges", trained.merges.size()}});
   } else {
-    write_stdout(fmt::format("{}: {} tokens, {} merges, from {} bytes of text\n", arguments.out,
-                             num_tokens, trained.merges.size(), counts.num_bytes()));
+    print("{}: {} tokens, {} merges, from {} bytes of text\n", arguments.out, num_tokens,
+          trained.merges.size(), counts.num_bytes());
   }
   return kDone;
 }
@@ -153,42 +139,32 @@ int run_encode(const EncodeArguments& arguments) {
     fail(ErrorKind::usage, "give a text with -t or a FILE, not both");
   }
   const text::Tokenizer tokenizer = text::Tokenizer::from_file(arguments.model);
-  const std::string input = arguments.text ? *arguments.text : read_all(arguments.file);
+  const std::string input = arguments.text ? *arguments.text : read_input(arguments.file);
   const std::vector<std::int32_t> ids = tokenizer.encode(
       input, {.add_special = arguments.no_special ? text::AddSpecial::no : text::AddSpecial::yes,
               .parse_special =
                   arguments.literal_special ? text::ParseSpecial::no : text::ParseSpecial::yes});
-  std::string out;
   if (arguments.json) {
-    Json tokens = Json::array();
+    std::vector<std::string> tokens;
     for (const std::int32_t id : ids) {
-      tokens.push_back(text::replace_ill_formed(tokenizer.id_to_bytes(id).value_or("")));
+      tokens.push_back(replace_ill_formed(tokenizer.id_to_bytes(id).value_or("")));
     }
-    out = Json{{"ids", ids}, {"tokens", tokens}}.dump();
+    print_json_line({{"ids", ids}, {"tokens", tokens}});
   } else {
-    for (const std::int32_t id : ids) out += fmt::format("{}{}", out.empty() ? "" : " ", id);
+    write_output(fmt::format("{}\n", fmt::join(ids, " ")));
   }
-  write_stdout(out + "\n");
   return kDone;
 }
 
-// Numbers with anything of " ,[]" and line ends between them: what encode prints, and JSON lists.
-std::vector<std::int32_t> parse_ids(std::string_view text, std::int32_t vocab_size) {
-  constexpr std::string_view kBetween = " ,[]\t\r\n";
-  std::vector<std::int32_t> ids;
-  for (std::size_t at = text.find_first_not_of(kBetween); at != std::string_view::npos;
-       at = text.find_first_not_of(kBetween, at)) {
-    const std::size_t end = std::min(text.find_first_of(kBetween, at), text.size());
-    const std::string_view word = text.substr(at, end - at);
-    std::int32_t id = -1;
-    const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), id);
-    if (error != std::errc() || stop != word.data() + word.size() || id < 0 || id >= vocab_size) {
-      fail(ErrorKind::input,
-           "\"{}\" is no token id of this tokenizer; expected numbers from 0 to {}",
-           text::replace_ill_formed(word.substr(0, 40)), vocab_size - 1);
+// What encode prints, and JSON lists. A text of no tokens has no ids.
+std::vector<std::int32_t> parse_ids(std::string_view text, const std::string& what,
+                                    std::int32_t vocab_size) {
+  if (text.find_first_not_of(" \t\r\n[]") == std::string_view::npos) return {};
+  std::vector<std::int32_t> ids = parse_token_list(text, what);
+  for (const std::int32_t id : ids) {
+    if (id >= vocab_size) {
+      fail(ErrorKind::input, "{}: token {} is beyond the vocabulary of {}", what, id, vocab_size);
     }
-    ids.push_back(id);
-    at = end;
   }
   return ids;
 }
@@ -198,16 +174,18 @@ int run_decode(const DecodeArguments& arguments) {
     fail(ErrorKind::usage, "give ids with -i or a FILE, not both");
   }
   const text::Tokenizer tokenizer = text::Tokenizer::from_file(arguments.model);
-  const std::string input = arguments.ids.empty() ? read_all(arguments.file) : arguments.ids;
-  const std::vector<std::int32_t> ids = parse_ids(input, tokenizer.vocab_size());
+  const std::string file = arguments.file.empty() ? "standard input" : arguments.file;
+  const std::vector<std::int32_t> ids =
+      arguments.ids.empty() ? parse_ids(read_input(arguments.file), file, tokenizer.vocab_size())
+                            : parse_ids(arguments.ids, "--ids", tokenizer.vocab_size());
   const std::string out = tokenizer.decode(
       ids, {.skip_special = arguments.skip_special ? text::SkipSpecial::yes : text::SkipSpecial::no,
             .ill_formed = arguments.json ? text::IllFormed::replace : text::IllFormed::keep});
   if (arguments.json) {
-    write_stdout(Json{{"text", out}}.dump() + "\n");
+    print_json_line({{"text", out}});
   } else {
-    write_stdout(out);
-    if (isatty(STDOUT_FILENO) != 0) write_stdout("\n");  // a file gets the exact bytes
+    write_output(out);
+    if (isatty(STDOUT_FILENO) != 0) write_output("\n");  // a file gets the exact bytes
   }
   return kDone;
 }
@@ -238,7 +216,8 @@ void add_training(CommandLine& parent) {
   train.option("--min-count", arguments->min_count, "Pairs seen less often are not merged")
       .show_default();
   train.option("--max-length", arguments->max_length, "model_max_length to write");
-  train.option("--threads", arguments->threads, "Threads (default: one per core)");
+  train.option("--threads", arguments->threads, "Threads (default: one per core)")
+      .range(int64_t{1}, int64_t{1024});
   train.flag("--json", arguments->json, "Print the summary as JSON");
   train.runs([arguments] { return run_train(*arguments); });
 }

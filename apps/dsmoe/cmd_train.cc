@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/mapped_file.h"
 #include "command.h"
 #include "data/batches.h"
 #include "data/split.h"
@@ -13,7 +14,6 @@
 #include "options.h"
 #include "output.h"
 #include "store/hf_folder.h"
-#include "store/mapped_file.h"
 #include "train/run.h"
 #include "train/sources.h"
 #include "train_data.h"
@@ -41,7 +41,7 @@ model::ModelConfig config_of(const TrainOptions& options) {
   const fs::path path =
       options.config.empty() ? fs::path(options.init) / "config.json" : fs::path(options.config);
   model::ModelConfig config =
-      model::parse_config(store::read_small_file(path, model::kMaxConfigBytes), path.string());
+      model::parse_config(read_small_file(path, model::kMaxConfigBytes), path.string());
   if (config.quantization) {
     fail(ErrorKind::input, "{}: a quantised model cannot be trained; use the one it was made from",
          path.string());

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "base/mapped_file.h"
 #include "store/hf_folder.h"
 
 namespace dsmoe::infer {
@@ -56,7 +57,7 @@ class FolderSource : public tensor::TensorSource {
 
 model::ModelConfig read_config(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "config.json";
-  return model::parse_config(store::read_small_file(path, model::kMaxConfigBytes), path.string());
+  return model::parse_config(read_small_file(path, model::kMaxConfigBytes), path.string());
 }
 
 kernels::DType default_operand(const model::ModelConfig& config) {

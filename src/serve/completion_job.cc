@@ -5,10 +5,10 @@
 #include <ctime>
 #include <random>
 
+#include "base/utf8.h"
 #include "infer/load_model.h"
 #include "serve/api_error.h"
 #include "serve/completion_choice.h"
-#include "text/utf8.h"
 
 namespace dsmoe::serve {
 namespace {

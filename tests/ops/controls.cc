@@ -164,6 +164,13 @@ void rms_norm_plain_order(const Context&, const RmsNormForward& args) {
   }
 }
 
+void squares_in_one_part(const Context&, const SumOfSquares& args) {
+  const float* x = args.x.as<float>();
+  args.out.as<double>()[0] = ref::row_sum<double>(args.x.num_elements(), [&](int64_t i) {
+    return static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  });
+}
+
 void combine_slot_order(const Context&, const CombineForward& args) {
   const int64_t hidden = args.residual.dim(1);
   const int64_t top_k = args.routed ? args.index.dim(1) : 0;
@@ -404,6 +411,8 @@ std::vector<BrokenRule> broken_rules() {
       experts_libm_exp);
   add("norm_plain_order", "rms_norm_forward", DType::F32, FoundBy::parity, &T::rms_norm_forward,
       rms_norm_plain_order);
+  add("squares_in_one_part", "sum_of_squares", DType::F32, FoundBy::parity, &T::sum_of_squares,
+      squares_in_one_part);
   add("combine_slot_order", "combine_forward", DType::F32, FoundBy::parity, &T::combine_forward,
       combine_slot_order);
   add("log_prob_plain_order", "log_prob_forward", DType::F32, FoundBy::parity, &T::log_prob_forward,

@@ -5,9 +5,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/scratch_folder.h"
 #include "cli/program.h"
 #include "serve/http_client.h"
-#include "store/scratch_folder.h"
 
 namespace dsmoe::testing {
 namespace {
@@ -60,7 +60,7 @@ class Running {
 };
 
 TEST(ServeProgram, SigtermLetsRunningRequestsFinish) {
-  const store::ScratchFolder scratch;
+  const ScratchFolder scratch;
   const std::string model = (scratch / "model").string();
   const std::string config = std::string(DSMOE_SOURCE_DIR) + "/tests/clients/config.json";
   ASSERT_EQ(
