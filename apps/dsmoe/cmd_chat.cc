@@ -202,23 +202,22 @@ int run_chat(const ChatCommand& command) {
 
 }  // namespace
 
-void add_chat(CLI::App& app, Action& action) {
+void add_chat(CommandLine& app) {
   auto options = std::make_shared<ChatCommand>();
-  CLI::App* command = app.add_subcommand("chat", "Talk to a model");
-  add_model_argument(*command, options->common);
-  command->add_option("--system", options->system, "what to tell the model first")
-      ->type_name("TEXT");
+  CommandLine command = app.command("chat", "Talk to a model");
+  add_model_argument(command, options->common);
+  command.option("--system", options->system, "what to tell the model first").type("TEXT");
   command
-      ->add_option("--chat-template", options->chat_template,
-                   "Jinja template; default: the model folder's")
-      ->type_name("FILE");
-  add_sampling_flags(*command, options->sampling);
-  command->add_flag("-q,--quiet", options->common.quiet, "no messages on stderr but errors");
-  add_run_flags(*command, options->common);
-  command->footer(std::string("While it runs:\n") + std::string(kHelp) +
-                  "Without a terminal, each line of stdin is one message.\n\n"
-                  "Example:\n  dsmoe chat my-model/ --temperature 0.7");
-  command->callback([options, &action] { action = [options] { return run_chat(*options); }; });
+      .option("--chat-template", options->chat_template,
+              "Jinja template; default: the model folder's")
+      .type("FILE");
+  add_sampling_flags(command, options->sampling);
+  command.flag("-q,--quiet", options->common.quiet, "no messages on stderr but errors");
+  add_run_flags(command, options->common);
+  command.footer(std::string("While it runs:\n") + std::string(kHelp) +
+                 "Without a terminal, each line of stdin is one message.\n\n"
+                 "Example:\n  dsmoe chat my-model/ --temperature 0.7");
+  command.runs([options] { return run_chat(*options); });
 }
 
 }  // namespace dsmoe::app

@@ -296,18 +296,17 @@ int run_info(const CommonOptions& options) {
 
 }  // namespace
 
-void add_info(CLI::App& app, Action& action) {
+void add_info(CommandLine& app) {
   auto options = std::make_shared<CommonOptions>();
-  CLI::App* command =
-      app.add_subcommand("info", "What a model is and costs; needs config.json only");
-  command->add_option("model", options->model, "model folder, or a config.json")
-      ->required()
-      ->type_name("MODEL");
-  add_output_flags(*command, *options);
-  command->footer(
+  CommandLine command = app.command("info", "What a model is and costs; needs config.json only");
+  command.option("model", options->model, "model folder, or a config.json")
+      .required()
+      .type("MODEL");
+  add_output_flags(command, *options);
+  command.footer(
       "Weights in int8 and int4 as dsmoe quantize writes them, scales included.\n\n"
       "Examples:\n  dsmoe info my-model/\n  dsmoe info configs/deepseek-moe-16b.json --json");
-  command->callback([options, &action] { action = [options] { return run_info(*options); }; });
+  command.runs([options] { return run_info(*options); });
 }
 
 }  // namespace dsmoe::app

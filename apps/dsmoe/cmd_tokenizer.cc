@@ -7,6 +7,7 @@
 #include <iostream>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,8 +47,7 @@ struct TrainArguments {
 struct EncodeArguments {
   std::string model;
   std::string file;
-  std::string text;
-  bool has_text = false;
+  std::optional<std::string> text;
   bool no_special = false;
   bool literal_special = false;
   bool json = false;
@@ -135,11 +135,11 @@ int run_train(const TrainArguments& arguments) {
 }
 
 int run_encode(const EncodeArguments& arguments) {
-  if (arguments.has_text && !arguments.file.empty()) {
+  if (arguments.text && !arguments.file.empty()) {
     fail(ErrorKind::usage, "give a text with -t or a FILE, not both");
   }
   const text::Tokenizer tokenizer = text::Tokenizer::from_file(arguments.model);
-  const std::string input = arguments.has_text ? arguments.text : read_input(arguments.file);
+  const std::string input = arguments.text ? *arguments.text : read_input(arguments.file);
   const std::vector<std::int32_t> ids = tokenizer.encode(
       input, {.add_special = arguments.no_special ? text::AddSpecial::no : text::AddSpecial::yes,
               .parse_special =
@@ -190,92 +190,81 @@ int run_decode(const DecodeArguments& arguments) {
   return kDone;
 }
 
-void add_tokenizer_train(CLI::App& parent, Action& action) {
+void add_training(CommandLine& parent) {
   const auto arguments = std::make_shared<TrainArguments>();
-  CLI::App* train =
-      parent.add_subcommand("train", "Train a byte-level BPE tokenizer on text files");
-  train->footer(
+  CommandLine train = parent.command("train", "Train a byte-level BPE tokenizer on text files");
+  train.footer(
       "Writes tokenizer.json and tokenizer_config.json. The same files give the same tokenizer, "
       "whatever\n"
       "the number of threads.\n\n"
       "Example:\n  dsmoe tokenizer train corpus/*.txt --vocab-size 8192 -o my-model\n"
       "  dsmoe tokenizer train a.txt --vocab-size 102400 --bos-id 100000 --eos-id 100001 -o "
       "my-model");
-  train->add_option("files", arguments->files, "Text files")->required()->type_name("FILE");
-  train->add_option("-o,--out", arguments->out, "Folder to write to")->required()->type_name("DIR");
-  train->add_option("--vocab-size", arguments->vocab_size, "Ids in all, special tokens included")
-      ->required();
-  train->add_option("--bos-id", arguments->bos_id, "Id of the token at the start of a text")
-      ->capture_default_str();
-  train->add_option("--eos-id", arguments->eos_id, "Id of the token at the end of a text")
-      ->capture_default_str();
-  train->add_option("--pad-id", arguments->pad_id,
-                    "Id of the padding token (default: the end token)");
-  train->add_option("--bos-token", arguments->bos_token, "Its text")->capture_default_str();
-  train->add_option("--eos-token", arguments->eos_token, "Its text")->capture_default_str();
-  train->add_option("--pad-token", arguments->pad_token, "Its text, when it has an id of its own")
-      ->capture_default_str();
-  train->add_option("--min-count", arguments->min_count, "Pairs seen less often are not merged")
-      ->capture_default_str();
-  train->add_option("--max-length", arguments->max_length, "model_max_length to write");
-  train->add_option("--threads", arguments->threads, "Threads (default: one per core)")
-      ->check(CLI::Range(1, 1024));
-  train->add_flag("--json", arguments->json, "Print the summary as JSON");
-  train->callback([arguments, &action] { action = [arguments] { return run_train(*arguments); }; });
+  train.option("files", arguments->files, "Text files").required().type("FILE");
+  train.option("-o,--out", arguments->out, "Folder to write to").required().type("DIR");
+  train.option("--vocab-size", arguments->vocab_size, "Ids in all, special tokens included")
+      .required();
+  train.option("--bos-id", arguments->bos_id, "Id of the token at the start of a text")
+      .show_default();
+  train.option("--eos-id", arguments->eos_id, "Id of the token at the end of a text")
+      .show_default();
+  train.option("--pad-id", arguments->pad_id, "Id of the padding token (default: the end token)");
+  train.option("--bos-token", arguments->bos_token, "Its text").show_default();
+  train.option("--eos-token", arguments->eos_token, "Its text").show_default();
+  train.option("--pad-token", arguments->pad_token, "Its text, when it has an id of its own")
+      .show_default();
+  train.option("--min-count", arguments->min_count, "Pairs seen less often are not merged")
+      .show_default();
+  train.option("--max-length", arguments->max_length, "model_max_length to write");
+  train.option("--threads", arguments->threads, "Threads (default: one per core)")
+      .range(int64_t{1}, int64_t{1024});
+  train.flag("--json", arguments->json, "Print the summary as JSON");
+  train.runs([arguments] { return run_train(*arguments); });
 }
 
-void add_tokenizer_encode(CLI::App& parent, Action& action) {
+void add_encoding(CommandLine& parent) {
   const auto arguments = std::make_shared<EncodeArguments>();
-  CLI::App* encode = parent.add_subcommand("encode", "Print the token ids of a text");
-  encode->footer(
+  CommandLine encode = parent.command("encode", "Print the token ids of a text");
+  encode.footer(
       "Example:\n  dsmoe tokenizer encode my-model -t \"Hello world\"\n"
       "  dsmoe tokenizer encode tokenizer.json notes.txt --no-special\n"
       "  cat notes.txt | dsmoe tokenizer encode my-model --json");
-  encode->add_option("model", arguments->model, "Model folder or tokenizer.json")->required();
-  encode->add_option("file", arguments->file, "Text file (default: standard input)");
-  encode->add_option_function<std::string>(
-      "-t,--text",
-      [arguments](const std::string& text) {
-        arguments->text = text;
-        arguments->has_text = true;
-      },
-      "Text to encode");
-  encode->add_flag("--no-special", arguments->no_special, "Do not add BOS and the like");
-  encode->add_flag("--literal-special", arguments->literal_special,
-                   "Special tokens written in the text are plain text");
-  encode->add_flag("--json", arguments->json, "Print {\"ids\": [...], \"tokens\": [...]}");
-  encode->callback(
-      [arguments, &action] { action = [arguments] { return run_encode(*arguments); }; });
+  encode.option("model", arguments->model, "Model folder or tokenizer.json").required();
+  encode.option("file", arguments->file, "Text file (default: standard input)");
+  encode.option("-t,--text", arguments->text, "Text to encode");
+  encode.flag("--no-special", arguments->no_special, "Do not add BOS and the like");
+  encode.flag("--literal-special", arguments->literal_special,
+              "Special tokens written in the text are plain text");
+  encode.flag("--json", arguments->json, "Print {\"ids\": [...], \"tokens\": [...]}");
+  encode.runs([arguments] { return run_encode(*arguments); });
 }
 
-void add_tokenizer_decode(CLI::App& parent, Action& action) {
+void add_decoding(CommandLine& parent) {
   const auto arguments = std::make_shared<DecodeArguments>();
-  CLI::App* decode = parent.add_subcommand("decode", "Print the text of token ids");
-  decode->footer(
+  CommandLine decode = parent.command("decode", "Print the text of token ids");
+  decode.footer(
       "Ids are numbers with spaces, commas or lines between them.\n\n"
       "Example:\n  dsmoe tokenizer decode my-model -i \"72 345 9\"\n"
       "  dsmoe tokenizer encode my-model a.txt | dsmoe tokenizer decode my-model --skip-special > "
       "same.txt");
-  decode->add_option("model", arguments->model, "Model folder or tokenizer.json")->required();
-  decode->add_option("file", arguments->file, "File of ids (default: standard input)");
-  decode->add_option("-i,--ids", arguments->ids, "Ids to decode");
-  decode->add_flag("--skip-special", arguments->skip_special, "Leave special tokens out");
-  decode->add_flag("--json", arguments->json,
-                   "Print {\"text\": \"...\"}; broken UTF-8 becomes U+FFFD");
-  decode->callback(
-      [arguments, &action] { action = [arguments] { return run_decode(*arguments); }; });
+  decode.option("model", arguments->model, "Model folder or tokenizer.json").required();
+  decode.option("file", arguments->file, "File of ids (default: standard input)");
+  decode.option("-i,--ids", arguments->ids, "Ids to decode");
+  decode.flag("--skip-special", arguments->skip_special, "Leave special tokens out");
+  decode.flag("--json", arguments->json, "Print {\"text\": \"...\"}; broken UTF-8 becomes U+FFFD");
+  decode.runs([arguments] { return run_decode(*arguments); });
 }
 
 }  // namespace
 
-void add_tokenizer(CLI::App& app, Action& action) {
-  CLI::App* tokenizer =
-      app.add_subcommand("tokenizer", "Train a tokenizer; encode and decode text with one");
-  tokenizer->require_subcommand(1);
-  tokenizer->footer("Example:\n  dsmoe tokenizer encode my-model -t \"Hello world\"");
-  add_tokenizer_train(*tokenizer, action);
-  add_tokenizer_encode(*tokenizer, action);
-  add_tokenizer_decode(*tokenizer, action);
+void add_tokenizer(CommandLine& app) {
+  CommandLine tokenizer =
+      app.command("tokenizer", "Train a tokenizer; encode and decode text with one");
+  tokenizer.needs_command();
+  tokenizer.footer("Example:\n  dsmoe tokenizer encode my-model -t \"Hello world\"");
+  add_training(tokenizer);
+  add_encoding(tokenizer);
+  add_decoding(tokenizer);
 }
 
 }  // namespace dsmoe::app
