@@ -1,6 +1,5 @@
 // dsmoe compare: the paper's question on any text: who is best at equal expert parameters.
 #include <algorithm>
-#include <csignal>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -201,7 +200,7 @@ RunEnd train_all(const CompareOptions& options, const Engine& engine, const Comp
 
 int stopped() {
   log_info("stopped; the same command goes on where it was");
-  return InterruptScope::signal_number() == SIGTERM ? 128 + SIGTERM : kInterrupted;
+  return InterruptScope::exit_code();
 }
 
 int compare(CompareOptions& options) {

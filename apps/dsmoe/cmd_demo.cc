@@ -1,6 +1,5 @@
 // dsmoe demo: trains a small model on the built-in corpus and shows what its experts learned.
 #include <algorithm>
-#include <csignal>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -112,7 +111,7 @@ DemoFigures measure(const DemoOptions& options, const Engine& engine, const fs::
 
 int stopped(const train::RunOutcome& outcome) {
   log_info("stopped after step {}; the same command with --resume goes on", outcome.steps_done);
-  return InterruptScope::signal_number() == SIGTERM ? 128 + SIGTERM : kInterrupted;
+  return InterruptScope::exit_code();
 }
 
 int train_demo(DemoOptions options) {

@@ -1,6 +1,5 @@
 // dsmoe train: text and a config -> a trained Hugging Face folder.
 #include <algorithm>
-#include <csignal>
 #include <memory>
 
 #include "base/error.h"
@@ -113,9 +112,7 @@ void print_outcome(const TrainOptions& options, const train::RunOutcome& outcome
   }
 }
 
-int interrupted_code() {
-  return InterruptScope::signal_number() == SIGTERM ? 128 + SIGTERM : kInterrupted;
-}
+int interrupted_code() { return InterruptScope::exit_code(); }
 
 int train_run(TrainOptions& options) {
   Engine engine(options.common);
