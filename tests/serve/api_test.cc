@@ -311,10 +311,10 @@ class ByteTokens : public ApiTest {
  protected:
   // Ids of the bytes of `text`, and a bias that leaves nothing else to choose.
   static Json only(const std::string& text) {
+    const Json ids =
+        server().post("/tokenize", {{"prompt", text}, {"add_special_tokens", false}}).json();
     Json bias = Json::object();
-    for (const Json& id : server()
-                              .post("/tokenize", {{"prompt", text}, {"add_special_tokens", false}})
-                              .json()["tokens"]) {
+    for (const Json& id : ids["tokens"]) {
       bias[std::to_string(id.get<int>())] = 100;
     }
     return bias;

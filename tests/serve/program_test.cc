@@ -91,8 +91,12 @@ TEST(ServeProgram, APortInUseIsSaidAtOnce) {
 // Without a name: the newest model under demo-out/ of the folder it runs in.
 TEST(ServeProgram, ServesTheDemosModelWithoutAName) {
   const store::ScratchFolder scratch;
-  const Ran trained = run_dsmoe({"demo", "--config", kConfig, "--steps", "2", "--batch", "1", "-o",
-                                 (scratch / "demo-out").string(), "-q"});
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += "The cat sat on the mat. The dog sat on the log.\n\n";
+  write_file((scratch / "corpus.txt").string(), text);
+  const Ran trained = run_dsmoe({"train", "--config", kConfig, "--data",
+                                 (scratch / "corpus.txt").string(), "--steps", "1", "--batch", "1",
+                                 "--seq", "64", "--out", (scratch / "demo-out").string(), "-q"});
   ASSERT_EQ(trained.code, 0) << trained.err;
   RunningServer server({.program = DSMOE_PROGRAM,
                         .arguments = {"--port", "0", "--threads", "1"},
