@@ -99,6 +99,7 @@ EngineStats Engine::stats() const {
 
 void Engine::inject(Fault fault) {
   fault_.store(fault);
+  fault_.notify_one();
   wake_.notify_one();
 }
 
@@ -125,11 +126,11 @@ void Engine::thread_main() {
 void Engine::loop() {
   while (take_mail()) {
     beat();
-    switch (fault_.exchange(Fault::none)) {
+    switch (fault_.load()) {
       case Fault::thrown:
         throw std::runtime_error("fault injected by a test");
       case Fault::stall:
-        std::this_thread::sleep_for(std::chrono::duration<double>(2 * options_.stall_seconds));
+        fault_.wait(Fault::stall);
         break;
       case Fault::none:
         break;

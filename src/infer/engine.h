@@ -48,7 +48,7 @@ class Engine {
   const EngineOptions& options() const { return options_; }
   const model::Model& model() const { return model_; }
 
-  // For tests: the thread throws, or sleeps, before its next step.
+  // For tests: before its next step the thread throws, or sleeps until something else is injected.
   enum class Fault { none, thrown, stall };
   void inject(Fault fault);
 

@@ -155,7 +155,7 @@ TEST(Server, ADeadEngineTurnsHealthTo503) {
   server.service().engine().inject(infer::Engine::Fault::thrown);
   const auto start = std::chrono::steady_clock::now();
   int status = 200;
-  while (status == 200 && std::chrono::steady_clock::now() - start < std::chrono::seconds(2)) {
+  while (status == 200 && std::chrono::steady_clock::now() - start < std::chrono::seconds(60)) {
     status = server.get("/health").status;
   }
   EXPECT_EQ(status, 503);
