@@ -16,7 +16,7 @@ def take(page, url, path, select):
     page.open(url)
     page.ready()
     page.set_input("#temperature", 0.7)
-    page.set_input("#max-tokens", 110)
+    page.set_input("#max-tokens", 140)
     page.set_input("#seed", 7)
     for mode, text in (("chat", QUESTION), ("continue", ADDITION), ("continue", STORY)):
         page.choose_mode(mode)
