@@ -1,7 +1,7 @@
 #!/bin/bash
 # Time to the first token after a cold start, beside what dd takes for the same bytes: bench/cold_start.sh MODEL (a folder).
 # As root: drops the page cache before every run. ROUNDS of each, in turns; the packed image of --cache is written first if need be.
-#   bench/make_model.py configs/deepseek-moe-16b.json /tmp/int4 --weights int4 && bench/cold_start.sh /tmp/int4
+#   bench/make_quantised_model.py configs/deepseek-moe-16b.json /tmp/int4 --weights int4 && bench/cold_start.sh /tmp/int4
 set -eu
 model=$1
 DSMOE=${DSMOE:-$(dirname "$0")/../build/dsmoe}

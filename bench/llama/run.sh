@@ -1,11 +1,12 @@
 #!/bin/bash
 # Prompt and decoding speed of dsmoe beside llama.cpp's, on one shape, in the same minutes, in turns:
-#   LLAMA=folder-with-llama-bench bench/llama/run.sh [int4|int8|bf16 LAYERS]...
+#   LLAMA=llama.cpp bench/llama/run.sh [int4|int8|bf16 LAYERS]...
 # Default: int4 28 int8 8 bf16 4, layers of DeepSeek-MoE-16B's 28. THREADS, ROUNDS, WORK (a folder with room for the GGUF files).
+# llama.cpp: cmake -B build -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF && cmake --build build -t llama-bench -t llama-quantize
 # With THREADS=1 both programs count processor time instead of the wall's.
 set -eu
 cd "$(dirname "$0")/../.."
-: "${LLAMA:?set LLAMA to the folder that holds llama-bench}"
+: "${LLAMA:?set LLAMA to the source of llama.cpp, built in its folder build/}"
 PYTHON=${PYTHON:-python3}
 DSMOE=${DSMOE:-build/dsmoe}
 CONFIG=${CONFIG:-configs/deepseek-moe-16b.json}
@@ -27,7 +28,7 @@ while [ $# -gt 1 ]; do
   gguf="$work/$type-$layers.gguf"
   [ -e "$gguf" ] || "$PYTHON" bench/llama/make_gguf.py "$CONFIG" "$gguf" --random --type $type --layers "$layers"
   for round in $(seq "$rounds"); do
-    LD_PRELOAD=$preload "$LLAMA/llama-bench" -m "$gguf" -p 512 -n 64 -t "$threads" -r 1 -o json > "$work/llama-$round.json" 2> "$work/llama.log"
+    LD_PRELOAD=$preload "$LLAMA/build/bin/llama-bench" -m "$gguf" -p 512 -n 64 -t "$threads" -r 1 -o json > "$work/llama-$round.json" 2> "$work/llama.log"
     LD_PRELOAD=$preload "$DSMOE" bench "$CONFIG" --weights "$weights" --layers "$layers" --threads "$threads" --repetitions 1 \
       --no-limits --json > "$work/dsmoe-$round.json"
   done

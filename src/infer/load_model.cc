@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "base/sha256.h"
+#include "kernels/table.h"
 #include "store/hf_folder.h"
 #include "store/packed_image.h"
 #include "store/read_ahead.h"

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/thread_pool.h"
 #include "kernels/checks.h"
 #include "kernels/pack.h"
 
