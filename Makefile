@@ -53,12 +53,15 @@ cuda: deps
 demo: build
 	tools/demo.sh
 
-# Stops and kills of training runs, load on the server, then ThreadSanitizer over the quick suite (abuse included).
+# Stops and kills of training runs, load on the server (its figures at the end), then ThreadSanitizer over the quick suite
+# (abuse included) and over half a minute of load.
 soak: build
 	ctest --test-dir build -L soak --output-on-failure
+	@grep '^soak:' build/Testing/Temporary/LastTest.log
 	@$(MAKE) -s --no-print-directory build-tsan/build.ninja
 	$(BUILD) tsan -j $(JOBS)
 	ctest --preset tsan
+	DSMOE_SOAK_SECONDS=30 TSAN_OPTIONS=halt_on_error=1 ctest --test-dir build-tsan -R '^Soak\.' --output-on-failure
 
 clients: build
 	PYTHON=$(PYTHON) tests/clients/run.sh

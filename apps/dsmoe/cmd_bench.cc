@@ -1,6 +1,7 @@
 // dsmoe bench: how fast a model reads prompts and generates here, beside the machine's own limits.
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "base/log.h"
 #include "bench_layers.h"
@@ -20,7 +21,7 @@ struct BenchCommand {
   std::vector<int64_t> batches = {1};
   int64_t repetitions = 5;
   double slice = 0;  // seconds of each measurement
-  int64_t layers = 0;
+  RandomModel random;
   bool no_limits = false;
   std::vector<int64_t> layer_tokens;
 };
@@ -164,7 +165,7 @@ LayerShape layer_shape(const model::ModelConfig& config) {
 int run_bench(const BenchCommand& command) {
   if (command.common.quiet) set_log_level(LogLevel::quiet);
   Engine engine(command.common);
-  const BenchModel bench_model = load_bench_model(engine, command.common, command.layers);
+  const BenchModel bench_model = load_bench_model(engine, command.common, command.random);
   const model::Model& model = *bench_model.model;
   const std::vector<BenchTest> tests = tests_of(command);
   for (const BenchTest& test : tests) {
@@ -257,10 +258,13 @@ void add_bench(CommandLine& app) {
       .range(0.0, 3600.0)
       .type("SECONDS");
   command
-      .option("--layers", options->layers,
+      .option("--layers", options->random.num_layers,
               "with random weights: only the first N layers of the model")
       .range(int64_t{1}, int64_t{1} << 16)
       .type("N");
+  command.option("--weights", options->random.weights, "with random weights: bf16, int8 or int4")
+      .one_of({"bf16", "int8", "int4"})
+      .type("FORMAT");
   command.flag("--no-limits", options->no_limits,
                "do not measure the machine's limits (up to 4 GiB of memory)");
   command
@@ -280,6 +284,7 @@ void add_bench(CommandLine& app) {
       "Examples:\n"
       "  dsmoe bench my-model/ --batch 1,8,32\n"
       "  dsmoe bench configs/deepseek-moe-16b.json --layers 6 --json\n"
+      "  dsmoe bench configs/deepseek-moe-16b.json --weights int4\n"
       "  dsmoe bench configs/deepseek-moe-16b.json --device cuda --layer-tokens 1,64,4096");
   command.runs([options] { return run_bench(*options); });
 }

@@ -51,6 +51,8 @@ void add_run_flags(CommandLine& command, CommonOptions& options) {
               "positions of one sequence; default: max_position_embeddings")
       .range(int64_t{1}, int64_t{1} << 24)
       .type("N");
+  command.flag("--cache", options.cache,
+               "keep the packed weights in the model folder, and use what is kept there");
 }
 
 Engine::Engine(const CommonOptions& options)
@@ -62,6 +64,7 @@ Engine::~Engine() {
 
 std::unique_ptr<model::Model> Engine::load(const CommonOptions& options) const {
   infer::LoadOptions load{.context = options.context};
+  if (options.cache) load.cache = infer::PackedCache::beside_model;
   if (options.dtype == "bf16") load.operand = tensor::DType::BF16;
   if (options.dtype == "fp32") load.operand = tensor::DType::F32;
   auto model = infer::load_model(context_, options.model, load);

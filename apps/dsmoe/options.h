@@ -16,6 +16,7 @@ struct CommonOptions {
   std::string dtype;  // empty: what config.json names
   int64_t context = 0;
   std::string device = "cpu";
+  bool cache = false;
   bool json = false;
   bool quiet = false;
 };
@@ -24,7 +25,7 @@ void add_model_argument(CommandLine& command, CommonOptions& options);
 void add_output_flags(CommandLine& command, CommonOptions& options);   // --json --quiet
 void add_machine_flags(CommandLine& command, CommonOptions& options);  // --threads --device
 void add_dtype_flag(CommandLine& command, CommonOptions& options);     // --dtype
-void add_run_flags(CommandLine& command, CommonOptions& options);      // all three, and --context
+void add_run_flags(CommandLine& command, CommonOptions& options);  // all three, --context --cache
 
 // The threads and kernels a command runs on. Refuses a device this program was not built for.
 class Engine {

@@ -89,15 +89,25 @@ void MappedFile::read(std::size_t offset, std::span<std::byte> out) const {
   }
 }
 
-void MappedFile::release(std::span<const std::byte> part) const {
+// Hints: on failure the pages stay as they are, which is slower and not wrong.
+void MappedFile::read_ahead(std::size_t offset, std::size_t count) const {
+  (void)::readahead(descriptor_, static_cast<off_t>(offset), count);
+}
+
+void MappedFile::populate(std::span<const std::byte> part) const {
+  advise(part, MADV_POPULATE_READ);
+}
+
+void MappedFile::release(std::span<const std::byte> part) const { advise(part, MADV_DONTNEED); }
+
+void MappedFile::advise(std::span<const std::byte> part, int advice) const {
   if (part.empty()) return;
   DSMOE_CHECK(part.data() >= data_ && part.data() + part.size() <= data_ + size_,
               "not a part of {}", path_.string());
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   const std::size_t begin = static_cast<std::size_t>(part.data() - data_) / page * page;
   const std::size_t end = static_cast<std::size_t>(part.data() - data_) + part.size();
-  // A hint: on failure the pages stay, which is slower and not wrong.
-  (void)::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
+  (void)::madvise(const_cast<std::byte*>(data_) + begin, end - begin, advice);
 }
 
 std::string read_small_file(const std::filesystem::path& path, std::size_t max_bytes) {

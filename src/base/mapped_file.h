@@ -34,11 +34,19 @@ class MappedFile {
   // disk fails.
   void read(std::size_t offset, std::span<std::byte> out) const;
 
+  // Asks the disk for a part that will be needed soon; returns at once.
+  void read_ahead(std::size_t offset, std::size_t count) const;
+
+  // Maps the pages of `part` (a part of bytes()) in, in one go instead of one fault after the
+  // other.
+  void populate(std::span<const std::byte> part) const;
+
   // Gives the pages of `part` (a part of bytes()) back to the system; a later access loads them
   // again.
   void release(std::span<const std::byte> part) const;
 
  private:
+  void advise(std::span<const std::byte> part, int advice) const;
   void close() noexcept;
 
   std::filesystem::path path_;

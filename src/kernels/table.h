@@ -53,7 +53,7 @@ struct OptimizerStep;
 // slot is never empty unless it says so. Callers use the checked functions of the op headers, which
 // call through the table of their context.
 struct KernelTable {
-  std::string_view name;  // "ref", "v3", "v4", "amx", "cuda"
+  std::string_view name;  // "ref", "v3", "v4", "v4_bf16", "amx", "cuda"
   Device device = Device::cpu;
   WeightLayout weight_layout = WeightLayout::panels;
   tensor::Arena::Allocator allocator;  // of the device's memory

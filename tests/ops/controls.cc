@@ -99,10 +99,8 @@ void matmul_unrounded_integers(const Context&, const MatmulForward& args) {
       const auto number = [&](int64_t k) {
         Bf16 scale{};
         std::memcpy(&scale, matrix + scale_offset(weight.coding, weight.k, n, k / 32), 2);
-        const int64_t place = k % (weight.coding == WeightCoding::int8 ? 4 : 8);
         return widen(scale) *
-               static_cast<float>(tensor::coded_element(
-                   weight.coding, matrix + word_offset(weight.coding, weight.k, n, k), place));
+               static_cast<float>(packed_integer(weight.coding, matrix, weight.k, n, k));
       };
       float y = ref::product<Bf16>(
           0, weight.k, [&](int64_t k) { return widen(x[k]); }, number);
