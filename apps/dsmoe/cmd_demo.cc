@@ -174,7 +174,7 @@ DemoOptions default_options() {
   train::RunOptions& run = options.run;
   run.out = kDemoFolder;
   run.batch = 4;
-  run.schedule.total_steps = 2000;
+  run.schedule.total_steps = 1500;
   run.schedule.max_lr = 1e-2;
   return options;
 }
