@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/mapped_file.h"
 #include "model/initialise.h"
-#include "store/mapped_file.h"
 
 namespace dsmoe::app {
 namespace {
@@ -89,6 +89,12 @@ class SlicedWeights : public tensor::TensorSource {
   std::size_t next_ = 0;
 };
 
+std::string weights_name(const model::Model& model) {
+  const model::Quantization& quantization = model.config.quantization;
+  return std::string(quantization ? tensor::name_of(quantization.projections)
+                                  : tensor::name_of(model.operand));
+}
+
 bool has_weights(const std::filesystem::path& folder) {
   std::error_code ignored;
   return std::filesystem::exists(folder / "model.safetensors", ignored) ||
@@ -98,7 +104,7 @@ bool has_weights(const std::filesystem::path& folder) {
 }  // namespace
 
 BenchModel load_bench_model(const Engine& engine, const CommonOptions& options,
-                            int64_t num_layers) {
+                            const RandomModel& random) {
   const std::filesystem::path path = options.model;
   std::error_code ignored;
   const bool is_file = std::filesystem::is_regular_file(path, ignored);
@@ -106,29 +112,37 @@ BenchModel load_bench_model(const Engine& engine, const CommonOptions& options,
       .name = is_file ? path.stem().string()
                       : (path.has_filename() ? path : path.parent_path()).filename().string()};
   if (!is_file && has_weights(path)) {
-    if (num_layers > 0) {
-      fail(ErrorKind::usage, "--layers needs a config without weights; {} has some", options.model);
+    if (random.num_layers > 0 || random.weights != "bf16") {
+      fail(ErrorKind::usage, "--layers and --weights need a config without weights; {} has some",
+           options.model);
     }
     bench.model = engine.load(options);
-    bench.weights = tensor::name_of(bench.model->operand);
+    bench.weights = weights_name(*bench.model);
     return bench;
   }
   const std::filesystem::path file = is_file ? path : path / "config.json";
   ModelConfig config =
-      model::parse_config(store::read_small_file(file, model::kMaxConfigBytes), file.string());
-  if (num_layers > config.num_hidden_layers) {
-    fail(ErrorKind::usage, "--layers {}: the model has {}", num_layers, config.num_hidden_layers);
+      model::parse_config(read_small_file(file, model::kMaxConfigBytes), file.string());
+  if (random.num_layers > config.num_hidden_layers) {
+    fail(ErrorKind::usage, "--layers {}: the model has {}", random.num_layers,
+         config.num_hidden_layers);
   }
-  if (num_layers > 0) {
-    config.num_hidden_layers = num_layers;
-    bench.name += fmt::format(", {} layers", num_layers);
+  if (random.num_layers > 0) {
+    config.num_hidden_layers = random.num_layers;
+    bench.name += fmt::format(", {} layers", random.num_layers);
   }
   config.torch_dtype = DType::BF16;
+  if (random.weights != "bf16") {
+    config.quantization = {.projections = random.weights == "int8" ? tensor::WeightCoding::int8
+                                                                   : tensor::WeightCoding::int4,
+                           .head = config.tie_word_embeddings ? tensor::WeightCoding::plain
+                                                              : tensor::WeightCoding::int8};
+  }
   SlicedWeights source(config);
   bench.model = model::make_model(
       engine.context(), config, source,
       {.operand = options.dtype == "fp32" ? DType::F32 : DType::BF16, .context = options.context});
-  bench.weights = fmt::format("{}, random", tensor::name_of(bench.model->operand));
+  bench.weights = weights_name(*bench.model) + ", random";
   return bench;
 }
 

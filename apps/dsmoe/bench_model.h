@@ -14,8 +14,14 @@ struct BenchModel {
   std::unique_ptr<model::Model> model;
 };
 
-// `options.model` is a folder with weights, or a folder or file with a config only. `num_layers` >
-// 0 keeps only the first layers of a config without weights.
-BenchModel load_bench_model(const Engine& engine, const CommonOptions& options, int64_t num_layers);
+// Of a config without weights.
+struct RandomModel {
+  int64_t num_layers = 0;        // only the first so many; 0: all
+  std::string weights = "bf16";  // or int8, int4: as dsmoe quantize would write it
+};
+
+// `options.model` is a folder with weights, or a folder or file with a config only.
+BenchModel load_bench_model(const Engine& engine, const CommonOptions& options,
+                            const RandomModel& random);
 
 }  // namespace dsmoe::app

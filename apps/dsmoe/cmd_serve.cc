@@ -158,65 +158,62 @@ int run_serve(ServeCommand command) {
 
 }  // namespace
 
-void add_serve(CLI::App& app, Action& action) {
+void add_serve(CommandLine& app) {
   auto options = std::make_shared<ServeCommand>();
   serve::ServiceOptions& service = options->service;
-  CLI::App* command = app.add_subcommand("serve", "Serve a model over the OpenAI API, with a page");
+  CommandLine command = app.command("serve", "Serve a model over the OpenAI API, with a page");
   command
-      ->add_option("model", options->common.model,
-                   "model folder or training run; default: the demo's, trained if need be")
-      ->type_name("MODEL");
-  command->add_option("--host", service.http.host, "address to listen on")->capture_default_str();
-  command->add_option("--port", service.http.port, "0: any free one")->capture_default_str();
+      .option("model", options->common.model,
+              "model folder or training run; default: the demo's, trained if need be")
+      .type("MODEL");
+  command.option("--host", service.http.host, "address to listen on").show_default();
+  command.option("--port", service.http.port, "0: any free one").show_default();
   command
-      ->add_option("--api-key", service.api.keys,
-                   "key that clients must send; repeatable; also the variable DSMOE_API_KEY")
-      ->type_name("KEY")
-      ->expected(1)
-      ->take_all();
-  command->add_flag("--no-auth", options->no_auth, "let everyone in who reaches --host");
-  command->add_option("--model-name", options->model_id, "name in the API; default: the folder's");
+      .option("--api-key", service.api.keys,
+              "key that clients must send; repeatable; also the variable DSMOE_API_KEY")
+      .type("KEY")
+      .repeatable();
+  command.flag("--no-auth", options->no_auth, "let everyone in who reaches --host");
+  command.option("--model-name", options->model_id, "name in the API; default: the folder's");
   command
-      ->add_option("--cors-origin", service.api.cors_origin,
-                   "pages of this origin may ask; * for all")
-      ->type_name("ORIGIN");
+      .option("--cors-origin", service.api.cors_origin, "pages of this origin may ask; * for all")
+      .type("ORIGIN");
   command
-      ->add_option("--chat-template", options->chat_template,
-                   "Jinja template; default: the model folder's")
-      ->type_name("FILE");
-  command->add_option("--max-batch", options->engine.max_batch, "sequences that run together")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 12))
-      ->capture_default_str();
+      .option("--chat-template", options->chat_template,
+              "Jinja template; default: the model folder's")
+      .type("FILE");
+  command.option("--max-batch", options->engine.max_batch, "sequences that run together")
+      .range(int64_t{1}, int64_t{1} << 12)
+      .show_default();
   command
-      ->add_option("--max-queue", options->engine.max_queue,
-                   "sequences that wait while those run; beyond: 429")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->capture_default_str();
+      .option("--max-queue", options->engine.max_queue,
+              "sequences that wait while those run; beyond: 429")
+      .range(int64_t{1}, int64_t{1} << 20)
+      .show_default();
   command
-      ->add_option("--chunk", options->engine.chunk_tokens,
-                   "tokens of one step: smaller is smoother, larger is faster")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 16))
-      ->capture_default_str();
+      .option("--chunk", options->engine.chunk_tokens,
+              "tokens of one step: smaller is smoother, larger is faster")
+      .range(int64_t{1}, int64_t{1} << 16)
+      .show_default();
   command
-      ->add_option(
-          "--kv-memory", options->kv_memory,
-          "GiB of the KV cache; default: a full context for each of --max-batch, at most 4")
-      ->check(CLI::Range(0.0, 1e6))
-      ->type_name("GIB");
+      .option("--kv-memory", options->kv_memory,
+              "GiB of the KV cache; default: a full context for each of --max-batch, at most 4")
+      .range(0.0, 1e6)
+      .type("GIB");
   command
-      ->add_option("--drain-seconds", options->drain_seconds,
-                   "how long running requests may take after SIGTERM")
-      ->check(CLI::Range(0.0, 86400.0))
-      ->capture_default_str();
-  command->add_flag("-q,--quiet", options->common.quiet, "no messages on stderr but errors");
-  add_run_flags(*command, options->common);
-  command->footer(
+      .option("--drain-seconds", options->drain_seconds,
+              "how long running requests may take after SIGTERM")
+      .range(0.0, 86400.0)
+      .show_default();
+  command.flag("-q,--quiet", options->common.quiet, "no messages on stderr but errors");
+  add_run_flags(command, options->common);
+  command.footer(
       "Any OpenAI client works with base_url http://127.0.0.1:8080/v1; a browser shows the "
       "page.\n\n"
       "Example:\n  dsmoe serve my-model/ --port 8000\n"
       "  curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\\n"
       "    -d '{\"prompt\": \"Once upon a time\", \"max_tokens\": 40}'");
-  command->callback([options, &action] { action = [options] { return run_serve(*options); }; });
+  command.runs([options] { return run_serve(*options); });
 }
 
 }  // namespace dsmoe::app

@@ -9,6 +9,7 @@
 
 #include "base/thread_pool.h"
 #include "infer/load_model.h"
+#include "kernels/matmul.h"
 #include "kernels/table.h"
 
 namespace dsmoe::infer {

@@ -1,18 +1,35 @@
 // The joint between store (names and bytes) and model (parameters).
 #include "infer/load_model.h"
 
+#include <atomic>
 #include <cstring>
+#include <optional>
 
 #include "base/log.h"
+#include "base/mapped_file.h"
+#include "base/sha256.h"
+#include "kernels/table.h"
 #include "store/hf_folder.h"
+#include "store/packed_image.h"
+#include "store/read_ahead.h"
 
 namespace dsmoe::infer {
 namespace {
 
 class FolderSource : public tensor::TensorSource {
  public:
-  FolderSource(const store::HfFolder& folder, const model::Quantization& quantization)
-      : folder_(folder), quantization_(quantization) {}
+  FolderSource(const store::HfFolder& folder, const model::Quantization& quantization,
+               ThreadPool& pool)
+      : folder_(folder), quantization_(quantization), pool_(pool) {}
+
+  void expect(std::span<const std::string> names) override {
+    std::vector<std::string> with_scales;
+    for (const std::string& name : names) {
+      with_scales.push_back(name);
+      with_scales.push_back(tensor::scale_name(name));
+    }
+    read_ahead_.emplace(folder_, std::move(with_scales));
+  }
 
   tensor::TensorView tensor(const std::string& name) override {
     const store::TensorEntry& entry = folder_.at(name);
@@ -22,7 +39,10 @@ class FolderSource : public tensor::TensorSource {
     if (name.ends_with(kScaleSuffix)) check_scales(name, view);
     return view;
   }
-  void release(const std::string& name) override { folder_.release(name); }
+  void release(const std::string& name) override {
+    folder_.release(name);
+    if (read_ahead_) read_ahead_->used(folder_.at(name).num_bytes);
+  }
   void release_rows(const std::string& name, int64_t begin, int64_t end) override {
     const store::TensorEntry& entry = folder_.at(name);
     const auto row_bytes = entry.num_bytes / static_cast<uint64_t>(entry.shape[0]);
@@ -32,31 +52,101 @@ class FolderSource : public tensor::TensorSource {
 
  private:
   static constexpr std::string_view kScaleSuffix = "_scale";
+  static constexpr int64_t kScalesAtATime = 1 << 14;
 
   void check_scales(const std::string& name, const tensor::TensorView& scales) const {
     const tensor::WeightCoding coding = coding_of(
         quantization_, std::string_view(name).substr(0, name.size() - kScaleSuffix.size()));
     const auto* bytes = static_cast<const std::byte*>(scales.data);
-    for (int64_t i = 0; i < scales.num_elements(); ++i) {
+    const auto scale_at = [&](int64_t i) {
       tensor::Bf16 scale{};
       std::memcpy(&scale, bytes + 2 * i, sizeof scale);
-      if (tensor::is_valid_scale(coding, scale)) continue;
-      const int64_t groups = scales.dim(1);
-      fail(ErrorKind::input, "{}: {}: the scale of row {}, group {} is {}; scales of {} are {}",
-           folder_.path().string(), name, i / groups, i % groups, tensor::to_float(scale),
-           tensor::name_of(coding), tensor::scale_rule(coding));
-    }
+      return scale;
+    };
+    std::atomic<int64_t> first_bad{scales.num_elements()};
+    parallel_for(pool_, scales.num_elements(), kScalesAtATime, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        if (tensor::is_valid_scale(coding, scale_at(i))) continue;
+        int64_t known = first_bad.load();
+        while (i < known && !first_bad.compare_exchange_weak(known, i)) {
+        }
+        return;
+      }
+    });
+    const int64_t i = first_bad.load();
+    if (i == scales.num_elements()) return;
+    const int64_t groups = scales.dim(1);
+    fail(ErrorKind::input, "{}: {}: the scale of row {}, group {} is {}; scales of {} are {}",
+         folder_.path().string(), name, i / groups, i % groups, tensor::to_float(scale_at(i)),
+         tensor::name_of(coding), tensor::scale_rule(coding));
   }
 
   const store::HfFolder& folder_;
   model::Quantization quantization_;
+  ThreadPool& pool_;
+  std::optional<store::ReadAhead> read_ahead_;
 };
+
+// Raised whenever equal weights would be laid out in other bytes: kernels/layout.h, kernels/pack.h,
+// or the order in which model/parameters.cc asks for memory. A test holds it to the bytes.
+constexpr int kPackingVersion = 1;
+
+store::PackedIdentity identity_of(const std::filesystem::path& folder,
+                                  const store::HfFolder& weights, kernels::DType operand) {
+  store::PackedIdentity identity{
+      .packing = fmt::format("panels {} {}", kPackingVersion, tensor::name_of(operand)),
+      .config_sha256 = sha256(read_small_file(folder / "config.json", model::kMaxConfigBytes))};
+  for (const std::filesystem::path& file : weights.files()) {
+    identity.sources.push_back(store::describe_source(file));
+  }
+  return identity;
+}
+
+// The model of the image, or nothing when there is none that is whole and of these weights.
+std::unique_ptr<model::Model> load_packed(const kernels::Context& context,
+                                          const model::ModelConfig& config,
+                                          const std::filesystem::path& path,
+                                          const store::PackedIdentity& identity,
+                                          const model::ModelOptions& options) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return nullptr;
+  try {
+    auto image = std::make_shared<store::PackedImage>(store::PackedImage::open(path));
+    if (const std::string difference = image->difference(identity); !difference.empty()) {
+      log_info("{}: {}; packing the weights again", path.string(), difference);
+      return nullptr;
+    }
+    image->load(*context.pool);
+    return model::make_packed_model(context, config, {image->blocks(), image}, options);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::input && error.kind() != ErrorKind::io) throw;
+    log_warning("{}; packing the weights again", error.what());
+    return nullptr;
+  }
+}
+
+void save_packed(const model::Model& model, const std::filesystem::path& path,
+                 const store::PackedIdentity& identity) {
+  try {
+    log_info("{}: writing the packed weights, {:.1f} MiB", path.string(),
+             static_cast<double>(model.weights.total_bytes()) / (1 << 20));
+    store::write_packed_image(path, identity, model.weights.blocks());
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::io) throw;
+    log_warning("{}; going on without --cache", error.what());
+  }
+}
 
 }  // namespace
 
+std::filesystem::path packed_image_path(const std::filesystem::path& folder,
+                                        kernels::DType operand) {
+  return folder / (operand == kernels::DType::BF16 ? "packed-bf16.dsmoe" : "packed-fp32.dsmoe");
+}
+
 model::ModelConfig read_config(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "config.json";
-  return model::parse_config(store::read_small_file(path, model::kMaxConfigBytes), path.string());
+  return model::parse_config(read_small_file(path, model::kMaxConfigBytes), path.string());
 }
 
 kernels::DType default_operand(const model::ModelConfig& config) {
@@ -92,11 +182,26 @@ std::unique_ptr<model::Model> load_model(const kernels::Context& context,
     fail(ErrorKind::input, "{}: a quantised model cannot be trained; use the one it was made from",
          folder.string());
   }
-  FolderSource source(weights, config.quantization);
-  return model::make_model(context, config, source,
-                           {.operand = options.operand.value_or(default_operand(config)),
-                            .context = options.context,
-                            .passes = options.passes});
+  const model::ModelOptions model_options{
+      .operand = options.operand.value_or(default_operand(config)),
+      .context = options.context,
+      .passes = options.passes};
+  const bool cached = options.cache == PackedCache::beside_model;
+  if (cached &&
+      (context.table->device != kernels::Device::cpu || options.passes != moe::Passes::forward)) {
+    fail(ErrorKind::usage,
+         "--cache keeps weights as the CPU packs them for inference; leave it out");
+  }
+  const std::filesystem::path path = packed_image_path(folder, model_options.operand);
+  store::PackedIdentity identity;
+  if (cached) {
+    identity = identity_of(folder, weights, model_options.operand);
+    if (auto model = load_packed(context, config, path, identity, model_options)) return model;
+  }
+  FolderSource source(weights, config.quantization, *context.pool);
+  auto model = model::make_model(context, config, source, model_options);
+  if (cached) save_packed(*model, path, identity);
+  return model;
 }
 
 }  // namespace dsmoe::infer

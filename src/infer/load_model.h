@@ -9,12 +9,22 @@
 
 namespace dsmoe::infer {
 
+// beside_model: weights come from the packed image in the model folder (docs/formats.md); where
+// there is none, or one of other weights, or a damaged one, they are loaded and the image is
+// written. Where it cannot be written, a warning says so. CPU and forward passes only.
+enum class PackedCache : uint8_t { none, beside_model };
+
 struct LoadOptions {
   std::optional<kernels::DType>
       operand;          // absent: the type the config names (F16 computes in BF16)
   int64_t context = 0;  // 0: max_position_embeddings
   moe::Passes passes = moe::Passes::forward;
+  PackedCache cache = PackedCache::none;
 };
+
+// The image of a model folder for a compute type.
+std::filesystem::path packed_image_path(const std::filesystem::path& folder,
+                                        kernels::DType operand);
 
 model::ModelConfig read_config(const std::filesystem::path& folder);
 

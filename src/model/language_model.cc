@@ -20,8 +20,11 @@ constexpr std::size_t kMaxRecordings = 256;  // a few hundred kilobytes each
 
 }  // namespace
 
-std::unique_ptr<Model> make_model(const Context& context, const ModelConfig& config,
-                                  TensorSource& source, const ModelOptions& options) {
+namespace {
+
+// All but the contents of the weights, for which `memory` holds the place.
+std::unique_ptr<Model> allocate_model(const Context& context, const ModelConfig& config,
+                                      const ModelOptions& options, tensor::Arena memory) {
   auto model = std::make_unique<Model>();
   model->config = config;
   model->operand = options.operand;
@@ -33,19 +36,43 @@ std::unique_ptr<Model> make_model(const Context& context, const ModelConfig& con
          "rope_scaling in config.json",
          model->context, config.max_position_embeddings);
   }
-  model->weights = tensor::Arena("weights", context.table->allocator);
+  model->weights = std::move(memory);
   model->parameters =
       allocate_parameters(context, config, options.operand, options.passes, model->weights);
-  load_parameters(context, model->parameters, source);
 
+  model->tables = tensor::Arena("tables", context.table->allocator);
   tensor::Arena host("rope");
   const RopeTable table = make_rope_table(config, model->context, host);
   const auto to_device = [&](const TensorView& values) {
-    const TensorView target = model->weights.tensor("rope", values.dtype, values.shape);
+    const TensorView target = model->tables.tensor("rope", values.dtype, values.shape);
     kernels::upload(context, values.data, target);
     return target;
   };
   model->rope = {.cos = to_device(table.cos), .sin = to_device(table.sin)};
+  return model;
+}
+
+}  // namespace
+
+std::unique_ptr<Model> make_model(const Context& context, const ModelConfig& config,
+                                  TensorSource& source, const ModelOptions& options) {
+  auto model = allocate_model(context, config, options,
+                              tensor::Arena("weights", context.table->allocator));
+  load_parameters(context, model->parameters, source);
+  return model;
+}
+
+std::unique_ptr<Model> make_packed_model(const Context& context, const ModelConfig& config,
+                                         tensor::Arena::Filled packed,
+                                         const ModelOptions& options) {
+  DSMOE_CHECK(context.table->device == kernels::Device::cpu, "packed weights lie in host memory");
+  const std::size_t num_blocks = packed.blocks.size();
+  auto model = allocate_model(context, config, options,
+                              tensor::Arena("weights", std::move(packed)));
+  if (model->weights.blocks().size() != num_blocks) {
+    fail(ErrorKind::input, "{} blocks of weights, the model has {}", num_blocks,
+         model->weights.blocks().size());
+  }
   return model;
 }
 

@@ -24,6 +24,7 @@ struct Model {
   DType operand = DType::F32;  // the compute type
   int64_t context = 0;         // positions the rope table covers
   tensor::Arena weights{"weights"};
+  tensor::Arena tables{"tables"};
   ParameterSet parameters;
   RopeTable rope;
 };
@@ -35,6 +36,11 @@ struct ModelOptions {
 };
 std::unique_ptr<Model> make_model(const Context& context, const ModelConfig& config,
                                   TensorSource& source, const ModelOptions& options);
+
+// The same from weights that were packed before: `packed` holds what `weights.blocks()` of a model
+// of the same configuration, options and kernel layout held. Throws Error(input) when it cannot.
+std::unique_ptr<Model> make_packed_model(const Context& context, const ModelConfig& config,
+                                         tensor::Arena::Filled packed, const ModelOptions& options);
 
 // `num_tokens` new tokens at the end of one sequence.
 struct Segment {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/thread_pool.h"
 #include "kernels/checks.h"
 #include "kernels/pack.h"
 
@@ -234,12 +235,16 @@ ParameterSet allocate_parameters(const Context& context, const ModelConfig& conf
 
 namespace {
 
+constexpr int64_t kRowsAtATime = 64;
+
 // Through a bounded host buffer, so that a table on a device needs no second copy in host memory.
 void convert_values(const Context& context, const TensorView& stored, const TensorView& target) {
   DSMOE_CHECK(stored.shape == target.shape, "stored {}, expected {}", to_string(stored.shape),
               to_string(target.shape));
   if (target.device == kernels::Device::cpu) {
-    kernels::convert_elements(stored, target);
+    parallel_for(*context.pool, stored.dim(0), kRowsAtATime, [&](int64_t begin, int64_t end) {
+      kernels::convert_elements(stored.rows(begin, end), target.rows(begin, end));
+    });
     return;
   }
   const int64_t rows = stored.dim(0);
@@ -283,6 +288,9 @@ void place_tensor(const Context& context, const Placement& placement, const Stor
 
 void load_parameters(const Context& context, const ParameterSet& parameters, TensorSource& source) {
   constexpr int64_t kPieceBytes = int64_t{16} << 20;  // what is mapped at a time beside the model
+  std::vector<std::string> names;
+  for (const Placement& placement : parameters.placements) names.push_back(placement.name);
+  source.expect(names);
   for (const Placement& placement : parameters.placements) {
     const TensorView whole = source.tensor(placement.name);
     const bool integers = whole.dtype == DType::I8 || whole.dtype == DType::U8;

@@ -6,10 +6,10 @@
 #include <random>
 
 #include "base/log.h"
+#include "base/utf8.h"
 #include "infer/load_model.h"
 #include "serve/api_error.h"
 #include "serve/completion_choice.h"
-#include "text/utf8.h"
 
 namespace dsmoe::serve {
 namespace {

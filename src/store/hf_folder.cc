@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/mapped_file.h"
+#include "base/utf8.h"
 #include "store/json_cursor.h"
 
 namespace dsmoe::store {
@@ -228,6 +230,12 @@ std::vector<std::string_view> HfFolder::names() const {
   return names;
 }
 
+std::vector<fs::path> HfFolder::files() const {
+  std::vector<fs::path> files;
+  for (const SafetensorsFile& file : files_) files.push_back(file.path());
+  return files;
+}
+
 const HfFolder::Location* HfFolder::locate(std::string_view name) const {
   const auto found = std::lower_bound(
       locations_.begin(), locations_.end(), name,
@@ -257,6 +265,13 @@ std::span<const std::byte> HfFolder::bytes(std::string_view name) const {
 void HfFolder::read(std::string_view name, std::span<std::byte> out, uint64_t offset) const {
   const Location& location = locate_or_fail(name);
   files_[location.file_idx].read(*location.entry, out, offset);
+}
+
+uint64_t HfFolder::read_ahead(std::string_view name) const {
+  const Location* location = locate(name);
+  if (location == nullptr) return 0;
+  files_[location->file_idx].read_ahead(*location->entry);
+  return location->entry->num_bytes;
 }
 
 void HfFolder::release(std::string_view name) const {

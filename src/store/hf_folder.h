@@ -39,7 +39,8 @@ class HfFolder {
   static HfFolder open(const std::filesystem::path& folder);
 
   const std::filesystem::path& path() const { return path_; }
-  std::vector<std::string_view> names() const;  // sorted
+  std::vector<std::string_view> names() const;       // sorted
+  std::vector<std::filesystem::path> files() const;  // that hold them, sorted
 
   const TensorEntry* find(std::string_view name) const;  // nullptr: no such tensor
   const TensorEntry& at(std::string_view name) const;    // throws Error(input) that names it
@@ -48,6 +49,8 @@ class HfFolder {
   std::span<const std::byte> bytes(std::string_view name) const;
   // Copies `out.size()` bytes from `offset` within the tensor, without mapping pages in.
   void read(std::string_view name, std::span<std::byte> out, uint64_t offset = 0) const;
+  // Asks the disk for a tensor that will be needed soon; its size, 0 when there is no such tensor.
+  uint64_t read_ahead(std::string_view name) const;
   // Gives the mapped pages of a tensor back, so that loading one tensor after another needs memory
   // for one.
   void release(std::string_view name) const;

@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "store/atomic_file.h"
-#include "store/mapped_file.h"
+#include "base/atomic_file.h"
+#include "base/mapped_file.h"
 #include "tensor/tensor_spec.h"
 
 namespace dsmoe::store {
@@ -58,6 +58,10 @@ class SafetensorsFile {
   // Copies part of a tensor, `out.size()` bytes from `offset` within it, without mapping pages in.
   void read(const TensorEntry& entry, std::span<std::byte> out, uint64_t offset = 0) const;
 
+  // Asks the disk for a tensor that will be needed soon.
+  void read_ahead(const TensorEntry& entry) const {
+    file_.read_ahead(entry.offset, entry.num_bytes);
+  }
   // Drops the mapped pages of a tensor from memory; bytes() stays valid.
   void release(const TensorEntry& entry) const { file_.release(bytes(entry)); }
   // The same of `count` bytes from `offset` within it.

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -12,22 +13,49 @@ namespace dsmoe::tensor {
 namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr std::size_t kAlignment = 64;
+
+[[noreturn]] void refuse(std::size_t bytes) {
+  fail(ErrorKind::resource, "out of memory: {:.1f} MiB could not be allocated",
+       static_cast<double>(bytes) / (1 << 20));
+}
+
+std::size_t mapped_bytes(std::size_t bytes) {
+  return (bytes + kHugePage - 1) / kHugePage * kHugePage;
+}
+
+// Mapped memory is zero without being written, so that the threads that fill it also pay for its
+// first touch. One huge page more is mapped and the ends cut off, to begin at a huge page.
+void* map_zeros(std::size_t bytes) {
+  const std::size_t rounded = mapped_bytes(bytes);
+  void* mapping = rounded < bytes ? MAP_FAILED
+                                  : ::mmap(nullptr, rounded + kHugePage, PROT_READ | PROT_WRITE,
+                                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapping == MAP_FAILED) refuse(bytes);
+  auto* begin = static_cast<std::byte*>(mapping);
+  const std::size_t before = -reinterpret_cast<std::uintptr_t>(begin) % kHugePage;
+  if (before > 0) ::munmap(begin, before);
+  ::munmap(begin + before + rounded, kHugePage - before);
+  ::madvise(begin + before, rounded, MADV_HUGEPAGE);
+  return begin + before;
+}
 
 void* allocate_cpu(std::size_t bytes) {
-  const std::size_t alignment = bytes >= kHugePage ? kHugePage : 64;
-  const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
-  void* data = std::aligned_alloc(alignment, rounded);
-  if (data == nullptr) {
-    fail(ErrorKind::resource, "out of memory: {:.1f} MiB could not be allocated",
-         static_cast<double>(bytes) / (1 << 20));
-  }
-
-  if (alignment == kHugePage) madvise(data, rounded, MADV_HUGEPAGE);
+  if (bytes >= kHugePage) return map_zeros(bytes);
+  const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  void* data = std::aligned_alloc(kAlignment, rounded);
+  if (data == nullptr) refuse(bytes);
   std::memset(data, 0, bytes);
   return data;
 }
 
-void release_cpu(void* data, std::size_t) { std::free(data); }
+void release_cpu(void* data, std::size_t bytes) {
+  if (bytes >= kHugePage) {
+    ::munmap(data, mapped_bytes(bytes));
+  } else {
+    std::free(data);
+  }
+}
 
 }  // namespace
 
@@ -38,17 +66,24 @@ Arena::Arena(std::string label) : Arena(std::move(label), host_allocator()) {}
 Arena::Arena(std::string label, Allocator allocator)
     : label_(std::move(label)), allocator_(allocator) {}
 
+Arena::Arena(std::string label, Filled filled)
+    : label_(std::move(label)),
+      allocator_{nullptr, [](void*, std::size_t) {}, Device::cpu},
+      filled_(std::move(filled)) {}
+
 Arena::Arena(Arena&& other) noexcept
     : label_(std::move(other.label_)),
       allocator_(other.allocator_),
       entries_(std::move(other.entries_)),
-      blocks_(std::exchange(other.blocks_, {})) {}
+      blocks_(std::exchange(other.blocks_, {})),
+      filled_(std::move(other.filled_)) {}
 
 Arena& Arena::operator=(Arena&& other) noexcept {
   std::swap(label_, other.label_);
   std::swap(allocator_, other.allocator_);
   std::swap(entries_, other.entries_);
   std::swap(blocks_, other.blocks_);
+  std::swap(filled_, other.filled_);
   return *this;
 }
 
@@ -56,9 +91,22 @@ Arena::~Arena() {
   for (const Block& block : blocks_) allocator_.release(block.data, block.bytes);
 }
 
+// Blocks are only read: who asks for them knows that they are filled.
+void* Arena::next_filled(std::size_t count) const {
+  const std::size_t idx = blocks_.size();
+  const std::size_t found = idx < filled_.blocks.size() ? filled_.blocks[idx].size() : 0;
+  if (idx >= filled_.blocks.size() || found != count) {
+    fail(ErrorKind::input, "block {} of {} has {} bytes, {} were expected", idx,
+         filled_.blocks.size(), found, count);
+  }
+  return const_cast<std::byte*>(filled_.blocks[idx].data());
+}
+
 void* Arena::bytes(const std::string& name, std::size_t count) {
   // An empty tensor still gets an address of its own: data == nullptr means absent.
-  void* data = allocator_.allocate(std::max<std::size_t>(count, 1));
+  void* data = allocator_.allocate == nullptr
+                   ? next_filled(count)
+                   : allocator_.allocate(std::max<std::size_t>(count, 1));
   blocks_.push_back({data, count});
   const auto entry = std::find_if(entries_.begin(), entries_.end(),
                                   [&](const Entry& e) { return e.name == name; });
@@ -80,6 +128,14 @@ std::size_t Arena::total_bytes() const {
   std::size_t total = 0;
   for (const Entry& entry : entries_) total += entry.bytes;
   return total;
+}
+
+std::vector<std::span<const std::byte>> Arena::blocks() const {
+  std::vector<std::span<const std::byte>> blocks;
+  for (const Block& block : blocks_) {
+    blocks.emplace_back(static_cast<const std::byte*>(block.data), block.bytes);
+  }
+  return blocks;
 }
 
 std::string budget_table(std::span<const Arena* const> arenas) {

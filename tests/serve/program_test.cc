@@ -5,10 +5,10 @@
 #include <cstdlib>
 #include <thread>
 
+#include "base/scratch_folder.h"
 #include "cli/program.h"
 #include "serve/http_client.h"
 #include "serve/running_server.h"
-#include "store/scratch_folder.h"
 
 namespace dsmoe::testing {
 namespace {
@@ -27,7 +27,7 @@ std::vector<std::string> on_any_port(const std::string& model) {
 }
 
 TEST(ServeProgram, SigtermLetsRunningRequestsFinish) {
-  const store::ScratchFolder scratch;
+  const ScratchFolder scratch;
   RunningServer server({.program = DSMOE_PROGRAM,
                         .arguments = on_any_port(make_model((scratch / "model").string()))});
   ASSERT_TRUE(server.wait_until_serving());
@@ -46,7 +46,7 @@ TEST(ServeProgram, SigtermLetsRunningRequestsFinish) {
 
 // No model and no demo: the demo is trained first, and the server says so meanwhile.
 TEST(ServeProgram, AnswersWhileThereIsNoModelYet) {
-  const store::ScratchFolder scratch;
+  const ScratchFolder scratch;
   const std::string log = (scratch / "log").string();
   RunningServer server({.program = DSMOE_PROGRAM,
                         .arguments = {"--port", "0", "--threads", "1"},
@@ -74,7 +74,7 @@ TEST(ServeProgram, AnswersWhileThereIsNoModelYet) {
 }
 
 TEST(ServeProgram, APortInUseIsSaidAtOnce) {
-  const store::ScratchFolder scratch;
+  const ScratchFolder scratch;
   const std::string model = make_model((scratch / "model").string());
   RunningServer server({.program = DSMOE_PROGRAM, .arguments = on_any_port(model)});
   ASSERT_TRUE(server.wait_until_serving());
@@ -90,7 +90,7 @@ TEST(ServeProgram, APortInUseIsSaidAtOnce) {
 
 // Without a name: the newest model under demo-out/ of the folder it runs in.
 TEST(ServeProgram, ServesTheDemosModelWithoutAName) {
-  const store::ScratchFolder scratch;
+  const ScratchFolder scratch;
   std::string text;
   for (int i = 0; i < 100; ++i) text += "The cat sat on the mat. The dog sat on the log.\n\n";
   write_file((scratch / "corpus.txt").string(), text);

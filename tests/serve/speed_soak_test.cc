@@ -9,11 +9,11 @@
 #include <cmath>
 #include <thread>
 
+#include "base/scratch_folder.h"
 #include "cli/program.h"
 #include "serve/abuse_cases.h"
 #include "serve/http_client.h"
 #include "serve/running_server.h"
-#include "store/scratch_folder.h"
 
 namespace dsmoe::testing {
 namespace {
@@ -38,7 +38,7 @@ double ninety_ninth(std::vector<double> values) {
 class SpeedSoak : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    scratch_ = std::make_unique<store::ScratchFolder>();
+    scratch_ = std::make_unique<ScratchFolder>();
     model_ = (*scratch_ / "model").string();
     const std::string config = std::string(DSMOE_SOURCE_DIR) + "/tests/serve/soak_config.json";
     const Ran made = run_dsmoe({"demo", "--random", "--config", config, "-o", model_, "-q"});
@@ -59,11 +59,11 @@ class SpeedSoak : public ::testing::Test {
     return at == std::string::npos ? std::nan("") : std::atof(text.c_str() + at + name.size() + 2);
   }
 
-  static std::unique_ptr<store::ScratchFolder> scratch_;
+  static std::unique_ptr<ScratchFolder> scratch_;
   static std::string model_;
   static std::unique_ptr<RunningServer> server_;
 };
-std::unique_ptr<store::ScratchFolder> SpeedSoak::scratch_;
+std::unique_ptr<ScratchFolder> SpeedSoak::scratch_;
 std::string SpeedSoak::model_;
 std::unique_ptr<RunningServer> SpeedSoak::server_;
 

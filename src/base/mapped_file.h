@@ -6,13 +6,22 @@
 #include <span>
 #include <string>
 
-namespace dsmoe::store {
+namespace dsmoe {
+
+// An open descriptor and the size the file had then.
+struct OpenFile {
+  int descriptor;
+  std::size_t size;
+};
+
+// Opens a file for reading; the caller closes it. Throws Error(io) if it cannot be opened,
+// Error(input) if it is not a regular file.
+OpenFile open_regular_file(const std::filesystem::path& path);
 
 // A regular file, open and mapped. A file that another process shortens while it is mapped faults
 // on access: code that copies anyway should use read(), which reports an error instead.
 class MappedFile {
  public:
-  // Throws Error(io) if the file cannot be opened, Error(input) if it is not a regular file.
   explicit MappedFile(const std::filesystem::path& path);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
@@ -25,11 +34,19 @@ class MappedFile {
   // disk fails.
   void read(std::size_t offset, std::span<std::byte> out) const;
 
+  // Asks the disk for a part that will be needed soon; returns at once.
+  void read_ahead(std::size_t offset, std::size_t count) const;
+
+  // Maps the pages of `part` (a part of bytes()) in, in one go instead of one fault after the
+  // other.
+  void populate(std::span<const std::byte> part) const;
+
   // Gives the pages of `part` (a part of bytes()) back to the system; a later access loads them
   // again.
   void release(std::span<const std::byte> part) const;
 
  private:
+  void advise(std::span<const std::byte> part, int advice) const;
   void close() noexcept;
 
   std::filesystem::path path_;
@@ -42,4 +59,4 @@ class MappedFile {
 // it.
 std::string read_small_file(const std::filesystem::path& path, std::size_t max_bytes);
 
-}  // namespace dsmoe::store
+}  // namespace dsmoe

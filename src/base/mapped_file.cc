@@ -1,5 +1,5 @@
 // open, fstat, mmap, pread, madvise with every failure named.
-#include "store/mapped_file.h"
+#include "base/mapped_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -11,11 +11,10 @@
 
 #include "base/error.h"
 
-namespace dsmoe::store {
-namespace {
+namespace dsmoe {
 
 // O_NONBLOCK: opening a pipe must not wait for a writer; it has no effect on regular files.
-int open_regular(const std::filesystem::path& path, std::size_t& size) {
+OpenFile open_regular_file(const std::filesystem::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) fail_errno("cannot open " + path.string());
   struct stat info {};
@@ -30,14 +29,13 @@ int open_regular(const std::filesystem::path& path, std::size_t& size) {
     fail(ErrorKind::input, "{}: expected a regular file, found {}", path.string(),
          S_ISDIR(info.st_mode) ? "a folder" : "a special file");
   }
-  size = static_cast<std::size_t>(info.st_size);
-  return descriptor;
+  return {.descriptor = descriptor, .size = static_cast<std::size_t>(info.st_size)};
 }
 
-}  // namespace
-
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
-  descriptor_ = open_regular(path, size_);
+  const OpenFile file = open_regular_file(path);
+  descriptor_ = file.descriptor;
+  size_ = file.size;
   if (size_ == 0) return;  // mmap refuses a length of 0
   void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor_, 0);
   if (data == MAP_FAILED) {
@@ -91,20 +89,29 @@ void MappedFile::read(std::size_t offset, std::span<std::byte> out) const {
   }
 }
 
-void MappedFile::release(std::span<const std::byte> part) const {
+// Hints: on failure the pages stay as they are, which is slower and not wrong.
+void MappedFile::read_ahead(std::size_t offset, std::size_t count) const {
+  (void)::readahead(descriptor_, static_cast<off_t>(offset), count);
+}
+
+void MappedFile::populate(std::span<const std::byte> part) const {
+  advise(part, MADV_POPULATE_READ);
+}
+
+void MappedFile::release(std::span<const std::byte> part) const { advise(part, MADV_DONTNEED); }
+
+void MappedFile::advise(std::span<const std::byte> part, int advice) const {
   if (part.empty()) return;
   DSMOE_CHECK(part.data() >= data_ && part.data() + part.size() <= data_ + size_,
               "not a part of {}", path_.string());
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   const std::size_t begin = static_cast<std::size_t>(part.data() - data_) / page * page;
   const std::size_t end = static_cast<std::size_t>(part.data() - data_) + part.size();
-  // A hint: on failure the pages stay, which is slower and not wrong.
-  (void)::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
+  (void)::madvise(const_cast<std::byte*>(data_) + begin, end - begin, advice);
 }
 
 std::string read_small_file(const std::filesystem::path& path, std::size_t max_bytes) {
-  std::size_t size = 0;
-  const int descriptor = open_regular(path, size);
+  const auto [descriptor, size] = open_regular_file(path);
   if (size > max_bytes) {
     ::close(descriptor);
     fail(ErrorKind::input, "{}: {} bytes, at most {} are expected of such a file", path.string(),
@@ -130,4 +137,4 @@ std::string read_small_file(const std::filesystem::path& path, std::size_t max_b
   return text;
 }
 
-}  // namespace dsmoe::store
+}  // namespace dsmoe

@@ -1,4 +1,4 @@
-"""Training tokens/s of PyTorch on the step that train_bench measures: python bench/train_torch.py CONFIG [--threads N].
+"""Training tokens/s of PyTorch on the step that train_bench measures: python bench/torch/train_step.py CONFIG [--threads N].
 
 The same model, rows, losses and AdamW; {fp32, bf16 autocast} x {eager, torch.compile}, the fastest named last. Experts get
 their tokens by index_select and give them back by index_add, which is the best plain PyTorch has without custom kernels.
@@ -6,6 +6,7 @@ their tokens by index_select and give them back by index_add, which is the best 
 
 import argparse
 import json
+import statistics
 import time
 
 import torch
@@ -120,24 +121,25 @@ class Model(nn.Module):
 
 
 def measure(config, arguments, autocast, compiled):
-    """-> tokens per second of the fastest step"""
+    """-> tokens per second, median of the steps after the first three, which compile and warm up"""
+    clock = time.process_time if arguments.threads == 1 else time.perf_counter  # as train_bench does
     torch.manual_seed(1)
     model = Model(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     run = torch.compile(model, dynamic=False) if compiled else model
     cos, sin = rope_tables(config, arguments.seq)
     batch = torch.randint(0, config["vocab_size"], (arguments.steps, arguments.batch, arguments.seq + 1))
-    best = 0.0
+    seconds = []
     for tokens in batch:
-        start = time.perf_counter()
+        start = clock()
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             loss = run(tokens[:, :-1], tokens[:, 1:], cos, sin)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        best = max(best, arguments.batch * arguments.seq / (time.perf_counter() - start))
-    return best
+        seconds.append(clock() - start)
+    return arguments.batch * arguments.seq / statistics.median(seconds[3:])
 
 
 def main():
@@ -146,7 +148,7 @@ def main():
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--seq", type=int, default=256)
-    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=10)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     with open(arguments.config) as file:
@@ -160,7 +162,9 @@ def main():
                 results[name] = measure(config, arguments, autocast, compiled)
                 print(f"PyTorch {torch.__version__} {name}: {results[name]:.0f} tokens/s", flush=True)
             except Exception as error:  # a variant that does not run here is no result
-                print(f"PyTorch {torch.__version__} {name}: {type(error).__name__}: {str(error).splitlines()[0][:100]}", flush=True)
+                print(f"PyTorch {torch.__version__} {name}: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:100]}", flush=True)
+    if not results:
+        raise SystemExit("PyTorch: no variant ran")
     best = max(results, key=results.get)
     print(f"PyTorch's fastest: {best}, {results[best]:.0f} tokens/s with {arguments.threads} threads")
 
