@@ -47,22 +47,23 @@ check: check-format check-layers
 
 cuda: deps
 	@tools/need.sh cuda nvcc "the CUDA 13 toolkit (nvcc) is not installed or not in PATH"
-	@tools/need.sh cuda any:src/kernels/cuda/*.cu "src/kernels/cuda holds no kernels yet"
 	@$(MAKE) -s --no-print-directory build-cuda/build.ninja
 	$(BUILD) cuda -j $(JOBS)
 
 demo: build
 	tools/demo.sh
 
-# Stops and kills of training runs, load on the server, then ThreadSanitizer over the quick suite (abuse included).
+# Stops and kills of training runs, load on the server (its figures at the end), then ThreadSanitizer over the quick suite
+# (abuse included) and over half a minute of load.
 soak: build
 	ctest --test-dir build -L soak --output-on-failure
+	@grep '^soak:' build/Testing/Temporary/LastTest.log
 	@$(MAKE) -s --no-print-directory build-tsan/build.ninja
 	$(BUILD) tsan -j $(JOBS)
 	ctest --preset tsan
+	DSMOE_SOAK_SECONDS=30 TSAN_OPTIONS=halt_on_error=1 ctest --test-dir build-tsan -R '^Soak\.' --output-on-failure
 
 clients: build
-	@tools/need.sh clients tests/clients/run.sh "there is no server yet for the openai SDK, LangChain and lm-eval to talk to"
 	PYTHON=$(PYTHON) tests/clients/run.sh
 
 # The page in headless Chromium, against a mock and against the server.
@@ -70,7 +71,6 @@ page: deps-page build
 	tests/web/run.sh
 
 bench: build
-	@tools/need.sh bench bench/run.sh "bench/ holds no benchmarks yet"
 	bench/run.sh
 
 fuzz: deps-fuzz
@@ -79,12 +79,10 @@ fuzz: deps-fuzz
 	tools/fuzz.sh $(FUZZ_SECONDS)
 
 oracle:
-	@tools/need.sh oracle oracle/run.sh "oracle/ (the PyTorch twin) is not there yet"
 	PYTHON=$(PYTHON) oracle/run.sh
 
 shared-check: build
 	@tools/need.sh shared-check ../shared "there is no ../shared folder beside this checkout"
-	@tools/need.sh shared-check tests/shared/run.sh "tests/shared/ holds no checks yet"
 	tests/shared/run.sh ../shared
 
 install: build

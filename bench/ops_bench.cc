@@ -11,6 +11,7 @@
 
 #include "base/rng.h"
 #include "kernels/cpu/machine_limits.h"
+#include "kernels/ops.h"
 #include "kernels/table.h"
 #include "tensor/arena.h"
 
@@ -46,13 +47,13 @@ void fill_bf16(void* data, int64_t count, uint64_t seed) {
   }
 }
 
-// Any integers, scales of one size.
+// Any integers, scales as dsmoe quantize chooses them.
 void fill_integers(const WeightStack& stack) {
   fill_bf16(stack.data, static_cast<int64_t>(stack.num_bytes() / 2), 7);
   const int64_t group = coded_group_bytes(stack.coding);
   for (std::size_t at = 0; at < stack.num_bytes(); at += static_cast<std::size_t>(group)) {
     std::fill_n(reinterpret_cast<uint16_t*>(static_cast<char*>(stack.data) + at), kPanelWidth,
-                uint16_t{0x3c08});
+                static_cast<uint16_t>(stack.coding == WeightCoding::int8 ? 0x3c00 : 0x3c20));
   }
 }
 

@@ -6,11 +6,11 @@
 #include <cstdlib>
 #include <memory>
 
+#include "base/mapped_file.h"
 #include "base/rng.h"
 #include "kernels/cpu/machine_limits.h"
 #include "kernels/table.h"
 #include "model/initialise.h"
-#include "store/mapped_file.h"
 #include "train/sources.h"
 #include "train/step.h"
 
@@ -44,7 +44,7 @@ int run(int argc, char** argv) {
   const auto number = [&](int idx, int64_t absent) {
     return argc > idx ? std::strtoll(argv[idx], nullptr, 10) : absent;
   };
-  const std::string text = store::read_small_file(argv[1], std::size_t{1} << 20);
+  const std::string text = read_small_file(argv[1], std::size_t{1} << 20);
   const model::ModelConfig config = model::parse_config(text, argv[1]);
   ThreadPool pool(static_cast<int>(number(2, 0)));
   const int64_t batch = number(3, 8), seq = number(4, 256);

@@ -6,7 +6,9 @@ get_property(libraries GLOBAL PROPERTY DSMOE_LIBRARIES)
 install(TARGETS ${libraries} EXPORT dsmoeTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS dsmoe RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/src/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/dsmoe
-        FILES_MATCHING PATTERN "*.h" PATTERN "*test*" EXCLUDE PATTERN "testdata" EXCLUDE)
+        FILES_MATCHING PATTERN "*.h" PATTERN "*test*" EXCLUDE
+        # For tests only.
+        PATTERN "scratch_folder.h" EXCLUDE PATTERN "failing_disk.h" EXCLUDE)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/dsmoe)
 install(EXPORT dsmoeTargets NAMESPACE dsmoe:: DESTINATION ${package_dir})

@@ -20,7 +20,9 @@ function(dsmoe_tests name)
   cmake_parse_arguments(ARG "" "LABEL" "SOURCES;DEPS" ${ARGN})
   add_executable(${name}_test ${ARG_SOURCES})
   target_link_libraries(${name}_test PRIVATE ${ARG_DEPS} GTest::gtest_main)
+  target_compile_options(${name}_test PRIVATE $<$<CONFIG:Release>:-O1>)  # a quarter sooner compiled, as soon run
   target_compile_definitions(${name}_test PRIVATE DSMOE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   include(GoogleTest)
-  gtest_discover_tests(${name}_test DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT 300)
+  # Values that gtest cannot print would put their bytes, addresses among them, into the tests' names.
+  gtest_discover_tests(${name}_test NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT 300)
 endfunction()

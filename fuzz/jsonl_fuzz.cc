@@ -32,7 +32,7 @@ void drain(std::unique_ptr<DocumentReader> reader) {
   try {
     for (Document document; reader->next(document);) {
       for (const DocumentPart& part : document.parts) {
-        if (dsmoe::valid_utf8_prefix(part.text) != part.text.size()) __builtin_trap();
+        if (!dsmoe::is_valid_utf8(part.text)) __builtin_trap();
       }
     }
   } catch (const dsmoe::Error& error) {

@@ -18,7 +18,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       if (request.prompts.empty() == (endpoint == Endpoint::completions)) __builtin_trap();
     } catch (const ApiError& error) {
       if (error.status() != 400) __builtin_trap();
-      error_body(error).dump();  // always JSON
+      // JSON whatever the body held: bytes of it may be quoted in the message.
+      if (!dsmoe::Json::accept(to_text(error_body(error)))) __builtin_trap();
     }
   }
   HttpRequest target;

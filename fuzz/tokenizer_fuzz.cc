@@ -8,14 +8,16 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "text/bpe_train.h"
 #include "text/regex.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
 
 namespace {
 
 using namespace dsmoe::text;
+using dsmoe::is_valid_utf8;
+using dsmoe::replace_ill_formed;
 
 constexpr std::string_view kLlama = R"({"added_tokens": [
   {"id": 300, "content": "<s>", "special": true, "normalized": false},

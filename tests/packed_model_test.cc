@@ -5,11 +5,11 @@
 #include <cstring>
 #include <fstream>
 
+#include "base/scratch_folder.h"
 #include "base/sha256.h"
 #include "infer/quantise.h"
 #include "store/hf_folder.h"
 #include "store/packed_image.h"
-#include "store/scratch_folder.h"
 #include "support/golden.h"
 #include "support/manners.h"
 
@@ -65,7 +65,7 @@ class PackedModel : public ::testing::TestWithParam<Case> {
 
   ThreadPool pool_{2};
   kernels::Context context_{.table = &kernels::select_cpu_table(), .pool = &pool_};
-  store::ScratchFolder scratch_;
+  ScratchFolder scratch_;
 };
 
 TEST_P(PackedModel, HasTheBitsOfTheModel) {
@@ -147,7 +147,7 @@ INSTANTIATE_TEST_SUITE_P(Models, PackedModel,
 TEST(PackedBytes, AreThoseOfTheVersion) {
   ThreadPool pool(1);
   const kernels::Context context{.table = &kernels::select_cpu_table(), .pool = &pool};
-  const store::ScratchFolder scratch;
+  const ScratchFolder scratch;
   const auto hash_of = [&](const fs::path& folder) {
     const auto model = infer::load_model(context, folder, {});
     Sha256 hash;

@@ -5,12 +5,13 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/mapped_file.h"
 #include "base/rng.h"
+#include "base/scratch_folder.h"
 #include "infer/divergence.h"
 #include "infer/quantise.h"
 #include "store/folder_writer.h"
 #include "store/hf_folder.h"
-#include "store/scratch_folder.h"
 #include "support/golden.h"
 #include "support/manners.h"
 #include "tensor/quantised.h"
@@ -57,7 +58,7 @@ void write_folder(const fs::path& path, const std::string& config,
 }
 
 std::string config_text(const fs::path& folder) {
-  return store::read_small_file(folder / "config.json", model::kMaxConfigBytes);
+  return read_small_file(folder / "config.json", model::kMaxConfigBytes);
 }
 
 Stored* find(std::vector<Stored>& tensors, const std::string& name) {
@@ -138,7 +139,7 @@ class Quantised : public ::testing::TestWithParam<Case> {
 
   ThreadPool pool_{2};
   Context context_{.table = &kernels::select_cpu_table(), .pool = &pool_};
-  store::ScratchFolder scratch_;
+  ScratchFolder scratch_;
   std::vector<infer::QuantisedTensor> errors_;
 };
 
@@ -179,8 +180,9 @@ TEST_P(Quantised, KeepsIntegersInMemory) {
 TEST_P(Quantised, ReportsErrorsOfTheRightSize) {
   ASSERT_FALSE(errors_.empty());
   for (const infer::QuantisedTensor& tensor : errors_) {
-    // A uniform step over the largest of 32 normal numbers: 0.5 % and 8 %, and room for odd shapes.
-    const double most = tensor.coding == WeightCoding::int8 ? 0.007 : 0.11;
+    // A uniform step over the largest of 32 normal numbers, up to the next power of two for int8:
+    // 0.8 % and 9 %, and room for odd shapes.
+    const double most = tensor.coding == WeightCoding::int8 ? 0.011 : 0.115;
     EXPECT_GT(tensor.error, most / 100) << tensor.name;
     EXPECT_LT(tensor.error, most) << tensor.name;
   }
@@ -255,7 +257,7 @@ class BrokenFolder : public ::testing::TestWithParam<Fault> {};
 TEST_P(BrokenFolder, IsRefusedByName) {
   ThreadPool pool(1);
   const Context context{.table = &kernels::select_cpu_table(), .pool = &pool};
-  const store::ScratchFolder scratch;
+  const ScratchFolder scratch;
   infer::quantise_folder(context, goldens_folder() / "released_bf16", scratch / "good",
                          {.quantization = {WeightCoding::int4, WeightCoding::int8}},
                          [](const infer::QuantisedTensor&) {});
@@ -331,8 +333,8 @@ TEST(QuantiseRow, IsNoWorseThanFittingTheLargest) {
         fitted_total += (w[i] - fitted) * (w[i] - fitted);
       }
     }
-    // int8 also pays for the rounding of its numbers to bf16, which the other does not.
-    EXPECT_LT(chosen_total, fitted_total * (coding == WeightCoding::int8 ? 1.15 : 0.85));
+    // int8 pays for its powers of two: a step up to twice as long, 7/3 of the squares on average.
+    EXPECT_LT(chosen_total, fitted_total * (coding == WeightCoding::int8 ? 2.6 : 0.95));
   }
 }
 

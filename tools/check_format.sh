@@ -12,12 +12,12 @@ if [ "${1:-}" = --fix ]; then
   echo "$files" | xargs clang-format -i
   exit 0
 fi
-wrong=0
-for file in $files; do
-  clang-format --dry-run -Werror "$file" 2>/dev/null || { echo "$file: not formatted"; wrong=$((wrong + 1)); }
-done
-if [ "$wrong" -gt 0 ]; then
-  echo "check_format: $wrong files are not formatted; run 'make format'" >&2
+command -v clang-format > /dev/null || { echo "check_format: clang-format is not installed" >&2; exit 1; }
+wrong=$(echo "$files" | xargs -P "$(nproc)" -n 32 clang-format --dry-run -Werror 2>&1 |
+        sed -n 's/^\([^:]*\):.*clang-format-violations.*/\1: not formatted/p' | sort -u)
+if [ -n "$wrong" ]; then
+  echo "$wrong"
+  echo "check_format: $(echo "$wrong" | wc -l) files are not formatted; run 'make format'" >&2
   exit 1
 fi
 echo "check_format: $(echo "$files" | wc -l) files are formatted"

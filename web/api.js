@@ -23,6 +23,7 @@ function errorOf(status, said, { retryAfter = 0, code = "" } = {}) {
   const say = (sentence) => (text ? `${sentence} ${text}` : sentence);
   if (status === 401) return new ApiError("key", say("The server did not accept the API key."), { status });
   if (status === 429) return new ApiError("busy", "The server is busy: its queue is full.", { status, retryAfter });
+  if (status === 503 && code === "loading") return new ApiError("unavailable", "The model is still loading; this page goes on when it is there.", { status, retryAfter });
   if (status === 503) return new ApiError("unavailable", say("The server takes no requests right now."), { status, retryAfter });
   if (status >= 500) return new ApiError("broken", say("The server failed."), { status });
   return new ApiError("refused", text || `The server answered with status ${status}.`, { status, code });

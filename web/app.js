@@ -21,7 +21,7 @@ const EXAMPLES = [
       "Mia the fox lived by the lake. One morning Mia found a red kite in the grass and gave it to Tom the owl. " +
       "Who has the kite now?",
   },
-  { mode: "continue", name: "Begin a story", text: "Once upon a time there was a " },
+  { mode: "continue", name: "Begin a story", text: "Once upon a time there was a" },
   { mode: "continue", name: "Add two numbers", text: "Add 27 + 45:" },
   { mode: "continue", name: "Write a record", text: '{"name": "' },
 ];
@@ -53,6 +53,7 @@ const atlas = new Atlas(api, focus, {
   isBusy: () => conversation.isBusy,
   isOpen: () => !byId("atlas").hidden && connection.model !== null,
   trouble: (error) => (error ? connection.trouble(error) : connection.fine()),
+  grown: () => showInspector(),
 });
 
 function found(model) {
@@ -135,10 +136,14 @@ byId("colour-tokens").addEventListener("change", (event) => focus.set({ colours:
 byId("number-tokens").addEventListener("change", (event) => byId("log").classList.toggle("numbers", event.target.checked));
 // The atlas opens when there is something to show; on a small screen, at the part that shows it.
 let shown = null;
+function showInspector() {
+  if ((focus.tokenShown ?? focus.picked) && !WIDE.matches) byId("inspector").scrollIntoView({ block: "start" });
+}
 focus.addEventListener("change", () => {
   if (focus.tokenShown && byId("atlas").hidden) setAtlas(true);
-  if (focus.tokenShown !== shown && focus.tokenShown && !WIDE.matches) byId("inspector").scrollIntoView({ block: "start" });
-  shown = focus.tokenShown;
+  const looksAt = focus.tokenShown ?? focus.picked;
+  if (looksAt !== shown) showInspector();
+  shown = looksAt;
 });
 
 startKeyboard([

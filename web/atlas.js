@@ -18,7 +18,7 @@ function hideInspector(section) {
 }
 
 export class Atlas {
-  // hooks: { isBusy(), isOpen(), trouble(error | null) }
+  // hooks: { isBusy(), isOpen(), trouble(error | null), grown() }
   constructor(api, focus, hooks) {
     Object.assign(this, { api, focus, hooks });
     this.load = null;
@@ -58,6 +58,7 @@ export class Atlas {
   }
 
   #take(load) {
+    const isFirst = this.load === null;
     this.load = load;
     const layers = load.layers.map((layer) => layer.layer);
     if (layers.join() !== this.focus.layers.join()) this.focus.set({ layers });
@@ -66,6 +67,7 @@ export class Atlas {
     this.map.show(load);
     this.show();
     this.#askTaken();
+    if (isFirst) this.hooks.grown(); // the map has pushed down what was in sight
   }
 
   async #reset() {

@@ -54,7 +54,9 @@ export class TurnView {
     for (let i = fresh; i < answer.tokens.length; ++i) {
       this.leads.push(new Text());
       this.spans.push(el("span", { class: "token" }));
-      this.tail.before(this.leads[i], this.spans[i]);
+      // The blank that models begin an answer with would set it in by a hair.
+      const isFirst = i === 0 && this.turn.mode === "chat";
+      this.tail.before(isFirst ? el("span", { class: "no-width" }, this.leads[i]) : this.leads[i], this.spans[i]);
     }
     for (let i = this.complete; i < this.spans.length; ++i) {
       const token = answer.tokens[i];

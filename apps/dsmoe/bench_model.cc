@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/mapped_file.h"
 #include "model/initialise.h"
-#include "store/mapped_file.h"
 
 namespace dsmoe::app {
 namespace {
@@ -112,7 +112,7 @@ BenchModel load_bench_model(const Engine& engine, const CommonOptions& options,
       .name = is_file ? path.stem().string()
                       : (path.has_filename() ? path : path.parent_path()).filename().string()};
   if (!is_file && has_weights(path)) {
-    if (random.num_layers > 0 || random.coding != tensor::WeightCoding::plain) {
+    if (random.num_layers > 0 || random.weights != "bf16") {
       fail(ErrorKind::usage, "--layers and --weights need a config without weights; {} has some",
            options.model);
     }
@@ -122,7 +122,7 @@ BenchModel load_bench_model(const Engine& engine, const CommonOptions& options,
   }
   const std::filesystem::path file = is_file ? path : path / "config.json";
   ModelConfig config =
-      model::parse_config(store::read_small_file(file, model::kMaxConfigBytes), file.string());
+      model::parse_config(read_small_file(file, model::kMaxConfigBytes), file.string());
   if (random.num_layers > config.num_hidden_layers) {
     fail(ErrorKind::usage, "--layers {}: the model has {}", random.num_layers,
          config.num_hidden_layers);
@@ -132,8 +132,9 @@ BenchModel load_bench_model(const Engine& engine, const CommonOptions& options,
     bench.name += fmt::format(", {} layers", random.num_layers);
   }
   config.torch_dtype = DType::BF16;
-  if (random.coding != tensor::WeightCoding::plain) {
-    config.quantization = {.projections = random.coding,
+  if (random.weights != "bf16") {
+    config.quantization = {.projections = random.weights == "int8" ? tensor::WeightCoding::int8
+                                                                   : tensor::WeightCoding::int4,
                            .head = config.tie_word_embeddings ? tensor::WeightCoding::plain
                                                               : tensor::WeightCoding::int8};
   }

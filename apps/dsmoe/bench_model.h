@@ -16,8 +16,8 @@ struct BenchModel {
 
 // Of a config without weights.
 struct RandomModel {
-  int64_t num_layers = 0;                                     // only the first so many; 0: all
-  tensor::WeightCoding coding = tensor::WeightCoding::plain;  // as dsmoe quantize would write it
+  int64_t num_layers = 0;        // only the first so many; 0: all
+  std::string weights = "bf16";  // or int8, int4: as dsmoe quantize would write it
 };
 
 // `options.model` is a folder with weights, or a folder or file with a config only.

@@ -225,63 +225,57 @@ int run_bench(const BenchCommand& command) {
 
 }  // namespace
 
-void add_bench(CLI::App& app, Action& action) {
+void add_bench(CommandLine& app) {
   auto options = std::make_shared<BenchCommand>();
-  CLI::App* command =
-      app.add_subcommand("bench", "Tokens per second, and the share of the machine's limit");
+  CommandLine command =
+      app.command("bench", "Tokens per second, and the share of the machine's limit");
   command
-      ->add_option("model", options->common.model,
-                   "model folder, or a config.json (then with random weights)")
-      ->required()
-      ->type_name("MODEL");
-  const CLI::Range tokens(int64_t{0}, int64_t{1} << 20);
-  command->add_option("--prompt", options->prompt, "tokens of the prompt test; 0: none")
-      ->check(tokens)
-      ->type_name("N")
-      ->capture_default_str();
-  command->add_option("--generate", options->generate, "tokens of the generation test; 0: none")
-      ->check(tokens)
-      ->type_name("N")
-      ->capture_default_str();
+      .option("model", options->common.model,
+              "model folder, or a config.json (then with random weights)")
+      .required()
+      .type("MODEL");
+  command.option("--prompt", options->prompt, "tokens of the prompt test; 0: none")
+      .range(int64_t{0}, int64_t{1} << 20)
+      .type("N")
+      .show_default();
+  command.option("--generate", options->generate, "tokens of the generation test; 0: none")
+      .range(int64_t{0}, int64_t{1} << 20)
+      .type("N")
+      .show_default();
   command
-      ->add_option("--batch", options->batches,
-                   "sequences that generate at once; several: --batch 1,8,32")
-      ->delimiter(',')
-      ->check(CLI::Range(int64_t{1}, int64_t{4096}))
-      ->type_name("N");
-  command->add_option("--repetitions", options->repetitions, "measurements of each test")
-      ->check(CLI::Range(int64_t{1}, int64_t{10000}))
-      ->type_name("N")
-      ->capture_default_str();
+      .option("--batch", options->batches,
+              "sequences that generate at once; several: --batch 1,8,32")
+      .comma_separated()
+      .range(int64_t{1}, int64_t{4096})
+      .type("N");
+  command.option("--repetitions", options->repetitions, "measurements of each test")
+      .range(int64_t{1}, int64_t{10000})
+      .type("N")
+      .show_default();
   command
-      ->add_option("--slice", options->slice,
-                   "seconds of each measurement at least, and of the probes before it")
-      ->check(CLI::Range(0.0, 3600.0))
-      ->type_name("SECONDS");
+      .option("--slice", options->slice,
+              "seconds of each measurement at least, and of the probes before it")
+      .range(0.0, 3600.0)
+      .type("SECONDS");
   command
-      ->add_option("--layers", options->random.num_layers,
-                   "with random weights: only the first N layers of the model")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 16))
-      ->type_name("N");
-  const std::map<std::string, tensor::WeightCoding> codings = {
-      {"bf16", tensor::WeightCoding::plain},
-      {"int8", tensor::WeightCoding::int8},
-      {"int4", tensor::WeightCoding::int4}};
+      .option("--layers", options->random.num_layers,
+              "with random weights: only the first N layers of the model")
+      .range(int64_t{1}, int64_t{1} << 16)
+      .type("N");
+  command.option("--weights", options->random.weights, "with random weights: bf16, int8 or int4")
+      .one_of({"bf16", "int8", "int4"})
+      .type("FORMAT");
+  command.flag("--no-limits", options->no_limits,
+               "do not measure the machine's limits (up to 4 GiB of memory)");
   command
-      ->add_option("--weights", options->random.coding, "with random weights: bf16, int8 or int4")
-      ->transform(CLI::CheckedTransformer(codings))
-      ->type_name("FORMAT");
-  command->add_flag("--no-limits", options->no_limits,
-                    "do not measure the machine's limits (up to 4 GiB of memory)");
-  command
-      ->add_option("--layer-tokens", options->layer_tokens,
-                   "on CUDA: also one MoE layer at these numbers of tokens, beside dense products")
-      ->delimiter(',')
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 18))
-      ->type_name("N");
-  add_output_flags(*command, options->common);
-  add_run_flags(*command, options->common);
-  command->footer(
+      .option("--layer-tokens", options->layer_tokens,
+              "on CUDA: also one MoE layer at these numbers of tokens, beside dense products")
+      .comma_separated()
+      .range(int64_t{1}, int64_t{1} << 18)
+      .type("N");
+  add_output_flags(command, options->common);
+  add_run_flags(command, options->common);
+  command.footer(
       "The limit of a test is the larger of bytes / bandwidth and FLOPs / matrix rate, counting "
       "only\n"
       "bytes that must be read; both are measured between the runs. A careful measurement: --slice "
@@ -292,7 +286,7 @@ void add_bench(CLI::App& app, Action& action) {
       "  dsmoe bench configs/deepseek-moe-16b.json --layers 6 --json\n"
       "  dsmoe bench configs/deepseek-moe-16b.json --weights int4\n"
       "  dsmoe bench configs/deepseek-moe-16b.json --device cuda --layer-tokens 1,64,4096");
-  command->callback([options, &action] { action = [options] { return run_bench(*options); }; });
+  command.runs([options] { return run_bench(*options); });
 }
 
 }  // namespace dsmoe::app

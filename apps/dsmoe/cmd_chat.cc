@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <set>
 
+#include "base/atomic_file.h"
 #include "base/log.h"
 #include "command.h"
 #include "generate_options.h"
@@ -10,7 +11,6 @@
 #include "line_editor.h"
 #include "options.h"
 #include "output.h"
-#include "store/atomic_file.h"
 #include "text/chat_template.h"
 #include "text_side.h"
 #include "token_list.h"
@@ -127,8 +127,8 @@ class Chat {
     if (saved_.count(file) == 0 && std::filesystem::exists(file)) {
       fail(ErrorKind::input, "{} exists; choose another name", file);
     }
-    store::atomic_write_file(
-        file, messages_.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
+    atomic_write_file(file,
+                      messages_.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
     saved_.insert(file);
     log_info("{}: {} messages", file, messages_.size());
   }
@@ -202,23 +202,22 @@ int run_chat(const ChatCommand& command) {
 
 }  // namespace
 
-void add_chat(CLI::App& app, Action& action) {
+void add_chat(CommandLine& app) {
   auto options = std::make_shared<ChatCommand>();
-  CLI::App* command = app.add_subcommand("chat", "Talk to a model");
-  add_model_argument(*command, options->common);
-  command->add_option("--system", options->system, "what to tell the model first")
-      ->type_name("TEXT");
+  CommandLine command = app.command("chat", "Talk to a model");
+  add_model_argument(command, options->common);
+  command.option("--system", options->system, "what to tell the model first").type("TEXT");
   command
-      ->add_option("--chat-template", options->chat_template,
-                   "Jinja template; default: the model folder's")
-      ->type_name("FILE");
-  add_sampling_flags(*command, options->sampling);
-  command->add_flag("-q,--quiet", options->common.quiet, "no messages on stderr but errors");
-  add_run_flags(*command, options->common);
-  command->footer(std::string("While it runs:\n") + std::string(kHelp) +
-                  "Without a terminal, each line of stdin is one message.\n\n"
-                  "Example:\n  dsmoe chat my-model/ --temperature 0.7");
-  command->callback([options, &action] { action = [options] { return run_chat(*options); }; });
+      .option("--chat-template", options->chat_template,
+              "Jinja template; default: the model folder's")
+      .type("FILE");
+  add_sampling_flags(command, options->sampling);
+  command.flag("-q,--quiet", options->common.quiet, "no messages on stderr but errors");
+  add_run_flags(command, options->common);
+  command.footer(std::string("While it runs:\n") + std::string(kHelp) +
+                 "Without a terminal, each line of stdin is one message.\n\n"
+                 "Example:\n  dsmoe chat my-model/ --temperature 0.7");
+  command.runs([options] { return run_chat(*options); });
 }
 
 }  // namespace dsmoe::app

@@ -1,9 +1,9 @@
 // dsmoe compare: the paper's question on any text: who is best at equal expert parameters.
 #include <algorithm>
-#include <csignal>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/mapped_file.h"
 #include "command.h"
 #include "comparison_folder.h"
 #include "comparison_text.h"
@@ -16,7 +16,6 @@
 #include "output.h"
 #include "run_report.h"
 #include "store/checkpoint.h"
-#include "store/mapped_file.h"
 #include "train/run.h"
 #include "train_data.h"
 #include "train_display.h"
@@ -44,7 +43,7 @@ model::ModelConfig base_of(const CompareOptions& options) {
   model::ModelConfig config =
       options.config.empty()
           ? model::parse_config(std::string(kCompareConfig), "compare config")
-          : model::parse_config(store::read_small_file(options.config, model::kMaxConfigBytes),
+          : model::parse_config(read_small_file(options.config, model::kMaxConfigBytes),
                                 options.config);
   const bool is_fp32 = options.common.dtype.empty() ? config.torch_dtype == tensor::DType::F32
                                                     : options.common.dtype == "fp32";
@@ -201,7 +200,7 @@ RunEnd train_all(const CompareOptions& options, const Engine& engine, const Comp
 
 int stopped() {
   log_info("stopped; the same command goes on where it was");
-  return InterruptScope::signal_number() == SIGTERM ? 128 + SIGTERM : kInterrupted;
+  return InterruptScope::exit_code();
 }
 
 int compare(CompareOptions& options) {
@@ -239,25 +238,22 @@ int run_compare(CompareOptions options) {
   }
 }
 
-void add_data_flags(CLI::App& command, CompareOptions& o) {
+void add_data_flags(CommandLine& command, CompareOptions& o) {
   command
-      .add_option("--config", o.config,
-                  "config.json of architecture (c); default: configs/compare.json, built in")
-      ->type_name("FILE");
+      .option("--config", o.config,
+              "config.json of architecture (c); default: configs/compare.json, built in")
+      .type("FILE");
+  command.option("--data", o.data, "text, JSONL, or either as .zst; default: the embedded corpus")
+      .type("FILE");
   command
-      .add_option("--data", o.data, "text, JSONL, or either as .zst; default: the embedded corpus")
-      ->type_name("FILE");
-  command
-      .add_option("--tokenizer", o.tokenizer,
-                  "tokenizer.json or its folder; default: one is trained on the data")
-      ->type_name("FILE");
-  command.add_option("--separator", o.separator, "ends a document of a text file")
-      ->type_name("TEXT");
-  command.add_option("--cache", o.cache, "folder for token shards; default: DIR/cache")
-      ->type_name("DIR");
+      .option("--tokenizer", o.tokenizer,
+              "tokenizer.json or its folder; default: one is trained on the data")
+      .type("FILE");
+  command.option("--separator", o.separator, "ends a document of a text file").type("TEXT");
+  command.option("--cache", o.cache, "folder for token shards; default: DIR/cache").type("DIR");
 }
 
-void add_plan_flags(CLI::App& command, CompareOptions& o) {
+void add_plan_flags(CommandLine& command, CompareOptions& o) {
   CompareSettings& s = o.settings;
   s.num_seeds = 3;
   s.steps = 300;
@@ -265,57 +261,47 @@ void add_plan_flags(CLI::App& command, CompareOptions& o) {
   s.lr = 3e-3;
   s.schedule = "cosine";
   s.valid_rows = 128;
-  const auto positive = CLI::Range(int64_t{1}, int64_t{1} << 20);
   command
-      .add_option("--segments", s.shape.segments,
-                  "m: (b) and (c) have m times as many experts as (a), 1/m as wide")
-      ->check(CLI::Range(int64_t{2}, int64_t{1} << 10))
-      ->capture_default_str();
-  command.add_flag("--upper-bound", s.shape.upper_bound,
-                   "also a dense model as wide as all experts together");
-  command.add_option("--seeds", s.num_seeds, "runs of each, with seeds 1, 2, ...")
-      ->check(CLI::Range(int64_t{1}, int64_t{100}))
-      ->capture_default_str();
-  CLI::Option* steps =
-      command.add_option("--steps", s.steps, "of each run")->check(positive)->capture_default_str();
-  command.add_option("--tokens", o.tokens, "of each run, instead of --steps")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
-      ->excludes(steps);
-  command.add_option("--batch", s.batch, "rows per step")->check(positive)->capture_default_str();
-  command.add_option("--seq", s.seq, "tokens per row; default: the model's, at most 256")
-      ->check(positive);
+      .option("--segments", s.shape.segments,
+              "m: (b) and (c) have m times as many experts as (a), 1/m as wide")
+      .range(int64_t{2}, int64_t{1} << 10)
+      .show_default();
+  command.flag("--upper-bound", s.shape.upper_bound,
+               "also a dense model as wide as all experts together");
+  command.option("--seeds", s.num_seeds, "runs of each, with seeds 1, 2, ...")
+      .range(int64_t{1}, int64_t{100})
+      .show_default();
+  const Flag steps = command.option("--steps", s.steps, "of each run").at_least(1).show_default();
+  command.option("--tokens", o.tokens, "of each run, instead of --steps")
+      .at_least(1)
+      .excludes(steps);
+  command.option("--batch", s.batch, "rows per step").at_least(1).show_default();
+  command.option("--seq", s.seq, "tokens per row; default: the model's, at most 256").at_least(1);
   command
-      .add_option("--micro-batch", o.micro_batch,
-                  "rows at a time: memory, not results; default: about 2048 tokens")
-      ->check(positive);
-  command.add_option("--lr", s.lr, "largest learning rate")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  command.add_option("--schedule", s.schedule, "paper, cosine or constant")->capture_default_str();
-  command.add_option("--valid-rows", s.valid_rows, "rows of one validation, at most")
-      ->check(positive)
-      ->capture_default_str();
+      .option("--micro-batch", o.micro_batch,
+              "rows at a time: memory, not results; default: about 2048 tokens")
+      .at_least(1);
+  command.option("--lr", s.lr, "largest learning rate").range(0.0, 1.0).show_default();
+  command.option("--schedule", s.schedule, "paper, cosine or constant").show_default();
+  command.option("--valid-rows", s.valid_rows, "rows of one validation, at most")
+      .at_least(1)
+      .show_default();
 }
 
 }  // namespace
 
-void add_compare(CLI::App& app, Action& action) {
+void add_compare(CommandLine& app) {
   auto options = std::make_shared<CompareOptions>();
   options->out = "compare-out";
-  CLI::App* command = app.add_subcommand(
+  CommandLine command = app.command(
       "compare", "Train the paper's architectures at equal expert parameters and compare them");
-  add_data_flags(*command, *options);
-  add_plan_flags(*command, *options);
-  command->add_option("-o,--out", options->out, "folder of the comparison")
-      ->type_name("DIR")
-      ->capture_default_str();
-  command->add_option("--threads", options->common.threads, "threads; default: physical cores")
-      ->check(CLI::Range(1, 1024));
-  command->add_option("--dtype", options->common.dtype, "bf16 or fp32; default: the config's")
-      ->check(CLI::IsMember({"bf16", "fp32"}));
-  add_device_flag(*command, options->common);
-  add_output_flags(*command, options->common);
-  command->footer(
+  add_data_flags(command, *options);
+  add_plan_flags(command, *options);
+  command.option("-o,--out", options->out, "folder of the comparison").type("DIR").show_default();
+  add_machine_flags(command, options->common);
+  add_dtype_flag(command, options->common);
+  add_output_flags(command, options->common);
+  command.footer(
       "(a) top-K of N experts; (b) mK of mN experts, each 1/m as wide; (c) the same with Ks of "
       "them\n"
       "shared by all tokens; dense with the width that a token meets. All models of one seed see\n"
@@ -323,7 +309,7 @@ void add_compare(CLI::App& app, Action& action) {
       "command goes on after an interruption; more --seeds or --upper-bound add runs.\n\n"
       "Example:\n  dsmoe compare\n"
       "  dsmoe compare --config my.json --data corpus.txt.zst --tokens 20000000 -o my-comparison");
-  command->callback([options, &action] { action = [options] { return run_compare(*options); }; });
+  command.runs([options] { return run_compare(*options); });
 }
 
 }  // namespace dsmoe::app

@@ -1,9 +1,9 @@
 // dsmoe demo: trains a small model on the built-in corpus and shows what its experts learned.
 #include <algorithm>
-#include <csignal>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/mapped_file.h"
 #include "base/progress.h"
 #include "command.h"
 #include "data/content_hash.h"
@@ -17,7 +17,6 @@
 #include "output.h"
 #include "run_report.h"
 #include "store/folder_writer.h"
-#include "store/mapped_file.h"
 #include "train_data.h"
 #include "train_display.h"
 
@@ -41,7 +40,7 @@ struct DemoOptions {
 
 model::ModelConfig config_of(const DemoOptions& options) {
   if (options.config.empty()) return model::parse_config(std::string(kDemoConfig), "demo config");
-  return model::parse_config(store::read_small_file(options.config, model::kMaxConfigBytes),
+  return model::parse_config(read_small_file(options.config, model::kMaxConfigBytes),
                              options.config);
 }
 
@@ -112,7 +111,7 @@ DemoFigures measure(const DemoOptions& options, const Engine& engine, const fs::
 
 int stopped(const train::RunOutcome& outcome) {
   log_info("stopped after step {}; the same command with --resume goes on", outcome.steps_done);
-  return InterruptScope::signal_number() == SIGTERM ? 128 + SIGTERM : kInterrupted;
+  return InterruptScope::exit_code();
 }
 
 int train_demo(DemoOptions options) {
@@ -175,7 +174,7 @@ DemoOptions default_options() {
   train::RunOptions& run = options.run;
   run.out = kDemoFolder;
   run.batch = 4;
-  run.schedule.total_steps = 2000;
+  run.schedule.total_steps = 1500;
   run.schedule.max_lr = 1e-2;
   return options;
 }
@@ -188,41 +187,36 @@ int train_default_demo() {
   return run_demo(options);
 }
 
-void add_demo(CLI::App& app, Action& action) {
+void add_demo(CommandLine& app) {
   auto options = std::make_shared<DemoOptions>(default_options());
   train::RunOptions& run = options->run;
-  CLI::App* command =
-      app.add_subcommand("demo", "Train a small model on a built-in corpus, show its experts");
-  command->add_option("-o,--out", run.out, "folder of the run")
-      ->type_name("DIR")
-      ->capture_default_str();
-  command->add_option("--steps", run.schedule.total_steps, "fewer: sooner done, less learned")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->capture_default_str();
-  command->add_option("--batch", run.batch, "rows of 256 tokens per step")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 12))
-      ->capture_default_str();
-  command->add_option("--lr", run.schedule.max_lr, "largest learning rate")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  command->add_option("--seed", run.seed, "of corpus, weights and order")->capture_default_str();
+  CommandLine command =
+      app.command("demo", "Train a small model on a built-in corpus, show its experts");
+  command.option("-o,--out", run.out, "folder of the run").type("DIR").show_default();
+  command.option("--steps", run.schedule.total_steps, "fewer: sooner done, less learned")
+      .range(int64_t{1}, int64_t{1} << 20)
+      .show_default();
+  command.option("--batch", run.batch, "rows of 256 tokens per step")
+      .range(int64_t{1}, int64_t{1} << 12)
+      .show_default();
+  command.option("--lr", run.schedule.max_lr, "largest learning rate")
+      .range(0.0, 1.0)
+      .show_default();
+  command.option("--seed", run.seed, "of corpus, weights and order").show_default();
   command
-      ->add_option("--config", options->config,
-                   "config.json of another shape; default: configs/demo.json, built in")
-      ->type_name("FILE");
-  command->add_flag("--resume", run.resume, "go on with the run in DIR");
-  command->add_flag(
-      "--random", options->random,
-      "no training: only write a model of random weights to DIR, which must not exist");
-  command->add_option("--threads", options->common.threads, "threads; default: physical cores")
-      ->check(CLI::Range(1, 1024));
-  add_device_flag(*command, options->common);
-  add_output_flags(*command, options->common);
-  command->footer(
+      .option("--config", options->config,
+              "config.json of another shape; default: configs/demo.json, built in")
+      .type("FILE");
+  command.flag("--resume", run.resume, "go on with the run in DIR");
+  command.flag("--random", options->random,
+               "no training: only write a model of random weights to DIR, which must not exist");
+  add_machine_flags(command, options->common);
+  add_output_flags(command, options->common);
+  command.footer(
       "The same seed and steps give the same model, for any number of threads.\n\n"
       "Example:\n  dsmoe demo\n  dsmoe demo --steps 200 -o short-run\n"
       "  dsmoe demo --random -o random-model && dsmoe info random-model");
-  command->callback([options, &action] { action = [options] { return run_demo(*options); }; });
+  command.runs([options] { return run_demo(*options); });
 }
 
 }  // namespace dsmoe::app

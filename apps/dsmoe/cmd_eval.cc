@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "base/utf8.h"
 #include "command.h"
 #include "infer/evaluate.h"
 #include "interrupt.h"
@@ -117,7 +118,8 @@ std::vector<int32_t> token_array(const Json& line, const char* key, const std::s
   std::vector<int32_t> ids;
   for (const Json& id : *found) {
     if (!id.is_number_integer() || id < 0 || id > std::numeric_limits<int32_t>::max()) {
-      fail(ErrorKind::input, "{}: \"{}\" holds {}, expected token ids", what, key, id.dump());
+      fail(ErrorKind::input, "{}: \"{}\" holds {}, expected token ids", what, key,
+           in_quotes(id.dump()));
     }
     ids.push_back(id.get<int32_t>());
   }
@@ -213,39 +215,37 @@ int run_eval(const EvalOptions& options) {
 
 }  // namespace
 
-void add_eval(CLI::App& app, Action& action) {
+void add_eval(CommandLine& app) {
   auto options = std::make_shared<EvalOptions>();
-  CLI::App* command =
-      app.add_subcommand("eval", "Loss of a text or of tokens; log-likelihoods of pairs");
-  add_model_argument(*command, options->common);
-  CLI::Option_group* input = command->add_option_group("input");
-  input->add_option("--tokens", options->tokens, "file of token ids")->type_name("FILE");
-  input->add_option("--text", options->text, "text file")->type_name("FILE");
+  CommandLine command =
+      app.command("eval", "Loss of a text or of tokens; log-likelihoods of pairs");
+  add_model_argument(command, options->common);
+  CommandLine input = command.exactly_one("input");
+  input.option("--tokens", options->tokens, "file of token ids").type("FILE");
+  input.option("--text", options->text, "text file").type("FILE");
   input
-      ->add_option("--pairs", options->pairs,
-                   "JSON lines with context and continuation (or context_ids, continuation_ids)")
-      ->type_name("FILE");
-  input->require_option(1);
-  command->add_option("--window", options->window, "inputs per window; default: the context")
-      ->check(CLI::PositiveNumber)
-      ->type_name("W");
-  command->add_option("--stride", options->stride, "tokens between windows; default: the window")
-      ->check(CLI::PositiveNumber)
-      ->type_name("S");
+      .option("--pairs", options->pairs,
+              "JSON lines with context and continuation (or context_ids, continuation_ids)")
+      .type("FILE");
+  command.option("--window", options->window, "inputs per window; default: the context")
+      .at_least(1)
+      .type("W");
+  command.option("--stride", options->stride, "tokens between windows; default: the window")
+      .at_least(1)
+      .type("S");
   command
-      ->add_option("--num-experts-per-tok", options->top_k,
-                   "routed experts per token; default: config")
-      ->check(CLI::PositiveNumber)
-      ->type_name("K");
-  add_output_flags(*command, options->common);
-  add_run_flags(*command, options->common);
-  command->footer(
+      .option("--num-experts-per-tok", options->top_k, "routed experts per token; default: config")
+      .at_least(1)
+      .type("K");
+  add_output_flags(command, options->common);
+  add_run_flags(command, options->common);
+  command.footer(
       "Each token but the first is scored once: in windows of W inputs every S tokens, a window\n"
       "scores what no earlier one did. --pairs prints, per line, the log-likelihood of the\n"
       "continuation and whether greedy decoding would give it, as lm-evaluation-harness defines "
       "them.\n\n"
       "Example:\n  dsmoe eval my-model/ --tokens ids.txt --window 1024 --stride 512");
-  command->callback([options, &action] { action = [options] { return run_eval(*options); }; });
+  command.runs([options] { return run_eval(*options); });
 }
 
 }  // namespace dsmoe::app

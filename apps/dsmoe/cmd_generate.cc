@@ -151,34 +151,30 @@ int run_generate(const GenerateCommand& command) {
 
 }  // namespace
 
-void add_generate(CLI::App& app, Action& action) {
+void add_generate(CommandLine& app) {
   auto options = std::make_shared<GenerateCommand>();
-  CLI::App* command = app.add_subcommand("generate", "Continue a prompt");
-  add_model_argument(*command, options->common);
-  CLI::Option_group* input = command->add_option_group("input");
-  input->add_option("-p,--prompt", options->prompt, "text to continue")->type_name("TEXT");
-  input->add_option("--prompt-file", options->prompt_file, "file of text to continue")
-      ->type_name("FILE");
-  input->add_option("--tokens", options->tokens, "token ids to continue, e.g. 1,2,3")
-      ->type_name("IDS");
-  input->require_option(1);
-  add_sampling_flags(*command, options->sampling);
-  command->add_flag("--ignore-eos", options->ignore_eos, "go on after the end-of-text token");
+  CommandLine command = app.command("generate", "Continue a prompt");
+  add_model_argument(command, options->common);
+  CommandLine input = command.exactly_one("input");
+  input.option("-p,--prompt", options->prompt, "text to continue").type("TEXT");
+  input.option("--prompt-file", options->prompt_file, "file of text to continue").type("FILE");
+  input.option("--tokens", options->tokens, "token ids to continue, e.g. 1,2,3").type("IDS");
+  add_sampling_flags(command, options->sampling);
+  command.flag("--ignore-eos", options->ignore_eos, "go on after the end-of-text token");
   command
-      ->add_option("--show-experts", options->show_experts,
-                   "then a table of each token's N strongest experts per layer; default N: 2")
-      ->expected(0, 1)
-      ->default_str("2")
-      ->check(CLI::Range(1, 64))
-      ->type_name("N");
-  add_output_flags(*command, options->common);
-  add_run_flags(*command, options->common);
-  command->footer(
+      .option("--show-experts", options->show_experts,
+              "then a table of each token's N strongest experts per layer; default N: 2")
+      .value_optional("2")
+      .range(int64_t{1}, int64_t{64})
+      .type("N");
+  add_output_flags(command, options->common);
+  add_run_flags(command, options->common);
+  command.footer(
       "The answer is a function of model, prompt, options and seed, for any number of threads.\n\n"
       "Example:\n"
       "  dsmoe generate my-model/ -p \"Once upon a time\" --max-tokens 100 --temperature 0.7 "
       "--seed 1");
-  command->callback([options, &action] { action = [options] { return run_generate(*options); }; });
+  command.runs([options] { return run_generate(*options); });
 }
 
 }  // namespace dsmoe::app

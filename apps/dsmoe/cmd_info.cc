@@ -5,12 +5,12 @@
 #include "base/cpu_count.h"
 #include "base/cpu_features.h"
 #include "base/log.h"
+#include "base/mapped_file.h"
 #include "command.h"
 #include "kernels/table.h"
 #include "options.h"
 #include "output.h"
 #include "store/hf_folder.h"
-#include "store/mapped_file.h"
 
 namespace dsmoe::app {
 namespace {
@@ -282,9 +282,8 @@ int run_info(const CommonOptions& options) {
   std::error_code ignored;
   const bool is_file = std::filesystem::is_regular_file(path, ignored);
   const ModelConfig config =
-      is_file
-          ? model::parse_config(store::read_small_file(path, model::kMaxConfigBytes), path.string())
-          : infer::read_config(path);
+      is_file ? model::parse_config(read_small_file(path, model::kMaxConfigBytes), path.string())
+              : infer::read_config(path);
   const Weights weights = is_file ? Weights{} : weights_of(path, config);
   const Costs costs = costs_of(config);
   if (options.json) {
@@ -297,18 +296,17 @@ int run_info(const CommonOptions& options) {
 
 }  // namespace
 
-void add_info(CLI::App& app, Action& action) {
+void add_info(CommandLine& app) {
   auto options = std::make_shared<CommonOptions>();
-  CLI::App* command =
-      app.add_subcommand("info", "What a model is and costs; needs config.json only");
-  command->add_option("model", options->model, "model folder, or a config.json")
-      ->required()
-      ->type_name("MODEL");
-  add_output_flags(*command, *options);
-  command->footer(
+  CommandLine command = app.command("info", "What a model is and costs; needs config.json only");
+  command.option("model", options->model, "model folder, or a config.json")
+      .required()
+      .type("MODEL");
+  add_output_flags(command, *options);
+  command.footer(
       "Weights in int8 and int4 as dsmoe quantize writes them, scales included.\n\n"
       "Examples:\n  dsmoe info my-model/\n  dsmoe info configs/deepseek-moe-16b.json --json");
-  command->callback([options, &action] { action = [options] { return run_info(*options); }; });
+  command.runs([options] { return run_info(*options); });
 }
 
 }  // namespace dsmoe::app

@@ -137,29 +137,27 @@ int run_logits(const LogitsOptions& options) {
 
 }  // namespace
 
-void add_logits(CLI::App& app, Action& action) {
+void add_logits(CommandLine& app) {
   auto options = std::make_shared<LogitsOptions>();
-  CLI::App* command = app.add_subcommand("logits", "Write logits and routing of given tokens");
-  add_model_argument(*command, options->common);
-  CLI::Option_group* input = command->add_option_group("input");
-  input->add_option("--tokens", options->tokens, "token ids, e.g. 1,2,3")->type_name("IDS");
-  input->add_option("--tokens-file", options->tokens_file, "file of token ids")->type_name("FILE");
-  input->require_option(1);
-  command->add_option("-o,--out", options->out, "safetensors file to write; default: print tables")
-      ->type_name("FILE");
+  CommandLine command = app.command("logits", "Write logits and routing of given tokens");
+  add_model_argument(command, options->common);
+  CommandLine input = command.exactly_one("input");
+  input.option("--tokens", options->tokens, "token ids, e.g. 1,2,3").type("IDS");
+  input.option("--tokens-file", options->tokens_file, "file of token ids").type("FILE");
+  command.option("-o,--out", options->out, "safetensors file to write; default: print tables")
+      .type("FILE");
   command
-      ->add_option("--num-experts-per-tok", options->top_k,
-                   "routed experts per token; default: config")
-      ->check(CLI::PositiveNumber)
-      ->type_name("K");
-  command->add_flag("-q,--quiet", options->common.quiet, "no messages on stderr but errors");
-  add_run_flags(*command, options->common);
-  command->footer(
+      .option("--num-experts-per-tok", options->top_k, "routed experts per token; default: config")
+      .at_least(1)
+      .type("K");
+  command.flag("-q,--quiet", options->common.quiet, "no messages on stderr but errors");
+  add_run_flags(command, options->common);
+  command.footer(
       "-o writes logits [tokens, vocabulary] (F32) and, for each MoE layer N, layers.N.topk_index "
       "(I32)\n"
       "and layers.N.topk_weight (F32) [tokens, K].\n\n"
       "Example:\n  dsmoe logits my-model/ --tokens 1,2,3 -o out.safetensors");
-  command->callback([options, &action] { action = [options] { return run_logits(*options); }; });
+  command.runs([options] { return run_logits(*options); });
 }
 
 }  // namespace dsmoe::app

@@ -103,28 +103,27 @@ int run_probe_command(const ProbeCommand& options) {
 
 }  // namespace
 
-void add_probe(CLI::App& app, Action& action) {
+void add_probe(CommandLine& app) {
   auto options = std::make_shared<ProbeCommand>();
-  CLI::App* command = app.add_subcommand(
-      "probe", "What a model loses without its best, some, or its shared experts");
-  add_model_argument(*command, options->common);
+  CommandLine command =
+      app.command("probe", "What a model loses without its best, some, or its shared experts");
+  add_model_argument(command, options->common);
   command
-      ->add_option("--data", options->data,
-                   "text, JSONL, or either as .zst; default: the embedded corpus")
-      ->type_name("FILE");
-  command->add_option("--max-tokens", options->max_tokens, "read so many of the text")
-      ->check(CLI::Range(int64_t{2}, int64_t{1} << 26))
-      ->capture_default_str();
-  add_output_flags(*command, options->common);
-  add_run_flags(*command, options->common);
-  command->footer(
+      .option("--data", options->data,
+              "text, JSONL, or either as .zst; default: the embedded corpus")
+      .type("FILE");
+  command.option("--max-tokens", options->max_tokens, "read so many of the text")
+      .range(int64_t{2}, int64_t{1} << 26)
+      .show_default();
+  add_output_flags(command, options->common);
+  add_run_flags(command, options->common);
+  command.footer(
       "The paper's tests of specialisation. Without the best experts of each token a model with\n"
       "little redundancy suffers most; a shared expert that routed ones cannot replace holds what\n"
       "they have in common.\n\n"
       "Example:\n  dsmoe probe demo-out/step-00001200\n"
       "  dsmoe probe my-model --data valid.txt --max-tokens 100000 --json");
-  command->callback(
-      [options, &action] { action = [options] { return run_probe_command(*options); }; });
+  command.runs([options] { return run_probe_command(*options); });
 }
 
 }  // namespace dsmoe::app

@@ -241,35 +241,32 @@ int run_quantize(const QuantizeOptions& options) {
 
 }  // namespace
 
-void add_quantize(CLI::App& app, Action& action) {
+void add_quantize(CommandLine& app) {
   auto options = std::make_shared<QuantizeOptions>();
-  CLI::App* command =
-      app.add_subcommand("quantize", "Weights to int8 or int4, with what it costs in quality");
-  add_model_argument(*command, options->common);
-  command->add_option("--to", options->to, "int8 or int4")
-      ->required()
-      ->check(CLI::IsMember({"int8", "int4"}))
-      ->type_name("FORMAT");
-  command->add_option("-o,--out", options->out, "folder to write")->required()->type_name("DIR");
-  command->add_option("--head", options->head, "the head: int8, int4, or as stored")
-      ->check(CLI::IsMember({"int8", "int4", "stored"}))
-      ->capture_default_str()
-      ->type_name("FORMAT");
-  CLI::Option_group* input = command->add_option_group("comparison");
-  input->add_option("--text", options->text, "text file to compare on; default: built in")
-      ->type_name("FILE");
-  input->add_option("--tokens", options->tokens, "file of token ids to compare on")
-      ->type_name("FILE");
-  input->add_flag("--no-compare", options->no_compare, "only write the folder");
-  input->require_option(0, 1);
-  add_output_flags(*command, options->common);
-  add_run_flags(*command, options->common);
-  command->footer(
+  CommandLine command =
+      app.command("quantize", "Weights to int8 or int4, with what it costs in quality");
+  add_model_argument(command, options->common);
+  command.option("--to", options->to, "int8 or int4")
+      .required()
+      .one_of({"int8", "int4"})
+      .type("FORMAT");
+  command.option("-o,--out", options->out, "folder to write").required().type("DIR");
+  command.option("--head", options->head, "the head: int8, int4, or as stored")
+      .one_of({"int8", "int4", "stored"})
+      .show_default()
+      .type("FORMAT");
+  CommandLine input = command.at_most_one("comparison");
+  input.option("--text", options->text, "text file to compare on; default: built in").type("FILE");
+  input.option("--tokens", options->tokens, "file of token ids to compare on").type("FILE");
+  input.flag("--no-compare", options->no_compare, "only write the folder");
+  add_output_flags(command, options->common);
+  add_run_flags(command, options->common);
+  command.footer(
       "Integers in groups of 32 with a common scale, chosen for the least squared error.\n"
       "Embedding, router, norms and biases stay as they are. A quantised model gives bit for bit\n"
       "the logits of a bf16 model whose weights are round(scale * integer).\n\n"
       "Example:\n  dsmoe quantize my-model/ --to int4 -o my-model-int4/");
-  command->callback([options, &action] { action = [options] { return run_quantize(*options); }; });
+  command.runs([options] { return run_quantize(*options); });
 }
 
 }  // namespace dsmoe::app

@@ -41,34 +41,30 @@ int run_report_command(const ReportOptions& options) {
 
 }  // namespace
 
-void add_report(CLI::App& app, Action& action) {
+void add_report(CommandLine& app) {
   auto options = std::make_shared<ReportOptions>();
-  CLI::App* command =
-      app.add_subcommand("report", "One HTML file about a training run or a comparison");
-  command->add_option("run", options->request.run, "folder of dsmoe train, demo or compare")
-      ->required()
-      ->type_name("RUN");
-  command->add_option("-o,--out", options->out, "default: RUN/report.html")->type_name("FILE");
+  CommandLine command = app.command("report", "One HTML file about a training run or a comparison");
+  command.option("run", options->request.run, "folder of dsmoe train, demo or compare")
+      .required()
+      .type("RUN");
+  command.option("-o,--out", options->out, "default: RUN/report.html").type("FILE");
   command
-      ->add_option("--data", options->request.data,
-                   "files to show which experts read which; default: what the run trained on")
-      ->type_name("FILE");
-  command->add_option("--max-tokens", options->request.max_tokens, "read so many of them")
-      ->check(CLI::Range(int64_t{2}, int64_t{1} << 26))
-      ->capture_default_str();
-  command->add_option("--samples", options->request.num_samples, "texts to draw; 0: none")
-      ->check(CLI::Range(int64_t{0}, int64_t{100}))
-      ->capture_default_str();
-  command->add_option("--threads", options->common.threads, "threads; default: physical cores")
-      ->check(CLI::Range(1, 1024));
-  add_device_flag(*command, options->common);
-  add_output_flags(*command, options->common);
-  command->footer(
+      .option("--data", options->request.data,
+              "files to show which experts read which; default: what the run trained on")
+      .type("FILE");
+  command.option("--max-tokens", options->request.max_tokens, "read so many of them")
+      .range(int64_t{2}, int64_t{1} << 26)
+      .show_default();
+  command.option("--samples", options->request.num_samples, "texts to draw; 0: none")
+      .range(int64_t{0}, int64_t{100})
+      .show_default();
+  add_machine_flags(command, options->common);
+  add_output_flags(command, options->common);
+  command.footer(
       "The file holds everything it shows and asks nothing of the network. A run may still be\n"
       "going on: what it has logged and saved so far is shown.\n\n"
       "Example:\n  dsmoe report demo-out\n  dsmoe report run --data novels.txt code.txt");
-  command->callback(
-      [options, &action] { action = [options] { return run_report_command(*options); }; });
+  command.runs([options] { return run_report_command(*options); });
 }
 
 }  // namespace dsmoe::app

@@ -1,6 +1,9 @@
 // dsmoe serve: an OpenAI-compatible server, and a page that shows the experts at work.
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
+#include <thread>
 
 #include "base/log.h"
 #include "command.h"
@@ -18,6 +21,8 @@ namespace fs = std::filesystem;
 struct ServeCommand {
   CommonOptions common;
   serve::ServiceOptions service;
+  std::string model_id;
+  infer::EngineOptions engine;
   std::string chat_template;
   double kv_memory = 0;  // GiB
   double drain_seconds = 30;
@@ -31,18 +36,12 @@ std::string model_folder(const std::string& given) {
   return newest.folder ? newest.folder->string() : given;
 }
 
-// The demo's model, trained first when there is none.
-std::string demo_folder() {
+// The newest model of the demo's run, if there is one.
+std::string find_demo() {
   const fs::path run(kDemoFolder);
-  if (fs::exists(run)) {
-    const store::NewestCheckpoint newest = store::newest_checkpoint(run);
-    if (newest.folder) return newest.folder->string();
-  }
-  log_info("no model was named and {} holds none: training the demo's model first", run.string());
-  train_default_demo();
-  const store::NewestCheckpoint newest = store::newest_checkpoint(run);
-  if (!newest.folder) fail(ErrorKind::input, "{}: the demo left no model", run.string());
-  return newest.folder->string();
+  const store::NewestCheckpoint newest =
+      fs::exists(run) ? store::newest_checkpoint(run) : store::NewestCheckpoint{};
+  return newest.folder ? newest.folder->string() : "";
 }
 
 std::string name_of_model(const fs::path& folder) {
@@ -55,100 +54,166 @@ std::string name_of_model(const fs::path& folder) {
   return last.string();
 }
 
-int run_serve(ServeCommand command) {
-  if (command.common.quiet) set_log_level(LogLevel::quiet);
+// Answers on a thread of its own from the start, so that a model may take its time: until it is
+// there /health says so.
+class Answering {
+ public:
+  explicit Answering(serve::Service& service) : service_(service), thread_([this] { run(); }) {}
+  ~Answering() {
+    if (!thread_.joinable()) return;  // else something has failed
+    phase_ = Phase::leaving;
+    service_.shut_down();
+    thread_.join();
+  }
+  Answering(const Answering&) = delete;
+  Answering& operator=(const Answering&) = delete;
+
+  void model_is_there() { phase_ = Phase::serving; }
+  void wait() { thread_.join(); }
+
+ private:
+  enum class Phase { loading, serving, leaving };
+  void run() {
+    service_.run();
+    if (phase_ != Phase::loading) return;
+    // A signal came meanwhile. Loading cannot be interrupted, but it only reads.
+    log_info("stopped before the model was loaded");
+    std::_Exit(kDone);
+  }
+
+  serve::Service& service_;
+  std::atomic<Phase> phase_{Phase::loading};
+  std::thread thread_;
+};
+
+std::string url_of(const serve::HttpOptions& http, uint16_t port) {
+  const bool is_v6 = http.host.find(':') != std::string::npos;
+  return fmt::format("http://{}:{}/", is_v6 ? "[" + http.host + "]" : http.host, port);
+}
+
+// Everything that can be refused without a model is, before anything takes long.
+void check_early(ServeCommand& command) {
   serve::ServiceOptions& service = command.service;
   if (const char* key = std::getenv("DSMOE_API_KEY"); key != nullptr && *key != '\0') {
     service.api.keys.emplace_back(key);
   }
   serve::check_exposure(
       service, command.no_auth ? serve::WithoutKeys::allowed : serve::WithoutKeys::refused);
+  if (!command.common.model.empty()) {
+    command.common.model = model_folder(command.common.model);
+    if (!fs::exists(fs::path(command.common.model) / "config.json")) {
+      fail(ErrorKind::input,
+           "{}: there is no model here (a folder with config.json, or a training run with a "
+           "checkpoint); without a name the demo's model is served",
+           command.common.model);
+    }
+  }
   service.http.drain_deadline =
       std::chrono::milliseconds(static_cast<int64_t>(command.drain_seconds * 1000));
   service.http.handles_signals = true;
-  command.common.model =
-      command.common.model.empty() ? demo_folder() : model_folder(command.common.model);
-  if (service.model_id.empty()) service.model_id = name_of_model(command.common.model);
-  serve::TextParts text = serve::load_text_parts(command.common.model, command.chat_template);
-  const Engine engine(command.common);
-  const auto model = engine.load(command.common);
+}
+
+int run_serve(ServeCommand command) {
+  if (command.common.quiet) set_log_level(LogLevel::quiet);
+  check_early(command);
+  std::optional<Engine> engine;  // these outlive the server
+  std::unique_ptr<model::Model> model;
+  serve::Service server(command.service);
+  const std::string url = url_of(command.service.http, server.port());
+  Answering answering(server);
+  std::string& folder = command.common.model;
+  if (folder.empty()) folder = find_demo();
+  if (folder.empty()) {
+    log_info(
+        "no model was named and {} holds none: training the demo's model first; {} is 503 "
+        "until it is done",
+        kDemoFolder, url);
+    if (const int code = train_default_demo(); code != kDone) return code;
+    folder = find_demo();
+    if (folder.empty()) fail(ErrorKind::input, "{}: the demo left no model", kDemoFolder);
+  }
+  const std::string id = command.model_id.empty() ? name_of_model(folder) : command.model_id;
+  serve::TextParts text = serve::load_text_parts(folder, command.chat_template);
+  engine.emplace(command.common);
+  model = engine->load(command.common);
   if (command.kv_memory > 0) {
-    service.engine.num_pages = static_cast<int64_t>(
+    command.engine.num_pages = static_cast<int64_t>(
         command.kv_memory * 1073741824.0 / static_cast<double>(infer::kv_page_bytes(*model)));
   }
-  serve::Service server(engine.context(), *model, std::move(text), service);
-  const infer::EngineStats stats = server.engine().stats();
-  log_info("{}: context {}, {} sequences at once, KV cache of {} pages of {} tokens",
-           service.model_id, model->context, service.engine.max_batch, stats.pages,
+  server.open({.context = engine->context(),
+               .model = *model,
+               .text = std::move(text),
+               .id = id,
+               .engine = command.engine});
+  answering.model_is_there();
+  log_info("{}: context {}, {} sequences at once, KV cache of {} pages of {} tokens", id,
+           model->context, command.engine.max_batch, server.engine().stats().pages,
            kernels::kKeyBlock);
-  const bool is_v6 = service.http.host.find(':') != std::string::npos;
-  print("serving {} on http://{}:{}/\n", service.model_id,
-        is_v6 ? "[" + service.http.host + "]" : service.http.host, server.port());
+  print("serving {} on {}\n", id, url);
   flush_output();
-  server.run();
+  answering.wait();
   log_info("stopped");
   return kDone;
 }
 
 }  // namespace
 
-void add_serve(CLI::App& app, Action& action) {
+void add_serve(CommandLine& app) {
   auto options = std::make_shared<ServeCommand>();
   serve::ServiceOptions& service = options->service;
-  CLI::App* command = app.add_subcommand("serve", "Serve a model over the OpenAI API, with a page");
+  CommandLine command = app.command("serve", "Serve a model over the OpenAI API, with a page");
   command
-      ->add_option("model", options->common.model,
-                   "model folder or training run; default: the demo's, trained if need be")
-      ->type_name("MODEL");
-  command->add_option("--host", service.http.host, "address to listen on")->capture_default_str();
-  command->add_option("--port", service.http.port, "0: any free one")->capture_default_str();
+      .option("model", options->common.model,
+              "model folder or training run; default: the demo's, trained if need be")
+      .type("MODEL");
+  command.option("--host", service.http.host, "address to listen on").show_default();
+  command.option("--port", service.http.port, "0: any free one").show_default();
   command
-      ->add_option("--api-key", service.api.keys,
-                   "key that clients must send; repeatable; also the variable DSMOE_API_KEY")
-      ->type_name("KEY")
-      ->expected(1)
-      ->take_all();
-  command->add_flag("--no-auth", options->no_auth, "let everyone in who reaches --host");
-  command->add_option("--model-name", service.model_id, "name in the API; default: the folder's");
+      .option("--api-key", service.api.keys,
+              "key that clients must send; repeatable; also the variable DSMOE_API_KEY")
+      .type("KEY")
+      .repeatable();
+  command.flag("--no-auth", options->no_auth, "let everyone in who reaches --host");
+  command.option("--model-name", options->model_id, "name in the API; default: the folder's");
   command
-      ->add_option("--cors-origin", service.api.cors_origin,
-                   "pages of this origin may ask; * for all")
-      ->type_name("ORIGIN");
+      .option("--cors-origin", service.api.cors_origin, "pages of this origin may ask; * for all")
+      .type("ORIGIN");
   command
-      ->add_option("--chat-template", options->chat_template,
-                   "Jinja template; default: the model folder's")
-      ->type_name("FILE");
-  command->add_option("--max-batch", service.engine.max_batch, "sequences that run together")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 12))
-      ->capture_default_str();
-  command->add_option("--max-queue", service.engine.max_queue, "sequences that wait; beyond: 429")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
-      ->capture_default_str();
+      .option("--chat-template", options->chat_template,
+              "Jinja template; default: the model folder's")
+      .type("FILE");
+  command.option("--max-batch", options->engine.max_batch, "sequences that run together")
+      .range(int64_t{1}, int64_t{1} << 12)
+      .show_default();
   command
-      ->add_option("--chunk", service.engine.chunk_tokens,
-                   "tokens of one step: smaller is smoother, larger is faster")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 16))
-      ->capture_default_str();
+      .option("--max-queue", options->engine.max_queue,
+              "sequences that wait while those run; beyond: 429")
+      .range(int64_t{1}, int64_t{1} << 20)
+      .show_default();
   command
-      ->add_option(
-          "--kv-memory", options->kv_memory,
-          "GiB of the KV cache; default: a full context for each of --max-batch, at most 4")
-      ->check(CLI::Range(0.0, 1e6))
-      ->type_name("GIB");
+      .option("--chunk", options->engine.chunk_tokens,
+              "tokens of one step: smaller is smoother, larger is faster")
+      .range(int64_t{1}, int64_t{1} << 16)
+      .show_default();
   command
-      ->add_option("--drain-seconds", options->drain_seconds,
-                   "how long running requests may take after SIGTERM")
-      ->check(CLI::Range(0.0, 86400.0))
-      ->capture_default_str();
-  command->add_flag("-q,--quiet", options->common.quiet, "no messages on stderr but errors");
-  add_run_flags(*command, options->common);
-  command->footer(
+      .option("--kv-memory", options->kv_memory,
+              "GiB of the KV cache; default: a full context for each of --max-batch, at most 4")
+      .range(0.0, 1e6)
+      .type("GIB");
+  command
+      .option("--drain-seconds", options->drain_seconds,
+              "how long running requests may take after SIGTERM")
+      .range(0.0, 86400.0)
+      .show_default();
+  command.flag("-q,--quiet", options->common.quiet, "no messages on stderr but errors");
+  add_run_flags(command, options->common);
+  command.footer(
       "Any OpenAI client works with base_url http://127.0.0.1:8080/v1; a browser shows the "
       "page.\n\n"
       "Example:\n  dsmoe serve my-model/ --port 8000\n"
       "  curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\\n"
       "    -d '{\"prompt\": \"Once upon a time\", \"max_tokens\": 40}'");
-  command->callback([options, &action] { action = [options] { return run_serve(*options); }; });
+  command.runs([options] { return run_serve(*options); });
 }
 
 }  // namespace dsmoe::app

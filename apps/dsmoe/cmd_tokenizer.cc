@@ -1,30 +1,29 @@
 // dsmoe tokenizer: train, encode, decode.
-#include "cmd_tokenizer.h"
-
+#include <fmt/format.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
-#include "store/atomic_file.h"
+#include "base/utf8.h"
+#include "command.h"
+#include "output.h"
 #include "text/bpe_train.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
+#include "token_list.h"
 
-namespace dsmoe {
+namespace dsmoe::app {
 namespace {
 
 namespace fs = std::filesystem;
@@ -48,8 +47,7 @@ struct TrainArguments {
 struct EncodeArguments {
   std::string model;
   std::string file;
-  std::string text;
-  bool has_text = false;
+  std::optional<std::string> text;
   bool no_special = false;
   bool literal_special = false;
   bool json = false;
@@ -63,21 +61,10 @@ struct DecodeArguments {
   bool json = false;
 };
 
-std::string read_all(const std::string& file) {
-  if (file.empty() || file == "-") {
-    return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
-  }
-  std::ifstream in(file, std::ios::binary);
-  if (!in || fs::is_directory(file)) fail_errno(fmt::format("cannot open {}", file));
-  std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  if (in.bad()) fail_errno(fmt::format("cannot read {}", file));
-  return text;
-}
-
-void write_stdout(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
-    fail_errno("cannot write to standard output");
-  }
+// A file, or standard input for "" and "-".
+std::string read_input(const std::string& file) {
+  if (!file.empty() && file != "-") return read_text_file(file);
+  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
 }
 
 text::SpecialTokens special_tokens(const TrainArguments& arguments) {
@@ -95,7 +82,7 @@ text::SpecialTokens special_tokens(const TrainArguments& arguments) {
   return special;
 }
 
-void run_train(const TrainArguments& arguments) {
+int run_train(const TrainArguments& arguments) {
   text::BpeTrainOptions options{.vocab_size = arguments.vocab_size,
                                 .special = special_tokens(arguments),
                                 .min_count = arguments.min_count};
@@ -132,166 +119,152 @@ void run_train(const TrainArguments& arguments) {
   fs::create_directories(arguments.out, error);
   if (error) fail(ErrorKind::io, "cannot create {}: {}", arguments.out, error.message());
   const fs::path folder = arguments.out;
-  store::atomic_write_file(folder / "tokenizer.json", text::to_tokenizer_json(trained));
-  store::atomic_write_file(folder / "tokenizer_config.json",
-                           text::to_tokenizer_config_json(trained, arguments.max_length));
+  atomic_write_file(folder / "tokenizer.json", text::to_tokenizer_json(trained));
+  atomic_write_file(folder / "tokenizer_config.json",
+                    text::to_tokenizer_config_json(trained, arguments.max_length));
   if (arguments.json) {
-    const Json summary = {{"folder", arguments.out},
-                          {"bytes", counts.num_bytes()},
-                          {"tokens", num_tokens},
-                          {"merges", trained.merges.size()}};
-    write_stdout(summary.dump() + "\n");
+    print_json_line({{"folder", arguments.out},
+                     {"bytes", counts.num_bytes()},
+                     {"tokens", num_tokens},
+                     {"merges", trained.merges.size()}});
   } else {
-    write_stdout(fmt::format("{}: {} tokens, {} merges, from {} bytes of text\n", arguments.out,
-                             num_tokens, trained.merges.size(), counts.num_bytes()));
+    print("{}: {} tokens, {} merges, from {} bytes of text\n", arguments.out, num_tokens,
+          trained.merges.size(), counts.num_bytes());
   }
+  return kDone;
 }
 
-void run_encode(const EncodeArguments& arguments) {
-  if (arguments.has_text && !arguments.file.empty()) {
+int run_encode(const EncodeArguments& arguments) {
+  if (arguments.text && !arguments.file.empty()) {
     fail(ErrorKind::usage, "give a text with -t or a FILE, not both");
   }
   const text::Tokenizer tokenizer = text::Tokenizer::from_file(arguments.model);
-  const std::string input = arguments.has_text ? arguments.text : read_all(arguments.file);
+  const std::string input = arguments.text ? *arguments.text : read_input(arguments.file);
   const std::vector<std::int32_t> ids = tokenizer.encode(
       input, {.add_special = arguments.no_special ? text::AddSpecial::no : text::AddSpecial::yes,
               .parse_special =
                   arguments.literal_special ? text::ParseSpecial::no : text::ParseSpecial::yes});
-  std::string out;
   if (arguments.json) {
-    Json tokens = Json::array();
+    std::vector<std::string> tokens;
     for (const std::int32_t id : ids) {
-      tokens.push_back(text::replace_ill_formed(tokenizer.id_to_bytes(id).value_or("")));
+      tokens.push_back(replace_ill_formed(tokenizer.id_to_bytes(id).value_or("")));
     }
-    out = Json{{"ids", ids}, {"tokens", tokens}}.dump();
+    print_json_line({{"ids", ids}, {"tokens", tokens}});
   } else {
-    for (const std::int32_t id : ids) out += fmt::format("{}{}", out.empty() ? "" : " ", id);
+    write_output(fmt::format("{}\n", fmt::join(ids, " ")));
   }
-  write_stdout(out + "\n");
+  return kDone;
 }
 
-// Numbers with anything of " ,[]" and line ends between them: what encode prints, and JSON lists.
-std::vector<std::int32_t> parse_ids(std::string_view text, std::int32_t vocab_size) {
-  constexpr std::string_view kBetween = " ,[]\t\r\n";
-  std::vector<std::int32_t> ids;
-  for (std::size_t at = text.find_first_not_of(kBetween); at != std::string_view::npos;
-       at = text.find_first_not_of(kBetween, at)) {
-    const std::size_t end = std::min(text.find_first_of(kBetween, at), text.size());
-    const std::string_view word = text.substr(at, end - at);
-    std::int32_t id = -1;
-    const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), id);
-    if (error != std::errc() || stop != word.data() + word.size() || id < 0 || id >= vocab_size) {
-      fail(ErrorKind::input,
-           "\"{}\" is no token id of this tokenizer; expected numbers from 0 to {}",
-           text::replace_ill_formed(word.substr(0, 40)), vocab_size - 1);
+// What encode prints, and JSON lists. A text of no tokens has no ids.
+std::vector<std::int32_t> parse_ids(std::string_view text, const std::string& what,
+                                    std::int32_t vocab_size) {
+  if (text.find_first_not_of(" \t\r\n[]") == std::string_view::npos) return {};
+  std::vector<std::int32_t> ids = parse_token_list(text, what);
+  for (const std::int32_t id : ids) {
+    if (id >= vocab_size) {
+      fail(ErrorKind::input, "{}: token {} is beyond the vocabulary of {}", what, id, vocab_size);
     }
-    ids.push_back(id);
-    at = end;
   }
   return ids;
 }
 
-void run_decode(const DecodeArguments& arguments) {
+int run_decode(const DecodeArguments& arguments) {
   if (!arguments.ids.empty() && !arguments.file.empty()) {
     fail(ErrorKind::usage, "give ids with -i or a FILE, not both");
   }
   const text::Tokenizer tokenizer = text::Tokenizer::from_file(arguments.model);
-  const std::string input = arguments.ids.empty() ? read_all(arguments.file) : arguments.ids;
-  const std::vector<std::int32_t> ids = parse_ids(input, tokenizer.vocab_size());
+  const std::string file = arguments.file.empty() ? "standard input" : arguments.file;
+  const std::vector<std::int32_t> ids =
+      arguments.ids.empty() ? parse_ids(read_input(arguments.file), file, tokenizer.vocab_size())
+                            : parse_ids(arguments.ids, "--ids", tokenizer.vocab_size());
   const std::string out = tokenizer.decode(
       ids, {.skip_special = arguments.skip_special ? text::SkipSpecial::yes : text::SkipSpecial::no,
             .ill_formed = arguments.json ? text::IllFormed::replace : text::IllFormed::keep});
   if (arguments.json) {
-    write_stdout(Json{{"text", out}}.dump() + "\n");
+    print_json_line({{"text", out}});
   } else {
-    write_stdout(out);
-    if (isatty(STDOUT_FILENO) != 0) write_stdout("\n");  // a file gets the exact bytes
+    write_output(out);
+    if (isatty(STDOUT_FILENO) != 0) write_output("\n");  // a file gets the exact bytes
   }
+  return kDone;
 }
 
-void add_train(CLI::App& parent) {
+void add_training(CommandLine& parent) {
   const auto arguments = std::make_shared<TrainArguments>();
-  CLI::App* train =
-      parent.add_subcommand("train", "Train a byte-level BPE tokenizer on text files");
-  train->footer(
+  CommandLine train = parent.command("train", "Train a byte-level BPE tokenizer on text files");
+  train.footer(
       "Writes tokenizer.json and tokenizer_config.json. The same files give the same tokenizer, "
       "whatever\n"
       "the number of threads.\n\n"
       "Example:\n  dsmoe tokenizer train corpus/*.txt --vocab-size 8192 -o my-model\n"
       "  dsmoe tokenizer train a.txt --vocab-size 102400 --bos-id 100000 --eos-id 100001 -o "
       "my-model");
-  train->add_option("files", arguments->files, "Text files")->required()->type_name("FILE");
-  train->add_option("-o,--out", arguments->out, "Folder to write to")->required()->type_name("DIR");
-  train->add_option("--vocab-size", arguments->vocab_size, "Ids in all, special tokens included")
-      ->required();
-  train->add_option("--bos-id", arguments->bos_id, "Id of the token at the start of a text")
-      ->capture_default_str();
-  train->add_option("--eos-id", arguments->eos_id, "Id of the token at the end of a text")
-      ->capture_default_str();
-  train->add_option("--pad-id", arguments->pad_id,
-                    "Id of the padding token (default: the end token)");
-  train->add_option("--bos-token", arguments->bos_token, "Its text")->capture_default_str();
-  train->add_option("--eos-token", arguments->eos_token, "Its text")->capture_default_str();
-  train->add_option("--pad-token", arguments->pad_token, "Its text, when it has an id of its own")
-      ->capture_default_str();
-  train->add_option("--min-count", arguments->min_count, "Pairs seen less often are not merged")
-      ->capture_default_str();
-  train->add_option("--max-length", arguments->max_length, "model_max_length to write");
-  train->add_option("--threads", arguments->threads, "Threads (default: one per core)");
-  train->add_flag("--json", arguments->json, "Print the summary as JSON");
-  train->callback([arguments] { run_train(*arguments); });
+  train.option("files", arguments->files, "Text files").required().type("FILE");
+  train.option("-o,--out", arguments->out, "Folder to write to").required().type("DIR");
+  train.option("--vocab-size", arguments->vocab_size, "Ids in all, special tokens included")
+      .required();
+  train.option("--bos-id", arguments->bos_id, "Id of the token at the start of a text")
+      .show_default();
+  train.option("--eos-id", arguments->eos_id, "Id of the token at the end of a text")
+      .show_default();
+  train.option("--pad-id", arguments->pad_id, "Id of the padding token (default: the end token)");
+  train.option("--bos-token", arguments->bos_token, "Its text").show_default();
+  train.option("--eos-token", arguments->eos_token, "Its text").show_default();
+  train.option("--pad-token", arguments->pad_token, "Its text, when it has an id of its own")
+      .show_default();
+  train.option("--min-count", arguments->min_count, "Pairs seen less often are not merged")
+      .show_default();
+  train.option("--max-length", arguments->max_length, "model_max_length to write");
+  train.option("--threads", arguments->threads, "Threads (default: one per core)")
+      .range(int64_t{1}, int64_t{1024});
+  train.flag("--json", arguments->json, "Print the summary as JSON");
+  train.runs([arguments] { return run_train(*arguments); });
 }
 
-void add_encode(CLI::App& parent) {
+void add_encoding(CommandLine& parent) {
   const auto arguments = std::make_shared<EncodeArguments>();
-  CLI::App* encode = parent.add_subcommand("encode", "Print the token ids of a text");
-  encode->footer(
+  CommandLine encode = parent.command("encode", "Print the token ids of a text");
+  encode.footer(
       "Example:\n  dsmoe tokenizer encode my-model -t \"Hello world\"\n"
       "  dsmoe tokenizer encode tokenizer.json notes.txt --no-special\n"
       "  cat notes.txt | dsmoe tokenizer encode my-model --json");
-  encode->add_option("model", arguments->model, "Model folder or tokenizer.json")->required();
-  encode->add_option("file", arguments->file, "Text file (default: standard input)");
-  encode->add_option_function<std::string>(
-      "-t,--text",
-      [arguments](const std::string& text) {
-        arguments->text = text;
-        arguments->has_text = true;
-      },
-      "Text to encode");
-  encode->add_flag("--no-special", arguments->no_special, "Do not add BOS and the like");
-  encode->add_flag("--literal-special", arguments->literal_special,
-                   "Special tokens written in the text are plain text");
-  encode->add_flag("--json", arguments->json, "Print {\"ids\": [...], \"tokens\": [...]}");
-  encode->callback([arguments] { run_encode(*arguments); });
+  encode.option("model", arguments->model, "Model folder or tokenizer.json").required();
+  encode.option("file", arguments->file, "Text file (default: standard input)");
+  encode.option("-t,--text", arguments->text, "Text to encode");
+  encode.flag("--no-special", arguments->no_special, "Do not add BOS and the like");
+  encode.flag("--literal-special", arguments->literal_special,
+              "Special tokens written in the text are plain text");
+  encode.flag("--json", arguments->json, "Print {\"ids\": [...], \"tokens\": [...]}");
+  encode.runs([arguments] { return run_encode(*arguments); });
 }
 
-void add_decode(CLI::App& parent) {
+void add_decoding(CommandLine& parent) {
   const auto arguments = std::make_shared<DecodeArguments>();
-  CLI::App* decode = parent.add_subcommand("decode", "Print the text of token ids");
-  decode->footer(
+  CommandLine decode = parent.command("decode", "Print the text of token ids");
+  decode.footer(
       "Ids are numbers with spaces, commas or lines between them.\n\n"
       "Example:\n  dsmoe tokenizer decode my-model -i \"72 345 9\"\n"
       "  dsmoe tokenizer encode my-model a.txt | dsmoe tokenizer decode my-model --skip-special > "
       "same.txt");
-  decode->add_option("model", arguments->model, "Model folder or tokenizer.json")->required();
-  decode->add_option("file", arguments->file, "File of ids (default: standard input)");
-  decode->add_option("-i,--ids", arguments->ids, "Ids to decode");
-  decode->add_flag("--skip-special", arguments->skip_special, "Leave special tokens out");
-  decode->add_flag("--json", arguments->json,
-                   "Print {\"text\": \"...\"}; broken UTF-8 becomes U+FFFD");
-  decode->callback([arguments] { run_decode(*arguments); });
+  decode.option("model", arguments->model, "Model folder or tokenizer.json").required();
+  decode.option("file", arguments->file, "File of ids (default: standard input)");
+  decode.option("-i,--ids", arguments->ids, "Ids to decode");
+  decode.flag("--skip-special", arguments->skip_special, "Leave special tokens out");
+  decode.flag("--json", arguments->json, "Print {\"text\": \"...\"}; broken UTF-8 becomes U+FFFD");
+  decode.runs([arguments] { return run_decode(*arguments); });
 }
 
 }  // namespace
 
-void add_tokenizer_command(CLI::App& app) {
-  CLI::App* tokenizer =
-      app.add_subcommand("tokenizer", "Train a tokenizer; encode and decode text with one");
-  tokenizer->require_subcommand(1);
-  tokenizer->footer("Example:\n  dsmoe tokenizer encode my-model -t \"Hello world\"");
-  add_train(*tokenizer);
-  add_encode(*tokenizer);
-  add_decode(*tokenizer);
+void add_tokenizer(CommandLine& app) {
+  CommandLine tokenizer =
+      app.command("tokenizer", "Train a tokenizer; encode and decode text with one");
+  tokenizer.needs_command();
+  tokenizer.footer("Example:\n  dsmoe tokenizer encode my-model -t \"Hello world\"");
+  add_training(tokenizer);
+  add_encoding(tokenizer);
+  add_decoding(tokenizer);
 }
 
-}  // namespace dsmoe
+}  // namespace dsmoe::app

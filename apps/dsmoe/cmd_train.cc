@@ -1,10 +1,10 @@
 // dsmoe train: text and a config -> a trained Hugging Face folder.
 #include <algorithm>
-#include <csignal>
 #include <memory>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/mapped_file.h"
 #include "command.h"
 #include "data/batches.h"
 #include "data/split.h"
@@ -13,7 +13,6 @@
 #include "options.h"
 #include "output.h"
 #include "store/hf_folder.h"
-#include "store/mapped_file.h"
 #include "train/run.h"
 #include "train/sources.h"
 #include "train_data.h"
@@ -41,7 +40,7 @@ model::ModelConfig config_of(const TrainOptions& options) {
   const fs::path path =
       options.config.empty() ? fs::path(options.init) / "config.json" : fs::path(options.config);
   model::ModelConfig config =
-      model::parse_config(store::read_small_file(path, model::kMaxConfigBytes), path.string());
+      model::parse_config(read_small_file(path, model::kMaxConfigBytes), path.string());
   if (config.quantization) {
     fail(ErrorKind::input, "{}: a quantised model cannot be trained; use the one it was made from",
          path.string());
@@ -113,9 +112,7 @@ void print_outcome(const TrainOptions& options, const train::RunOutcome& outcome
   }
 }
 
-int interrupted_code() {
-  return InterruptScope::signal_number() == SIGTERM ? 128 + SIGTERM : kInterrupted;
-}
+int interrupted_code() { return InterruptScope::exit_code(); }
 
 int train_run(TrainOptions& options) {
   Engine engine(options.common);
@@ -167,122 +164,105 @@ int run_train(TrainOptions options) {
   }
 }
 
-void add_what_flags(CLI::App& command, TrainOptions& o) {
-  command.add_option("--config", o.config, "config.json of the model; default: that of --init")
-      ->type_name("FILE");
-  command.add_option("--data", o.data, "text, JSONL, or either as .zst")
-      ->required()
-      ->type_name("FILE");
-  command.add_option("--out", o.run.out, "the run: checkpoints, metrics, token cache")
-      ->required()
-      ->type_name("RUN");
+void add_what_flags(CommandLine& command, TrainOptions& o) {
+  command.option("--config", o.config, "config.json of the model; default: that of --init")
+      .type("FILE");
+  command.option("--data", o.data, "text, JSONL, or either as .zst").required().type("FILE");
+  command.option("--out", o.run.out, "the run: checkpoints, metrics, token cache")
+      .required()
+      .type("RUN");
   command
-      .add_option("--tokenizer", o.tokenizer,
-                  "tokenizer.json or its folder; default: that of --init, else one is trained")
-      ->type_name("FILE");
-  command.add_option("--init", o.init, "start from this model; default: random weights")
-      ->type_name("MODEL");
+      .option("--tokenizer", o.tokenizer,
+              "tokenizer.json or its folder; default: that of --init, else one is trained")
+      .type("FILE");
+  command.option("--init", o.init, "start from this model; default: random weights").type("MODEL");
   command
-      .add_option("--train", o.run.patterns,
-                  "only tensors whose names match train, such as '*.experts.3.*'; the others "
-                  "stay as they are")
-      ->type_name("PATTERN");
-  command.add_option("--separator", o.separator, "ends a document of a text file")
-      ->type_name("TEXT");
-  command.add_option("--cache", o.cache, "folder for token shards; default: RUN/cache")
-      ->type_name("DIR");
-  command.add_option("--valid-fraction", o.valid_fraction, "share of the data held out")
-      ->check(CLI::Range(0.0, 0.9))
-      ->capture_default_str();
+      .option("--train", o.run.patterns,
+              "only tensors whose names match train, such as '*.experts.3.*'; the others "
+              "stay as they are")
+      .type("PATTERN");
+  command.option("--separator", o.separator, "ends a document of a text file").type("TEXT");
+  command.option("--cache", o.cache, "folder for token shards; default: RUN/cache").type("DIR");
+  command.option("--valid-fraction", o.valid_fraction, "share of the data held out")
+      .range(0.0, 0.9)
+      .show_default();
 }
 
-void add_step_flags(CLI::App& command, TrainOptions& o) {
-  const auto positive = CLI::Range(int64_t{1}, int64_t{1} << 40);
-  const auto count = CLI::Range(int64_t{0}, int64_t{1} << 40);
+void add_step_flags(CommandLine& command, TrainOptions& o) {
   o.run.batch = 32;
   o.run.micro_batch = 0;
   o.run.schedule.max_lr = 1e-3;
-  command.add_option("--steps", o.run.schedule.total_steps, "default: one pass, at least 100")
-      ->check(positive);
-  command.add_option("--batch", o.run.batch, "rows per step")
-      ->check(positive)
-      ->capture_default_str();
-  command.add_option("--seq", o.run.seq, "tokens per row; default: the model's, at most 1024")
-      ->check(positive);
+  command.option("--steps", o.run.schedule.total_steps, "default: one pass, at least 100")
+      .at_least(1);
+  command.option("--batch", o.run.batch, "rows per step").at_least(1).show_default();
+  command.option("--seq", o.run.seq, "tokens per row; default: the model's, at most 1024")
+      .at_least(1);
   command
-      .add_option("--micro-batch", o.run.micro_batch,
-                  "rows at a time: memory, not results; default: about 4096 tokens")
-      ->check(positive);
-  command.add_option("--lr", o.run.schedule.max_lr, "largest learning rate")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  command.add_option("--schedule", o.schedule, "paper, cosine or constant")->capture_default_str();
+      .option("--micro-batch", o.run.micro_batch,
+              "rows at a time: memory, not results; default: about 4096 tokens")
+      .at_least(1);
+  command.option("--lr", o.run.schedule.max_lr, "largest learning rate")
+      .range(0.0, 1.0)
+      .show_default();
+  command.option("--schedule", o.schedule, "paper, cosine or constant").show_default();
   command
-      .add_option("--warmup", o.warmup,
-                  "steps of linear warm-up; default: a twentieth, at most 2000")
-      ->check(count);
-  command.add_option("--weight-decay", o.run.optimizer.weight_decay)->capture_default_str();
-  command.add_option("--clip", o.run.optimizer.clip, "largest norm of the gradient; 0: none")
-      ->capture_default_str();
-  command.add_option("--bias-rate", o.run.optimizer.bias_rate, "step of e_score_correction_bias")
-      ->capture_default_str();
-  command.add_option("--z-loss", o.run.z_alpha, "weight of the router z-loss")
-      ->capture_default_str();
+      .option("--warmup", o.warmup, "steps of linear warm-up; default: a twentieth, at most 2000")
+      .at_least(0);
+  command.option("--weight-decay", o.run.optimizer.weight_decay).show_default();
+  command.option("--clip", o.run.optimizer.clip, "largest norm of the gradient; 0: none")
+      .show_default();
+  command.option("--bias-rate", o.run.optimizer.bias_rate, "step of e_score_correction_bias")
+      .show_default();
+  command.option("--z-loss", o.run.z_alpha, "weight of the router z-loss").show_default();
+  command.option("--device-loss", o.run.device_alpha, "weight of the device-level balance loss")
+      .show_default();
+  command.option("--devices", o.run.num_devices, "groups of experts of the device-level loss")
+      .at_least(1)
+      .show_default();
   command
-      .add_option("--device-loss", o.run.device_alpha, "weight of the device-level balance loss")
-      ->capture_default_str();
-  command.add_option("--devices", o.run.num_devices, "groups of experts of the device-level loss")
-      ->check(positive)
-      ->capture_default_str();
-  command
-      .add_option("--balance-group", o.run.balance_group,
-                  "rows of one balance loss when seq_aux is false; default: the micro-batch")
-      ->check(positive);
-  command.add_option("--seed", o.run.seed, "of weights, split and order")->capture_default_str();
-  command.add_flag("--recompute", o.recompute, "less memory, more time, the same result");
+      .option("--balance-group", o.run.balance_group,
+              "rows of one balance loss when seq_aux is false; default: the micro-batch")
+      .at_least(1);
+  command.option("--seed", o.run.seed, "of weights, split and order").show_default();
+  command.flag("--recompute", o.recompute, "less memory, more time, the same result");
 }
 
-void add_keep_flags(CLI::App& command, TrainOptions& o) {
-  const auto count = CLI::Range(int64_t{0}, int64_t{1} << 40);
-  command.add_option("--save-every", o.save_every, "steps; 0: only at the end; default: a tenth")
-      ->check(count);
-  command.add_option("--keep", o.run.retention.last, "newest checkpoints kept")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
-      ->capture_default_str();
+void add_keep_flags(CommandLine& command, TrainOptions& o) {
+  command.option("--save-every", o.save_every, "steps; 0: only at the end; default: a tenth")
+      .at_least(0);
+  command.option("--keep", o.run.retention.last, "newest checkpoints kept")
+      .at_least(1)
+      .show_default();
   command
-      .add_option("--keep-every", o.run.retention.every,
-                  "checkpoints of every so many steps are kept besides")
-      ->check(count);
-  command
-      .add_option("--valid-every", o.valid_every, "steps; 0: only at the end; default: a twentieth")
-      ->check(count);
-  command.add_option("--valid-rows", o.run.valid_rows, "rows of one validation, at most")
-      ->capture_default_str();
-  command.add_flag("--resume", o.run.resume, "go on from the newest checkpoint that verifies");
+      .option("--keep-every", o.run.retention.every,
+              "checkpoints of every so many steps are kept besides")
+      .at_least(0);
+  command.option("--valid-every", o.valid_every, "steps; 0: only at the end; default: a twentieth")
+      .at_least(0);
+  command.option("--valid-rows", o.run.valid_rows, "rows of one validation, at most")
+      .show_default();
+  command.flag("--resume", o.run.resume, "go on from the newest checkpoint that verifies");
 }
 
 }  // namespace
 
-void add_train(CLI::App& app, Action& action) {
+void add_train(CommandLine& app) {
   auto options = std::make_shared<TrainOptions>();
-  CLI::App* command = app.add_subcommand("train", "Train a model on text, or go on training one");
-  add_what_flags(*command, *options);
-  add_step_flags(*command, *options);
-  add_keep_flags(*command, *options);
-  add_output_flags(*command, options->common);
-  command->add_option("--threads", options->common.threads, "threads; default: physical cores")
-      ->check(CLI::Range(1, 1024));
-  command->add_option("--dtype", options->common.dtype, "bf16 or fp32; default: the config's")
-      ->check(CLI::IsMember({"bf16", "fp32"}));
-  add_device_flag(*command, options->common);
-  command->footer(
+  CommandLine command = app.command("train", "Train a model on text, or go on training one");
+  add_what_flags(command, *options);
+  add_step_flags(command, *options);
+  add_keep_flags(command, *options);
+  add_output_flags(command, options->common);
+  add_machine_flags(command, options->common);
+  add_dtype_flag(command, options->common);
+  command.footer(
       "Checkpoints RUN/step-00000100 are model folders. Weights do not depend on --threads,\n"
       "--micro-batch, --recompute or interruptions: ctrl-c finishes the step, saves and stops;\n"
       "the same command with --resume goes on. docs/training.md has the rest.\n\n"
       "Example:\n  dsmoe train --config configs/small.json --data corpus.txt --out run\n"
       "  dsmoe train --init my-model --data chats.jsonl --out tuned --train '*.experts.*' --lr "
       "1e-4");
-  command->callback([options, &action] { action = [options] { return run_train(*options); }; });
+  command.runs([options] { return run_train(*options); });
 }
 
 }  // namespace dsmoe::app

@@ -1,33 +1,29 @@
-// What every subcommand is made of: flags parsed into a struct, and an action that main runs once.
+// The subcommands, one per file cmd_<name>.cc, and their exit codes.
 #pragma once
 
-#include <CLI/CLI.hpp>
-#include <functional>
+#include "command_line.h"
 
 namespace dsmoe::app {
-
-// Returns the exit code. Set while the command line is parsed, run afterwards; errors are thrown
-// and caught in main only.
-using Action = std::function<int()>;
 
 inline constexpr int kDone = 0;
 inline constexpr int kFailed = 1;
 inline constexpr int kWrongUsage = 2;
 inline constexpr int kInterrupted = 130;
 
-// One per file cmd_<name>.cc: adds the subcommand with its flags, help and example.
-void add_demo(CLI::App& app, Action& action);
-void add_info(CLI::App& app, Action& action);
-void add_logits(CLI::App& app, Action& action);
-void add_eval(CLI::App& app, Action& action);
-void add_generate(CLI::App& app, Action& action);
-void add_chat(CLI::App& app, Action& action);
-void add_serve(CLI::App& app, Action& action);
-void add_train(CLI::App& app, Action& action);
-void add_quantize(CLI::App& app, Action& action);
-void add_compare(CLI::App& app, Action& action);
-void add_probe(CLI::App& app, Action& action);
-void add_report(CLI::App& app, Action& action);
-void add_bench(CLI::App& app, Action& action);
+// Each adds its subcommand with flags, help and example. Errors are thrown and caught in main only.
+void add_demo(CommandLine& app);
+void add_info(CommandLine& app);
+void add_logits(CommandLine& app);
+void add_eval(CommandLine& app);
+void add_generate(CommandLine& app);
+void add_chat(CommandLine& app);
+void add_serve(CommandLine& app);
+void add_train(CommandLine& app);
+void add_quantize(CommandLine& app);
+void add_compare(CommandLine& app);
+void add_probe(CommandLine& app);
+void add_report(CommandLine& app);
+void add_bench(CommandLine& app);
+void add_tokenizer(CommandLine& app);
 
 }  // namespace dsmoe::app

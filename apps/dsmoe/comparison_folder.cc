@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
-#include "store/atomic_file.h"
+#include "base/mapped_file.h"
 #include "store/checkpoint.h"
-#include "store/mapped_file.h"
 #include "train/metrics_file.h"
 
 namespace dsmoe::app {
@@ -93,7 +93,7 @@ train::Spread excess_over(const std::vector<ComparedRun>& runs,
 
 CompareSettings read_settings(const fs::path& folder) {
   const fs::path path = folder / kCompareFile;
-  const Json json = parse_json(store::read_small_file(path, model::kMaxConfigBytes), path.string());
+  const Json json = parse_json(read_small_file(path, model::kMaxConfigBytes), path.string());
   const SettingsReader reader(json, path.string());
   if (reader.count("format", 1 << 20) != kFormat) {
     reader.refuse("format", std::to_string(kFormat));
@@ -124,7 +124,7 @@ void write_settings(const fs::path& folder, const CompareSettings& settings) {
   json["upper_bound"] = settings.shape.upper_bound;
   json["data_title"] = settings.data_title;
   json["floor"] = settings.floor ? Json(*settings.floor) : Json(nullptr);
-  store::atomic_write_file(folder / kCompareFile, json.dump(2) + "\n");
+  atomic_write_file(folder / kCompareFile, json.dump(2) + "\n");
 }
 
 void check_same_comparison(const fs::path& folder, const CompareSettings& settings) {

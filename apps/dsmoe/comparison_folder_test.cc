@@ -6,9 +6,9 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/scratch_folder.h"
 #include "comparison_text.h"
 #include "demo_config.h"
-#include "store/scratch_folder.h"
 
 namespace dsmoe::app {
 namespace {
@@ -54,7 +54,7 @@ void fake_run(const fs::path& run, double loss) {
 }
 
 TEST(ComparisonFolder, SettingsComeBack) {
-  const store::ScratchFolder scratch;
+  const ScratchFolder scratch;
   CompareSettings settings = some_settings();
   settings.floor = 0.25;
   write_settings(scratch.path(), settings);
@@ -67,7 +67,7 @@ TEST(ComparisonFolder, SettingsComeBack) {
 }
 
 TEST(ComparisonFolder, OtherSettingsAreRefusedButMoreSeedsAreNot) {
-  const store::ScratchFolder scratch;
+  const ScratchFolder scratch;
   write_settings(scratch.path(), some_settings());
   CompareSettings settings = some_settings();
   settings.num_seeds = 5;
@@ -81,7 +81,7 @@ TEST(ComparisonFolder, OtherSettingsAreRefusedButMoreSeedsAreNot) {
 }
 
 TEST(ComparisonFolder, BrokenSettingsAreRefused) {
-  const store::ScratchFolder scratch;
+  const ScratchFolder scratch;
   for (const char* text : {"", "[]", "{}", R"({"format":1})", R"({"format":"1"})"}) {
     std::ofstream(scratch / kCompareFile) << text;
     EXPECT_THROW(read_settings(scratch.path()), Error) << text;
@@ -89,7 +89,7 @@ TEST(ComparisonFolder, BrokenSettingsAreRefused) {
 }
 
 TEST(ComparisonFolder, LossesArePairedBySeed) {
-  const store::ScratchFolder scratch;
+  const ScratchFolder scratch;
   write_settings(scratch.path(), some_settings());
   fake_run(scratch / "a-seed-1", 2.0);
   fake_run(scratch / "a-seed-2", 4.0);

@@ -28,45 +28,41 @@ uint64_t random_seed() {
 
 }  // namespace
 
-void add_sampling_flags(CLI::App& command, SamplingFlags& flags) {
+void add_sampling_flags(CommandLine& command, SamplingFlags& flags) {
   infer::SamplerOptions& sampler = flags.sampler;
-  command.add_option("--max-tokens", flags.max_tokens, "tokens of the answer; default: as fit")
-      ->check(CLI::PositiveNumber)
-      ->type_name("N");
-  command.add_option("--temperature", sampler.temperature, "0: always the likeliest; default: 1")
-      ->type_name("T");
-  command.add_option("--top-k", sampler.top_k, "only the K likeliest tokens")->type_name("K");
-  command.add_option("--top-p", sampler.top_p, "only the likeliest tokens that hold P together")
-      ->type_name("P");
-  command.add_option("--min-p", sampler.min_p, "only tokens P times as likely as the best")
-      ->type_name("P");
+  command.option("--max-tokens", flags.max_tokens, "tokens of the answer; default: as fit")
+      .at_least(1)
+      .type("N");
+  command.option("--temperature", sampler.temperature, "0: always the likeliest; default: 1")
+      .type("T");
+  command.option("--top-k", sampler.top_k, "only the K likeliest tokens").type("K");
+  command.option("--top-p", sampler.top_p, "only the likeliest tokens that hold P together")
+      .type("P");
+  command.option("--min-p", sampler.min_p, "only tokens P times as likely as the best").type("P");
   command
-      .add_option("--repetition-penalty", sampler.repetition_penalty,
-                  "above 1: fewer tokens of prompt and answer again")
-      ->type_name("R");
+      .option("--repetition-penalty", sampler.repetition_penalty,
+              "above 1: fewer tokens of prompt and answer again")
+      .type("R");
   command
-      .add_option("--presence-penalty", sampler.presence_penalty,
-                  "subtracted from logits of tokens in the answer")
-      ->type_name("X");
+      .option("--presence-penalty", sampler.presence_penalty,
+              "subtracted from logits of tokens in the answer")
+      .type("X");
   command
-      .add_option("--frequency-penalty", sampler.frequency_penalty,
-                  "the same, for each time they occur")
-      ->type_name("X");
-  command.add_option("--logit-bias", flags.bias, "added to a token's logit; repeatable")
-      ->type_name("ID:BIAS")
-      ->expected(1)
-      ->take_all();
-  command.add_option("--stop", flags.stops, "end the answer before this text; repeatable")
-      ->type_name("TEXT")
-      ->expected(1)
-      ->take_all();
-  command.add_option("--seed", flags.seed, "same seed, same answer; default: random")
-      ->type_name("N");
+      .option("--frequency-penalty", sampler.frequency_penalty,
+              "the same, for each time they occur")
+      .type("X");
+  command.option("--logit-bias", flags.bias, "added to a token's logit; repeatable")
+      .type("ID:BIAS")
+      .repeatable();
+  command.option("--stop", flags.stops, "end the answer before this text; repeatable")
+      .type("TEXT")
+      .repeatable();
+  command.option("--seed", flags.seed, "same seed, same answer; default: random").type("N");
   command
-      .add_option("--num-experts-per-tok", flags.experts_per_token,
-                  "routed experts per token; default: config")
-      ->check(CLI::PositiveNumber)
-      ->type_name("K");
+      .option("--num-experts-per-tok", flags.experts_per_token,
+              "routed experts per token; default: config")
+      .at_least(1)
+      .type("K");
 }
 
 infer::GenerateOptions generate_options(const SamplingFlags& flags,

@@ -1,11 +1,11 @@
 // Flags of sampling, shared by generate and chat.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "command_line.h"
 #include "infer/generate.h"
 
 namespace dsmoe::app {
@@ -19,7 +19,7 @@ struct SamplingFlags {
   int64_t experts_per_token = 0;
 };
 
-void add_sampling_flags(CLI::App& command, SamplingFlags& flags);
+void add_sampling_flags(CommandLine& command, SamplingFlags& flags);
 
 // Everything but `cancelled`; the end-of-text ids come from the config.
 infer::GenerateOptions generate_options(const SamplingFlags& flags,

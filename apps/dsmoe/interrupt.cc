@@ -7,7 +7,7 @@ namespace {
 std::atomic<bool> interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler may store to it");
 
-std::atomic<int> last_signal{0};
+std::atomic<int> last_signal{SIGINT};
 
 void on_signal(int number) {
   last_signal.store(number, std::memory_order_relaxed);
@@ -38,7 +38,7 @@ InterruptScope::~InterruptScope() {
 
 const std::atomic<bool>& InterruptScope::flag() { return interrupted; }
 
-int InterruptScope::signal_number() { return last_signal.load(std::memory_order_relaxed); }
+int InterruptScope::exit_code() { return 128 + last_signal.load(std::memory_order_relaxed); }
 
 void InterruptScope::clear() {
   interrupted.store(false, std::memory_order_relaxed);

@@ -17,8 +17,8 @@ class InterruptScope {
   InterruptScope& operator=(const InterruptScope&) = delete;
 
   static const std::atomic<bool>& flag();
-  static int signal_number();  // of the last one; 0: none yet
-  static void clear();         // re-arms: the next signal raises the flag again
+  static int exit_code();  // 128 + the last signal: 130 or 143
+  static void clear();     // re-arms: the next signal raises the flag again
 
  private:
   struct sigaction previous_int_, previous_term_;

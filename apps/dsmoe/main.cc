@@ -5,7 +5,6 @@
 #include <new>
 
 #include "base/error.h"
-#include "cmd_tokenizer.h"
 #include "command.h"
 #include "output.h"
 
@@ -14,63 +13,20 @@ namespace {
 
 int exit_code(ErrorKind kind) { return kind == ErrorKind::usage ? kWrongUsage : kFailed; }
 
-// "--batch INT:INT in [1 - 1099511627776]" says no more than "--batch INT" to a reader; a value out
-// of range is refused with the range.
-void hide_ranges(CLI::App& app) {
-  for (CLI::Option* option : app.get_options()) {
-    for (int i = 0;; ++i) {
-      CLI::Validator* validator = nullptr;
-      try {
-        validator = option->get_validator(i);
-      } catch (const CLI::OptionNotFound&) {
-        break;  // there is no other way to learn how many there are
-      }
-      const std::string text = validator->get_description();
-      if (text == "POSITIVE" || text.find(" in [") != std::string::npos) validator->description("");
-    }
-  }
-  for (CLI::App* command : app.get_subcommands({})) hide_ranges(*command);
-}
+const Program kProgram{
+    .name = "dsmoe",
+    .version = "dsmoe " DSMOE_VERSION,
+    .help =
+        "dsmoe: DeepSeekMoE language models, trained, evaluated and served by one engine.\n"
+        "Results go to stdout, messages to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage,\n"
+        "130 interrupted.",
+    .footer = "dsmoe COMMAND --help explains a command.\n\nExample:\n  dsmoe info my-model/",
+    .commands = {add_demo, add_info, add_logits, add_eval, add_generate, add_chat, add_train,
+                 add_quantize, add_serve, add_compare, add_probe, add_report, add_bench,
+                 add_tokenizer}};
 
 int run(int argc, char** argv) {
-  CLI::App app{
-      "dsmoe: DeepSeekMoE language models, trained, evaluated and served by one engine.\n"
-      "Results go to stdout, messages to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage,\n"
-      "130 interrupted.",
-      "dsmoe"};
-  app.set_version_flag("--version", std::string("dsmoe ") + DSMOE_VERSION);
-  app.require_subcommand(1);
-  app.footer("dsmoe COMMAND --help explains a command.\n\nExample:\n  dsmoe info my-model/");
-  Action action;
-  add_demo(app, action);
-  add_info(app, action);
-  add_logits(app, action);
-  add_eval(app, action);
-  add_generate(app, action);
-  add_chat(app, action);
-  add_train(app, action);
-  add_quantize(app, action);
-  add_serve(app, action);
-  add_compare(app, action);
-  add_probe(app, action);
-  add_report(app, action);
-  add_bench(app, action);
-  add_tokenizer_command(app);  // does its work while the command line is parsed
-  hide_ranges(app);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& e) {  // --help, --version
-    app.exit(e);
-    flush_output();
-    return kDone;
-  } catch (const CLI::ParseError& e) {
-    if (argc > 1 && argv[1][0] != '-' && app.get_subcommands().empty()) {
-      fmt::print(stderr, "dsmoe: {}: no such command; dsmoe --help lists them\n", argv[1]);
-      return kWrongUsage;
-    }
-    fmt::print(stderr, "dsmoe: {}\nSee dsmoe --help, or dsmoe COMMAND --help.\n", e.what());
-    return kWrongUsage;
-  }
+  const Action action = parse_command_line(kProgram, argc, argv);
   const int code = action ? action() : kDone;
   flush_output();
   return code;

@@ -8,7 +8,7 @@
 namespace dsmoe::app {
 namespace {
 
-constexpr int kMaxThreads = 1024;
+constexpr int64_t kMaxThreads = 1024;
 
 kernels::Context context_of(const CommonOptions& options, ThreadPool& pool) {
   if (options.device == "cuda") {
@@ -19,38 +19,40 @@ kernels::Context context_of(const CommonOptions& options, ThreadPool& pool) {
 
 }  // namespace
 
-void add_model_argument(CLI::App& command, CommonOptions& options) {
-  command.add_option("model", options.model, "model folder (config.json, *.safetensors)")
-      ->required()
-      ->type_name("MODEL");
+void add_model_argument(CommandLine& command, CommonOptions& options) {
+  command.option("model", options.model, "model folder (config.json, *.safetensors)")
+      .required()
+      .type("MODEL");
 }
 
-void add_output_flags(CLI::App& command, CommonOptions& options) {
-  command.add_flag("--json", options.json, "print JSON");
-  command.add_flag("-q,--quiet", options.quiet, "no messages on stderr but errors");
+void add_output_flags(CommandLine& command, CommonOptions& options) {
+  command.flag("--json", options.json, "print JSON");
+  command.flag("-q,--quiet", options.quiet, "no messages on stderr but errors");
 }
 
-void add_run_flags(CLI::App& command, CommonOptions& options) {
-  command.add_option("--threads", options.threads, "threads; default: physical cores")
-      ->check(CLI::Range(1, kMaxThreads))
-      ->type_name("N");
-  command.add_option("--dtype", options.dtype, "compute in bf16 or fp32; default: as stored")
-      ->check(CLI::IsMember({"bf16", "fp32"}))
-      ->type_name("TYPE");
+void add_machine_flags(CommandLine& command, CommonOptions& options) {
+  command.option("--threads", options.threads, "threads; default: physical cores")
+      .range(int64_t{1}, kMaxThreads)
+      .type("N");
+  command.option("--device", options.device, "cpu or cuda").one_of({"cpu", "cuda"}).type("DEVICE");
+}
+
+void add_dtype_flag(CommandLine& command, CommonOptions& options) {
+  command.option("--dtype", options.dtype, "compute in bf16 or fp32; default: the config's")
+      .one_of({"bf16", "fp32"})
+      .type("TYPE");
+}
+
+void add_run_flags(CommandLine& command, CommonOptions& options) {
+  add_machine_flags(command, options);
+  add_dtype_flag(command, options);
   command
-      .add_option("--context", options.context,
-                  "positions of one sequence; default: max_position_embeddings")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24))
-      ->type_name("N");
-  add_device_flag(command, options);
-  command.add_flag("--cache", options.cache,
-                   "keep the packed weights in the model folder, and use what is kept there");
-}
-
-void add_device_flag(CLI::App& command, CommonOptions& options) {
-  command.add_option("--device", options.device, "cpu or cuda")
-      ->check(CLI::IsMember({"cpu", "cuda"}))
-      ->type_name("DEVICE");
+      .option("--context", options.context,
+              "positions of one sequence; default: max_position_embeddings")
+      .range(int64_t{1}, int64_t{1} << 24)
+      .type("N");
+  command.flag("--cache", options.cache,
+               "keep the packed weights in the model folder, and use what is kept there");
 }
 
 Engine::Engine(const CommonOptions& options)

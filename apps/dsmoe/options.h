@@ -1,11 +1,11 @@
 // Flags that several commands share, and the engine they describe.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 
 #include "base/thread_pool.h"
+#include "command_line.h"
 #include "infer/load_model.h"
 
 namespace dsmoe::app {
@@ -21,11 +21,11 @@ struct CommonOptions {
   bool quiet = false;
 };
 
-void add_model_argument(CLI::App& command, CommonOptions& options);
-void add_output_flags(CLI::App& command, CommonOptions& options);  // --json --quiet
-void add_run_flags(CLI::App& command,
-                   CommonOptions& options);  // --threads --dtype --context --device --cache
-void add_device_flag(CLI::App& command, CommonOptions& options);
+void add_model_argument(CommandLine& command, CommonOptions& options);
+void add_output_flags(CommandLine& command, CommonOptions& options);   // --json --quiet
+void add_machine_flags(CommandLine& command, CommonOptions& options);  // --threads --device
+void add_dtype_flag(CommandLine& command, CommonOptions& options);     // --dtype
+void add_run_flags(CommandLine& command, CommonOptions& options);  // all three, --context --cache
 
 // The threads and kernels a command runs on. Refuses a device this program was not built for.
 class Engine {

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <optional>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "comparison_folder.h"
@@ -15,7 +16,6 @@
 #include "interrupt.h"
 #include "labelled_text.h"
 #include "report_page.h"
-#include "store/atomic_file.h"
 #include "store/checkpoint.h"
 #include "store/safetensors.h"
 #include "train_data.h"
@@ -287,7 +287,7 @@ OrderedJson run_report(Engine& engine, const RunReportRequest& request) {
 fs::path report_path(const fs::path& folder) { return folder / "report.html"; }
 
 void write_report(const fs::path& file, const OrderedJson& data) {
-  store::atomic_write_file(file, report_page(data));
+  atomic_write_file(file, report_page(data));
 }
 
 }  // namespace dsmoe::app

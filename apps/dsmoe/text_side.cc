@@ -2,6 +2,7 @@
 #include "text_side.h"
 
 #include <optional>
+#include <utility>
 
 #include "base/error.h"
 #include "text/tokenizer.h"

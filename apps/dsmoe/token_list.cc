@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "store/mapped_file.h"
+#include "base/mapped_file.h"
 
 namespace dsmoe::app {
 namespace {
@@ -82,8 +82,6 @@ std::vector<int32_t> read_token_file(const std::string& path) {
   return parse_token_list(read_text_file(path), path);
 }
 
-std::string read_text_file(const std::string& path) {
-  return store::read_small_file(path, kMaxTextBytes);
-}
+std::string read_text_file(const std::string& path) { return read_small_file(path, kMaxTextBytes); }
 
 }  // namespace dsmoe::app

@@ -3,10 +3,10 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/mapped_file.h"
 #include "base/progress.h"
 #include "data/content_hash.h"
 #include "interrupt.h"
-#include "store/mapped_file.h"
 #include "train_tokenizer.h"
 
 namespace dsmoe::app {
@@ -44,7 +44,7 @@ std::map<std::string, std::string> files_for_checkpoints(const fs::path& folder,
   for (const char* name : {"tokenizer_config.json", "generation_config.json", "chat_template.jinja",
                            "special_tokens_map.json"}) {
     if (fs::exists(folder / name)) {
-      files[name] = store::read_small_file(folder / name, kMaxTokenizerBytes);
+      files[name] = read_small_file(folder / name, kMaxTokenizerBytes);
     }
   }
   Json generation = {{"eos_token_id", eos_of(config)}};
@@ -99,7 +99,7 @@ TrainTokenizer prepare_tokenizer(const TokenizerRequest& request, const model::M
   const fs::path folder = tokenizer_folder(request, config, pool);
   const bool is_file = !request.given.empty() && !fs::is_directory(request.given);
   const fs::path path = is_file ? fs::path(request.given) : folder / "tokenizer.json";
-  const std::string json = store::read_small_file(path, kMaxTokenizerBytes);
+  const std::string json = read_small_file(path, kMaxTokenizerBytes);
   text::Tokenizer tokenizer = text::Tokenizer::from_json(json, path.string());
   if (tokenizer.vocab_size() > config.vocab_size) {
     fail(ErrorKind::input, "{}: {} token ids, but the config's vocab_size is {}", path.string(),

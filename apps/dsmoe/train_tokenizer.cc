@@ -1,11 +1,11 @@
 // Counts words, merges pairs, writes the files.
 #include "train_tokenizer.h"
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "data/documents.h"
-#include "store/atomic_file.h"
 #include "text/bpe_train.h"
 
 namespace dsmoe::app {
@@ -91,11 +91,11 @@ void train_tokenizer(const std::filesystem::path& run, const model::ModelConfig&
   const text::TrainedBpe trained = text::train_bpe(counts, options);
   progress.update(config.vocab_size);
   progress.finish();
-  store::atomic_write_file(run / "tokenizer_config.json",
-                           text::to_tokenizer_config_json(
-                               trained, static_cast<int32_t>(config.max_position_embeddings)));
+  atomic_write_file(run / "tokenizer_config.json",
+                    text::to_tokenizer_config_json(
+                        trained, static_cast<int32_t>(config.max_position_embeddings)));
   // Last: whoever finds it finds both.
-  store::atomic_write_file(run / "tokenizer.json", text::to_tokenizer_json(trained));
+  atomic_write_file(run / "tokenizer.json", text::to_tokenizer_json(trained));
 }
 
 }  // namespace dsmoe::app

@@ -19,6 +19,7 @@
 #include "base/thread_pool.h"
 #include "kernels/cuda/cuda_table.h"
 #include "kernels/memory.h"
+#include "kernels/ops.h"
 #include "model/initialise.h"
 #include "moe/layer.h"
 #include "tensor/bf16.h"

@@ -3,23 +3,17 @@
 #include "base/cpu_count.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+
+#include "base/scratch_folder.h"
 
 namespace dsmoe {
 namespace {
 
 class FakeMachine : public ::testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "dsmoe-cpu-XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    root_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(root_); }
-
   void file(const std::string& path, const std::string& text) {
     std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
     std::ofstream(root_ + path) << text << "\n";
@@ -29,7 +23,8 @@ class FakeMachine : public ::testing::Test {
          list);
   }
 
-  std::string root_;
+  const ScratchFolder scratch_;
+  const std::string root_ = scratch_.path().string();
 };
 
 TEST_F(FakeMachine, NothingReadableCountsEveryCpu) {

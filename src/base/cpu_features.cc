@@ -93,12 +93,12 @@ constexpr NamedFlag kRequired[] = {
     {"avx512cd", &CpuFeatures::avx512cd, CpuTier::x86_64_v4},
     {"avx512dq", &CpuFeatures::avx512dq, CpuTier::x86_64_v4},
     {"avx512vl", &CpuFeatures::avx512vl, CpuTier::x86_64_v4},
+    {"avx512-bf16", &CpuFeatures::avx512_bf16, CpuTier::x86_64_v4_bf16},
     {"amx-tile", &CpuFeatures::amx_tile, CpuTier::x86_64_v4_amx},
     {"amx-bf16", &CpuFeatures::amx_bf16, CpuTier::x86_64_v4_amx},
 };
 
 constexpr NamedFlag kOptional[] = {
-    {"avx512-bf16", &CpuFeatures::avx512_bf16, CpuTier::x86_64_v4},
     {"amx-int8", &CpuFeatures::amx_int8, CpuTier::x86_64_v4_amx},
 };
 
@@ -144,6 +144,8 @@ const char* to_string(CpuTier tier) {
       return "v3";
     case CpuTier::x86_64_v4:
       return "v4";
+    case CpuTier::x86_64_v4_bf16:
+      return "v4_bf16";
     case CpuTier::x86_64_v4_amx:
       return "amx";
   }

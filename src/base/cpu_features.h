@@ -21,10 +21,11 @@ struct CpuFeatures {
 };
 
 enum class CpuTier {
-  baseline,      // x86-64: the plain reference loops
-  x86_64_v3,     // AVX2, FMA
-  x86_64_v4,     // AVX-512
-  x86_64_v4_amx  // AVX-512 and AMX tiles with bf16
+  baseline,        // x86-64: the plain reference loops
+  x86_64_v3,       // AVX2, FMA
+  x86_64_v4,       // AVX-512
+  x86_64_v4_bf16,  // AVX-512 with products of bf16 pairs
+  x86_64_v4_amx    // AVX-512 and AMX tiles with bf16
 };
 
 // Read once by CPUID and XGETBV.
@@ -35,7 +36,7 @@ const CpuFeatures& cpu_features();
 std::string why_unavailable(CpuTier tier);
 std::string why_unavailable(CpuTier tier, const CpuFeatures& features);  // CPU and OS flags only
 
-// "baseline", "v3", "v4", "amx": the values of DSMOE_ISA.
+// "baseline", "v3", "v4", "v4_bf16", "amx": the values of DSMOE_ISA.
 const char* to_string(CpuTier tier);
 
 // One line: "AMD EPYC ...: avx2 fma bmi1 bmi2 f16c avx512f ... amx-bf16".

@@ -22,6 +22,8 @@ TEST(CpuFeatures, TiersNameWhatIsMissing) {
   EXPECT_EQ(why_unavailable(CpuTier::x86_64_v4_amx, f), "");
   f.amx_bf16 = false;
   EXPECT_EQ(why_unavailable(CpuTier::x86_64_v4_amx, f), "the CPU has no amx-bf16");
+  f.avx512_bf16 = false;
+  EXPECT_EQ(why_unavailable(CpuTier::x86_64_v4_bf16, f), "the CPU has no avx512-bf16");
   EXPECT_EQ(why_unavailable(CpuTier::x86_64_v4, f), "");
   f.avx512vl = f.avx512bw = false;
   EXPECT_EQ(why_unavailable(CpuTier::x86_64_v4, f), "the CPU has no avx512bw avx512vl");
@@ -37,8 +39,8 @@ TEST(CpuFeatures, TiersNameWhatIsMissing) {
 TEST(CpuFeatures, DescribesInOneLine) {
   EXPECT_EQ(describe(everything()),
             "Test CPU: avx avx2 fma bmi1 bmi2 f16c lzcnt movbe avx512f avx512bw avx512cd avx512dq "
-            "avx512vl "
-            "amx-tile amx-bf16 avx512-bf16 amx-int8");
+            "avx512vl avx512-bf16 "
+            "amx-tile amx-bf16 amx-int8");
   EXPECT_EQ(describe(cpu_features()).find('\n'), std::string::npos);
 }
 
@@ -64,6 +66,7 @@ TEST(CpuFeatures, TierNames) {
   EXPECT_STREQ(to_string(CpuTier::baseline), "baseline");
   EXPECT_STREQ(to_string(CpuTier::x86_64_v3), "v3");
   EXPECT_STREQ(to_string(CpuTier::x86_64_v4), "v4");
+  EXPECT_STREQ(to_string(CpuTier::x86_64_v4_bf16), "v4_bf16");
   EXPECT_STREQ(to_string(CpuTier::x86_64_v4_amx), "amx");
 }
 

@@ -1,8 +1,6 @@
 // read(2), zstd's streaming decoder, and the magic numbers of formats that are not text.
 #include "data/byte_stream.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <zstd.h>
 
@@ -13,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/mapped_file.h"
 
 namespace dsmoe::data {
 namespace {
@@ -109,21 +108,9 @@ size_t MemoryStream::read(std::span<char> out) {
 }
 
 FileStream::FileStream(const std::filesystem::path& path) : name_(path.string()) {
-  // O_NONBLOCK: opening a pipe without a writer must be refused below, not wait for one.
-  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor_ < 0) fail_errno("cannot open " + name_);
-  struct stat status {};
-  if (::fstat(descriptor_, &status) != 0) {
-    ::close(descriptor_);
-    fail_errno("cannot stat " + name_);
-  }
-  if (!S_ISREG(status.st_mode)) {
-    ::close(descriptor_);
-    fail(ErrorKind::input,
-         "{} is {}; expected a regular file of text or JSONL (give the files themselves)", name_,
-         S_ISDIR(status.st_mode) ? "a folder" : "not a regular file");
-  }
-  file_bytes_ = static_cast<uint64_t>(status.st_size);
+  const OpenFile file = open_regular_file(path);
+  descriptor_ = file.descriptor;
+  file_bytes_ = file.size;
 }
 
 FileStream::~FileStream() { ::close(descriptor_); }

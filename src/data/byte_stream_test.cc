@@ -8,13 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "base/scratch_folder.h"
 #include "data/test_support.h"
 
 namespace dsmoe::data {
 namespace {
 
 using testing::error_of;
-using testing::ScratchFolder;
 using testing::write_file;
 
 std::string compress(std::string_view text) {

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "data/content_hash.h"
@@ -132,17 +133,6 @@ class PartialFolder {
  private:
   fs::path path_;
 };
-
-void fsync_folder(const fs::path& folder) {
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (descriptor < 0) fail_errno("cannot open the folder " + folder.string());
-  const int result = ::fsync(descriptor);
-  const int code = errno;
-  ::close(descriptor);
-  errno = code;
-  // Some network file systems cannot fsync a folder.
-  if (result != 0 && code != EINVAL) fail_errno("cannot fsync the folder " + folder.string());
-}
 
 void write_shards(const CorpusOptions& options, const Encoder& encoder, const Inputs& inputs,
                   const fs::path& folder) {

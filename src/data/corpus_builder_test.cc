@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/scratch_folder.h"
 #include "data/test_support.h"
 
 namespace dsmoe::data {
@@ -19,7 +20,6 @@ using testing::decode;
 using testing::error_of;
 using testing::marks_of;
 using testing::read_file;
-using testing::ScratchFolder;
 using testing::tokens_of;
 using testing::write_file;
 

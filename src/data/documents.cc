@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/utf8.h"
 
 namespace dsmoe::data {
 namespace {
@@ -64,7 +65,8 @@ void check_keys(const Json& object, std::initializer_list<const char*> allowed,
   for (const auto& [key, value] : object.items()) {
     bool known = false;
     for (const char* name : allowed) known = known || key == name;
-    if (!known) fail(ErrorKind::input, "{}: key \"{}\" is not known; {}", where, key, expectation);
+    if (!known)
+      fail(ErrorKind::input, "{}: key {} is not known; {}", where, in_quotes(key), expectation);
   }
   for (const char* name : allowed) {
     if (!object.contains(name)) {
@@ -87,8 +89,8 @@ std::vector<ChatMessage> read_messages(const Json& list, const std::string& wher
     ChatMessage message{string_field(list[i], "role", place),
                         string_field(list[i], "content", place)};
     if (message.role != "system" && message.role != "user" && message.role != "assistant") {
-      fail(ErrorKind::input, "{}: role \"{}\" is not known; expected system, user or assistant",
-           place, message.role);
+      fail(ErrorKind::input, "{}: role {} is not known; expected system, user or assistant", place,
+           in_quotes(message.role));
     }
     messages.push_back(std::move(message));
   }

@@ -101,7 +101,7 @@ bool RecordReader::next(std::string& record) {
 }
 
 void check_utf8(std::string_view text, TextPosition start, std::string_view name) {
-  const size_t valid = valid_utf8_prefix(text);
+  const size_t valid = valid_utf8_end(text);
   if (valid == text.size()) return;
   const auto lines =
       std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(valid), '\n');

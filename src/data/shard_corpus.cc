@@ -1,10 +1,5 @@
-// mmap of every shard, and the search from a document number to its shard.
+// A map of every shard, and the search from a document number to its shard.
 #include "data/shard_corpus.h"
-
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -14,37 +9,12 @@
 
 namespace dsmoe::data {
 
-class ShardCorpus::Mapping {
- public:
-  explicit Mapping(const std::filesystem::path& path) {
-    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (descriptor < 0) fail_errno("cannot open " + path.string());
-    struct stat status {};
-    const bool is_file = ::fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode);
-    size_ = is_file ? static_cast<size_t>(status.st_size) : 0;
-    if (size_ > 0) data_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor, 0);
-    ::close(descriptor);
-    if (!is_file) fail(ErrorKind::input, "{} is not a regular file", path.string());
-    if (data_ == MAP_FAILED) fail_errno("cannot map " + path.string());
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  ~Mapping() {
-    if (size_ > 0 && data_ != MAP_FAILED) ::munmap(data_, size_);
-  }
-  std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), size_}; }
-
- private:
-  void* data_ = nullptr;
-  size_t size_ = 0;
-};
-
 ShardCorpus::ShardCorpus(const std::filesystem::path& folder, ShardCheck check)
     : first_document_{0} {
   for (uint32_t idx = 0; shards_.empty() || shards_.back().header().is_last == 0; ++idx) {
     const std::filesystem::path path = folder / shard_file_name(idx);
-    mappings_.push_back(std::make_unique<Mapping>(path));
-    shards_.emplace_back(mappings_.back()->bytes(), path.string(), check);
+    files_.emplace_back(path);
+    shards_.emplace_back(files_.back().bytes(), path.string(), check);
     const ShardView& shard = shards_.back();
     const ShardHeader &header = shard.header(), &first = shards_.front().header();
     if (header.shard_idx != idx || header.corpus_key != first.corpus_key ||
@@ -59,9 +29,6 @@ ShardCorpus::ShardCorpus(const std::filesystem::path& folder, ShardCheck check)
     num_counted_ += static_cast<int64_t>(header.num_counted);
   }
 }
-
-ShardCorpus::~ShardCorpus() = default;
-ShardCorpus::ShardCorpus(ShardCorpus&&) noexcept = default;
 
 ShardCorpus::Place ShardCorpus::find(int64_t document) const {
   DSMOE_CHECK(document >= 0 && document < num_documents(), "document {} of {}", document,

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <filesystem>
-#include <memory>
 #include <string>
 #include <vector>
 
+#include "base/mapped_file.h"
 #include "data/shard_format.h"
 #include "data/token_corpus.h"
 
@@ -17,8 +17,6 @@ class ShardCorpus : public TokenCorpus {
   // is missing, damaged, or belongs to another set. Files must not be shortened while they are
   // open.
   ShardCorpus(const std::filesystem::path& folder, ShardCheck check);
-  ~ShardCorpus() override;
-  ShardCorpus(ShardCorpus&&) noexcept;
 
   uint64_t corpus_key() const { return shards_.front().header().corpus_key; }
   uint64_t tokenizer_hash() const { return shards_.front().header().tokenizer_hash; }
@@ -38,7 +36,6 @@ class ShardCorpus : public TokenCorpus {
   void copy_counted(int64_t document, int64_t begin, std::span<uint8_t> out) const override;
 
  private:
-  class Mapping;
   struct Place {
     const ShardView* shard;
     uint64_t idx;  // of the document in its shard
@@ -47,7 +44,7 @@ class ShardCorpus : public TokenCorpus {
   // First token, in the shard, of a checked range of a document.
   uint64_t checked_begin(const Place& place, int64_t begin, size_t length) const;
 
-  std::vector<std::unique_ptr<Mapping>> mappings_;
+  std::vector<MappedFile> files_;
   std::vector<ShardView> shards_;
   std::vector<int64_t> first_document_;  // of each shard; then the total
   int64_t num_tokens_ = 0, num_counted_ = 0;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "base/scratch_folder.h"
 #include "data/content_hash.h"
 #include "data/shard_corpus.h"
 #include "data/shard_format.h"
@@ -19,7 +20,6 @@ namespace {
 using testing::error_of;
 using testing::marks_of;
 using testing::read_file;
-using testing::ScratchFolder;
 using testing::tokens_of;
 using testing::write_file;
 

@@ -1,13 +1,10 @@
 // Tokens stream to the file; mask and document table wait in memory; the header comes last.
 #include "data/shard_writer.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "data/content_hash.h"
 #include "data/shard_format.h"
@@ -17,18 +14,10 @@ namespace {
 
 constexpr size_t kBufferBytes = size_t{1} << 20;
 
-// A file written front to back, whose start may be written again at the end.
+// A file written front to back, whose start is written again at the end.
 class OutputFile {
  public:
-  explicit OutputFile(std::filesystem::path path) : path_(std::move(path)) {
-    descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (descriptor_ < 0) fail_errno("cannot create " + path_.string());
-  }
-  OutputFile(const OutputFile&) = delete;
-  OutputFile& operator=(const OutputFile&) = delete;
-  ~OutputFile() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
+  explicit OutputFile(const std::filesystem::path& path) : file_(path) {}
 
   uint64_t position() const { return written_ + buffer_.size(); }
 
@@ -42,31 +31,18 @@ class OutputFile {
   }
   void finish(std::span<const std::byte> start) {
     flush();
-    write_at(0, start);
-    if (::fsync(descriptor_) != 0) fail_errno("cannot fsync " + path_.string());
-    if (::close(std::exchange(descriptor_, -1)) != 0) fail_errno("cannot close " + path_.string());
+    file_.write_at(0, start);
+    file_.commit();
   }
 
  private:
   void flush() {
-    write_at(written_, buffer_);
+    file_.write_at(written_, buffer_);
     written_ += buffer_.size();
     buffer_.clear();
   }
-  void write_at(uint64_t offset, std::span<const std::byte> bytes) {
-    while (!bytes.empty()) {
-      const ssize_t count =
-          ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0)
-        fail_errno(fmt::format("cannot write {} bytes to {}", bytes.size(), path_.string()));
-      offset += static_cast<uint64_t>(count);
-      bytes = bytes.subspan(static_cast<size_t>(count));
-    }
-  }
 
-  std::filesystem::path path_;
-  int descriptor_ = -1;
+  AtomicFile file_;
   std::vector<std::byte> buffer_;
   uint64_t written_ = 0;
 };

@@ -1,9 +1,7 @@
-// What the tests of this folder share: a scratch folder, file writing, a tokenizer of bytes,
-// errors.
+// What the tests of this folder share: file writing, a tokenizer of bytes, errors.
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -16,26 +14,6 @@
 #include "data/corpus_builder.h"
 
 namespace dsmoe::data::testing {
-
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "dsmoe-data-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) fail_errno("cannot create " + name);
-    path_ = name;
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  ~ScratchFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::filesystem::path operator/(const std::filesystem::path& name) const { return path_ / name; }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 inline void write_file(const std::filesystem::path& path, std::string_view bytes) {
   std::ofstream out(path, std::ios::binary);

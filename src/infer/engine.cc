@@ -51,17 +51,21 @@ Engine::~Engine() {
 
 Engine::Submission Engine::submit(std::vector<EngineRequest> requests) {
   for (const EngineRequest& request : requests) EngineCore::check(model_, options_, request);
+  const auto count = static_cast<int64_t>(requests.size());
+  const int64_t room = options_.max_batch + options_.max_queue;
+  if (count > room) {
+    fail(ErrorKind::input, "{} answers at once; at most {} are possible here", count, room);
+  }
   Submission submission;
   {
     const std::lock_guard lock(mutex_);
     if (dead_ || stopping_) return {.admission = Admission::dead};
-    const int64_t waiting = stats_.waiting + static_cast<int64_t>(mail_.size());
-    if (waiting + static_cast<int64_t>(requests.size()) > options_.max_queue) {
-      return {.admission = Admission::full};
-    }
+    const int64_t here = stats_.running + stats_.waiting + static_cast<int64_t>(mail_.size());
+    if (here + count > room) return {.admission = Admission::full};
+    const Id first = next_id_;
     for (EngineRequest& request : requests) {
       submission.ids.push_back(next_id_);
-      mail_.push_back({next_id_++, std::move(request)});
+      mail_.push_back({.id = next_id_++, .submission = first, .request = std::move(request)});
     }
   }
   wake_.notify_one();
@@ -95,6 +99,7 @@ EngineStats Engine::stats() const {
 
 void Engine::inject(Fault fault) {
   fault_.store(fault);
+  fault_.notify_one();
   wake_.notify_one();
 }
 
@@ -112,7 +117,7 @@ void Engine::thread_main() {
     dead_ = true;
     unread.swap(mail_);
   }
-  for (Mail& mail : unread) core_.add(mail.id, std::move(mail.request));
+  for (Mail& mail : unread) core_.add(mail.id, mail.submission, std::move(mail.request));
   core_.fail_all(ErrorKind::resource, reason);
   const std::lock_guard lock(mutex_);
   stats_ = core_.stats();
@@ -121,11 +126,11 @@ void Engine::thread_main() {
 void Engine::loop() {
   while (take_mail()) {
     beat();
-    switch (fault_.exchange(Fault::none)) {
+    switch (fault_.load()) {
       case Fault::thrown:
         throw std::runtime_error("fault injected by a test");
       case Fault::stall:
-        std::this_thread::sleep_for(std::chrono::duration<double>(2 * options_.stall_seconds));
+        fault_.wait(Fault::stall);
         break;
       case Fault::none:
         break;
@@ -149,7 +154,7 @@ bool Engine::take_mail() {
     cancelled.swap(cancelled_);
     stats_.waiting += static_cast<int64_t>(mail.size());  // until the next step counts them
   }
-  for (Mail& item : mail) core_.add(item.id, std::move(item.request));
+  for (Mail& item : mail) core_.add(item.id, item.submission, std::move(item.request));
   for (const Id id : cancelled) core_.cancel(id);
   return true;
 }

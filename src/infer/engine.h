@@ -34,7 +34,8 @@ class Engine {
     Admission admission = Admission::accepted;
     std::vector<Id> ids;  // one per request when accepted
   };
-  // All or none. Throws Error(input) on a request that could never run.
+  // All or none. Throws Error(input) on a request that could never run, and on more of them than
+  // batch and queue hold together.
   Submission submit(std::vector<EngineRequest> requests);
   // Its pages are free after the step that is running; its sink hears FinishReason::cancelled,
   // unless it was done. Unknown ids are ignored.
@@ -47,13 +48,13 @@ class Engine {
   const EngineOptions& options() const { return options_; }
   const model::Model& model() const { return model_; }
 
-  // For tests: the thread throws, or sleeps, before its next step.
+  // For tests: before its next step the thread throws, or sleeps until something else is injected.
   enum class Fault { none, thrown, stall };
   void inject(Fault fault);
 
  private:
   struct Mail {
-    Id id;
+    Id id, submission;
     EngineRequest request;
   };
   void thread_main();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <tuple>
 
 #include "infer/engine_sequence.h"
 #include "infer/load_model.h"
@@ -103,20 +104,36 @@ void EngineCore::check(const model::Model& model, const EngineOptions& options,
               "{} replayed slots in rows of {}", request.replayed.size(), row);
 }
 
-void EngineCore::add(Id id, EngineRequest request) {
-  waiting_.push_back(std::make_unique<Sequence>(model_, id, std::move(request)));
+void EngineCore::add(Id id, Id submission, EngineRequest request) {
+  waiting_.push_back(std::make_unique<Sequence>(model_, id, submission, std::move(request)));
+  waiting_.back()->owner_turn = waiting_.back()->submission_turn = num_admissions_;
 }
 
-// Owners with fewer running sequences first; among them, and for sequences that already ran, the
-// order of arrival.
+// Sequences that already ran; then the owner with the fewest running sequences, of several the one
+// whose turn is longest ago; of its submissions the same; then the order of arrival. A turn ages
+// while others have theirs, so nobody waits for ever.
 std::deque<EngineCore::SequencePtr>::iterator EngineCore::next_waiting() {
   if (waiting_.front()->was_preempted) return waiting_.begin();
-  std::map<uint64_t, int64_t> running_of_owner;
-  for (const SequencePtr& sequence : running_) ++running_of_owner[sequence->request.owner];
+  std::map<uint64_t, int64_t> running_of_owner, running_of_submission;
+  for (const SequencePtr& sequence : running_) {
+    ++running_of_owner[sequence->request.owner];
+    ++running_of_submission[sequence->submission];
+  }
+  const auto rank = [&](const SequencePtr& s) {
+    return std::tuple(running_of_owner[s->request.owner], s->owner_turn,
+                      running_of_submission[s->submission], s->submission_turn);
+  };
   return std::min_element(
-      waiting_.begin(), waiting_.end(), [&](const SequencePtr& a, const SequencePtr& b) {
-        return running_of_owner[a->request.owner] < running_of_owner[b->request.owner];
-      });
+      waiting_.begin(), waiting_.end(),
+      [&](const SequencePtr& a, const SequencePtr& b) { return rank(a) < rank(b); });
+}
+
+void EngineCore::take_turn(const Sequence& admitted) {
+  ++num_admissions_;
+  for (const SequencePtr& waiting : waiting_) {
+    if (waiting->request.owner == admitted.request.owner) waiting->owner_turn = num_admissions_;
+    if (waiting->submission == admitted.submission) waiting->submission_turn = num_admissions_;
+  }
 }
 
 // Pages for all that is known of the sequence, beyond what running ones still need for theirs.
@@ -137,6 +154,7 @@ void EngineCore::admit() {
     running_.push_back(std::move(*next));
     waiting_.erase(next);
     Sequence& sequence = *running_.back();
+    take_turn(sequence);
     if (!sequence.sampler) {
       sequence.sampler =
           std::make_unique<Sampler>(sequence.request.sampler, model_.config.vocab_size);

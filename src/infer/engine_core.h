@@ -20,7 +20,7 @@ namespace dsmoe::infer {
 
 struct EngineOptions {
   int64_t max_batch = 16;      // sequences that run together
-  int64_t max_queue = 256;     // sequences that wait
+  int64_t max_queue = 256;     // sequences that wait while max_batch run
   int64_t chunk_tokens = 256;  // of one forward pass: at least max_batch
   int64_t num_pages = 0;       // at least one full context; 0: default_num_pages
   int64_t max_top_k = 0;       // most experts per token a request may ask for; 0: default_max_top_k
@@ -60,8 +60,9 @@ class EngineCore {
   static void check(const model::Model& model, const EngineOptions& options,
                     const EngineRequest& request);
 
-  void add(Id id, EngineRequest request);  // checked before
-  void cancel(Id id);                      // frees its pages at once; unknown ids are ignored
+  // Checked before. Sequences of one submission take turns with those of others.
+  void add(Id id, Id submission, EngineRequest request);
+  void cancel(Id id);  // frees its pages at once; unknown ids are ignored
   // One forward pass and what follows from it. False: there was nothing to do.
   bool step();
   // Ends everything.
@@ -84,6 +85,7 @@ class EngineCore {
 
   void admit();
   std::deque<SequencePtr>::iterator next_waiting();
+  void take_turn(const Sequence& admitted);
   bool fits(const Sequence& sequence) const;
   void attach_prefix(Sequence& sequence);
   bool secure(Sequence& sequence, int64_t length);
@@ -123,6 +125,7 @@ class EngineCore {
   std::deque<SequencePtr> waiting_;
   std::list<SequencePtr> running_;  // in the order of admission
   std::size_t prefill_turn_ = 0;    // whose turn it is when prompts share a step
+  uint64_t num_admissions_ = 0;     // the clock of turns
   EngineStats stats_;
 };
 

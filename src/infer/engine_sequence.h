@@ -10,8 +10,9 @@
 namespace dsmoe::infer {
 
 struct EngineCore::Sequence {
-  Sequence(const model::Model& model, Id its_id, EngineRequest its_request)
+  Sequence(const model::Model& model, Id its_id, Id its_submission, EngineRequest its_request)
       : id(its_id),
+        submission(its_submission),
         request(std::move(its_request)),
         tokens(request.prompt),
         top_k(request.experts_per_token > 0 ? request.experts_per_token
@@ -39,6 +40,9 @@ struct EngineCore::Sequence {
   }
 
   Id id;
+  Id submission;
+  // When its owner, and its submission, last had a turn; when it came, if they had none since.
+  uint64_t owner_turn = 0, submission_turn = 0;
   EngineRequest request;
   std::unique_ptr<Sampler> sampler;  // made when it first runs: its scratch is large
   std::vector<int32_t> tokens;       // prompt and answer

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/log.h"
+#include "base/mapped_file.h"
 #include "base/sha256.h"
 #include "kernels/table.h"
 #include "store/hf_folder.h"
@@ -94,8 +95,7 @@ store::PackedIdentity identity_of(const std::filesystem::path& folder,
                                   const store::HfFolder& weights, kernels::DType operand) {
   store::PackedIdentity identity{
       .packing = fmt::format("panels {} {}", kPackingVersion, tensor::name_of(operand)),
-      .config_sha256 =
-          sha256(store::read_small_file(folder / "config.json", model::kMaxConfigBytes))};
+      .config_sha256 = sha256(read_small_file(folder / "config.json", model::kMaxConfigBytes))};
   for (const std::filesystem::path& file : weights.files()) {
     identity.sources.push_back(store::describe_source(file));
   }
@@ -146,7 +146,7 @@ std::filesystem::path packed_image_path(const std::filesystem::path& folder,
 
 model::ModelConfig read_config(const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / "config.json";
-  return model::parse_config(store::read_small_file(path, model::kMaxConfigBytes), path.string());
+  return model::parse_config(read_small_file(path, model::kMaxConfigBytes), path.string());
 }
 
 kernels::DType default_operand(const model::ModelConfig& config) {

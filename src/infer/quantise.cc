@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/mapped_file.h"
 #include "base/thread_pool.h"
 #include "infer/load_model.h"
 #include "kernels/elements.h"
@@ -152,7 +153,7 @@ Outcome quantise_folder(const kernels::Context& context, const fs::path& source,
   std::error_code ignored;
   for (const char* name : kTextFiles) {
     if (fs::is_regular_file(source / name, ignored)) {
-      writer.add_file(name, store::read_small_file(source / name, kMaxFileBytes));
+      writer.add_file(name, read_small_file(source / name, kMaxFileBytes));
     }
   }
   Quantiser quantiser(context, folder, writer);

@@ -1,6 +1,8 @@
 // One byte at a time, keeping the longest end of the text that is the beginning of a stop string.
 #include "infer/stop.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace dsmoe::infer {
@@ -11,15 +13,30 @@ constexpr std::size_t kMaxStopBytes = 1024;
 
 }  // namespace
 
-StopStrings::StopStrings(std::vector<std::string> stops) : stops_(std::move(stops)) {
-  if (stops_.size() > kMaxStops) {
-    fail(ErrorKind::input, "{} stop strings, at most {} are possible", stops_.size(), kMaxStops);
+void StopStrings::Search::take(char byte) {
+  while (matched > 0 && (matched == stop.size() || stop[matched] != byte)) {
+    matched = border[matched];
   }
-  for (const std::string& stop : stops_) {
+  if (stop[matched] == byte) ++matched;
+}
+
+StopStrings::StopStrings(std::vector<std::string> stops) {
+  if (stops.size() > kMaxStops) {
+    fail(ErrorKind::input, "{} stop strings, at most {} are possible", stops.size(), kMaxStops);
+  }
+  for (std::string& stop : stops) {
     if (stop.empty() || stop.size() > kMaxStopBytes) {
       fail(ErrorKind::input, "a stop string has {} bytes, expected 1 to {}", stop.size(),
            kMaxStopBytes);
     }
+    Search search{.stop = std::move(stop), .border = {0, 0}};
+    // The borders of a string are a search for it in itself, one byte late.
+    for (std::size_t i = 1; i < search.stop.size(); ++i) {
+      search.take(search.stop[i]);
+      search.border.push_back(search.matched);
+    }
+    search.matched = 0;
+    searches_.push_back(std::move(search));
   }
 }
 
@@ -28,29 +45,22 @@ std::string StopStrings::push(std::string_view piece) {
   for (const char byte : piece) {
     if (stopped()) break;
     held_ += byte;
-    // Of several that end here the longest began first.
-    const std::string* complete = nullptr;
-    for (const std::string& stop : stops_) {
-      if (held_.ends_with(stop) && (complete == nullptr || stop.size() > complete->size())) {
-        complete = &stop;
-      }
+    const Search* complete = nullptr;
+    std::size_t longest = 0;
+    for (Search& search : searches_) {
+      search.take(byte);
+      longest = std::max(longest, search.matched);
+      if (search.matched < search.stop.size()) continue;
+      // Of several that end here the longest began first.
+      if (complete == nullptr || search.stop.size() > complete->stop.size()) complete = &search;
     }
+    const std::size_t kept = complete != nullptr ? complete->stop.size() : longest;
+    shown.append(held_, 0, held_.size() - kept);
+    held_.erase(0, held_.size() - kept);
     if (complete != nullptr) {
-      shown.append(held_, 0, held_.size() - complete->size());
       held_.clear();
-      found_ = *complete;
-      break;
+      found_ = complete->stop;
     }
-    std::size_t begin = 0;
-    const auto begins_a_stop = [&](std::string_view end) {
-      for (const std::string& stop : stops_) {
-        if (stop.starts_with(end)) return true;
-      }
-      return false;
-    };
-    while (begin < held_.size() && !begins_a_stop(std::string_view(held_).substr(begin))) ++begin;
-    shown.append(held_, 0, begin);
-    held_.erase(0, begin);
   }
   return shown;
 }

@@ -1,6 +1,7 @@
 // Stop strings in a stream of text: the answer ends before them, and no part of one is ever shown.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,7 +25,14 @@ class StopStrings {
   bool stopped() const { return !found_.empty(); }
 
  private:
-  std::vector<std::string> stops_;
+  // A search for one string that never looks at a byte of the text twice (Knuth, Morris, Pratt).
+  struct Search {
+    std::string stop;
+    std::vector<std::size_t> border;  // [i]: the longest beginning that ends the first i bytes
+    std::size_t matched = 0;          // the longest beginning that ends the text so far
+    void take(char byte);
+  };
+  std::vector<Search> searches_;
   std::string held_;  // the longest end of the text that begins a stop string
   std::string found_;
 };

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "base/error.h"
 
 namespace dsmoe::infer {
@@ -63,6 +65,40 @@ TEST(StopStrings, HoldsBackOnlyWhatCouldBecomeOne) {
   EXPECT_TRUE(filter.stopped());
   EXPECT_EQ(filter.push("more"), "");
   EXPECT_EQ(filter.finish(), "");
+}
+
+// The plain definition, to compare with: all ends of the text, all beginnings of stop strings.
+Shown expected_of(const std::vector<std::string>& stops, const std::string& text) {
+  for (std::size_t end = 1; end <= text.size(); ++end) {
+    std::string found;
+    for (const std::string& stop : stops) {
+      if (text.substr(0, end).ends_with(stop) && stop.size() > found.size()) found = stop;
+    }
+    if (!found.empty()) return {text.substr(0, end - found.size()), found};
+  }
+  return {text, ""};
+}
+
+TEST(StopStrings, FindsWhatTheDefinitionFindsInRandomText) {
+  std::mt19937 random(3);
+  const auto draw = [&](std::size_t length) {
+    std::string text;
+    for (std::size_t i = 0; i < length; ++i) text += static_cast<char>('a' + random() % 2);
+    return text;
+  };
+  int num_found = 0;
+  for (int i = 0; i < 3000; ++i) {
+    std::vector<std::string> stops;
+    for (auto n = 1 + random() % 3; n > 0; --n) stops.push_back(draw(1 + random() % 7));
+    const std::string text = draw(random() % 24);
+    const Shown expected = expected_of(stops, text);
+    const Shown shown = show(stops, text, 1 + random() % 4, expected.text);
+    ASSERT_EQ(shown.text, expected.text) << text << " without " << stops[0];
+    ASSERT_EQ(shown.found, expected.found) << text;
+    num_found += expected.found.empty() ? 0 : 1;
+  }
+  EXPECT_GT(num_found, 500);
+  EXPECT_LT(num_found, 2900);
 }
 
 TEST(StopStrings, RefusesEmptyAndTooMany) {

@@ -4,7 +4,7 @@
 
 #include "kernels/context.h"
 #include "kernels/layout.h"
-#include "kernels/router.h"
+#include "kernels/router_rule.h"
 
 namespace dsmoe::kernels {
 

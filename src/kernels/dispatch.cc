@@ -4,6 +4,7 @@
 
 #include "kernels/checks.h"
 #include "kernels/elements.h"
+#include "kernels/ops.h"
 
 namespace dsmoe::kernels {
 

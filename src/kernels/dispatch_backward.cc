@@ -1,5 +1,6 @@
 // The checked entry of every op of the backward pass and of the optimiser.
 #include "kernels/checks.h"
+#include "kernels/ops.h"
 
 namespace dsmoe::kernels {
 

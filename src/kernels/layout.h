@@ -23,8 +23,8 @@ using tensor::WeightCoding;
 // low, k odd high: also the layout of an AMX tile) and pads k to 32 with zeros; other types pad
 // nothing. n is padded to 16 with zeros.
 // panels of integers (WeightCoding, numbers of type BF16): groups of 32 k one behind the other,
-// each 16 scales (BF16, one per output), then words of 32 bits as [word][output]; a word holds 4
-// (int8) or 8 (int4) consecutive k of one output, the first lowest.
+// each 16 scales (BF16, one per output), then integers: int8 as [k][output]; int4 as words of 32
+// bits [word][output], a word being 8 consecutive k of one output, the first lowest.
 enum class WeightLayout : uint8_t { row_major, panels };
 
 constexpr int64_t kPanelWidth = 16;
@@ -78,11 +78,19 @@ constexpr int64_t coded_group_offset(WeightCoding coding, int64_t k_size, int64_
 constexpr int64_t scale_offset(WeightCoding coding, int64_t k_size, int64_t n, int64_t group) {
   return coded_group_offset(coding, k_size, n, group) + n % kPanelWidth * 2;
 }
-// Byte offset of the word that holds integer k.
-constexpr int64_t word_offset(WeightCoding coding, int64_t k_size, int64_t n, int64_t k) {
-  const int64_t per_word = coding == WeightCoding::int8 ? 4 : 8;
-  return coded_group_offset(coding, k_size, n, k / tensor::kGroupSize) + kScaleBytes +
-         (k % tensor::kGroupSize / per_word * kPanelWidth + n % kPanelWidth) * 4;
+// Byte offset of integer k; of two int4 in a byte the even k is the low one.
+constexpr int64_t integer_offset(WeightCoding coding, int64_t k_size, int64_t n, int64_t k) {
+  const int64_t first = coded_group_offset(coding, k_size, n, k / tensor::kGroupSize) + kScaleBytes;
+  const int64_t place = k % tensor::kGroupSize;
+  const int64_t lane = n % kPanelWidth;
+  return coding == WeightCoding::int8
+             ? first + place * kPanelWidth + lane
+             : first + (place / 8 * kPanelWidth + lane) * 4 + place % 8 / 2;
+}
+inline int packed_integer(WeightCoding coding, const void* matrix, int64_t k_size, int64_t n,
+                          int64_t k) {
+  const auto* byte = static_cast<const char*>(matrix) + integer_offset(coding, k_size, n, k);
+  return tensor::coded_element(coding, byte, coding == WeightCoding::int8 ? 0 : k % 2);
 }
 
 // `count` matrices of one shape, one behind the other: the experts of a layer, or a single matrix

@@ -6,7 +6,16 @@
 
 namespace dsmoe::kernels {
 
-// sum of x^2: 16 double lanes, element i in lane i mod 16, joined 8-4-2-1.
+// sum of x^2 in double. x is cut into at most kMaxSquareParts parts of square_part_size elements,
+// which depends on its size alone; a part is 16 lanes, its element i in lane i mod 16, joined
+// 8-4-2-1; parts are added ascending.
+constexpr int64_t kMaxSquareParts = 64;
+constexpr int64_t square_part_size(int64_t size) {
+  constexpr int64_t kSmallest = 1 << 14;  // below it a thread is not worth waking
+  const int64_t part = round_up((size + kMaxSquareParts - 1) / kMaxSquareParts, 16);
+  return part > kSmallest ? part : kSmallest;
+}
+
 struct SumOfSquares {
   TensorView x;    // any shape, F32 (F64)
   TensorView out;  // [1] F64, written

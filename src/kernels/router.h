@@ -4,31 +4,9 @@
 
 #include "kernels/context.h"
 #include "kernels/layout.h"
+#include "kernels/router_rule.h"
 
 namespace dsmoe::kernels {
-
-enum class ScoreFunction : uint8_t { softmax, sigmoid };
-enum class GroupScore : uint8_t { max, sum_of_best_two };
-enum class ScaleGates : uint8_t { unless_normalised, always };
-
-// Published variants as data: DeepSeekMoE = the defaults; V2 = groups by max; V3 = sigmoid, bias,
-// groups by best two.
-struct RouterRule {
-  ScoreFunction score = ScoreFunction::softmax;
-  int top_k = 0;       // slots per token; a token may take fewer
-  int skip_best = 0;   // so many of the best that could be chosen are passed over: what a model
-                       // does without the experts it wants
-  int num_groups = 1;  // experts are split into equal consecutive groups
-  int top_groups = 1;  // only the best groups may be chosen from
-  GroupScore group_score = GroupScore::max;
-  bool normalise =
-      false;  // divide the gates by their sum + 1e-20 (only when the token takes more than one)
-  float scale = 1.0f;
-  ScaleGates scale_gates = ScaleGates::unless_normalised;
-};
-
-// A row of RouterForward::replayed_index that starts with it chooses as if there were no replay.
-inline constexpr int32_t kChooseFreely = -2;
 
 // s = score(x . e_i); selection by s + selection_bias, descending, ties by lower index; gates from
 // the unbiased s. Slots are stored by descending selection score; absent slots have index -1 and

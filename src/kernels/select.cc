@@ -18,6 +18,11 @@ const KernelTable& v4_table() {
   return table;
 }
 
+const KernelTable& v4_bf16_table() {
+  static const KernelTable table = cpu::make_table<v4_bf16::kTier>("v4_bf16", ref_table());
+  return table;
+}
+
 const KernelTable& amx_table() {
   static const KernelTable table = cpu::make_table<amx::kTier>("amx", ref_table());
   return table;
@@ -27,6 +32,7 @@ const KernelTable& amx_table() {
 
 std::vector<Candidate> cpu_candidates() {
   return {{&amx_table(), "amx", why_unavailable(CpuTier::x86_64_v4_amx)},
+          {&v4_bf16_table(), "v4_bf16", why_unavailable(CpuTier::x86_64_v4_bf16)},
           {&v4_table(), "v4", why_unavailable(CpuTier::x86_64_v4)},
           {&v3_table(), "v3", why_unavailable(CpuTier::x86_64_v3)},
           {&ref_table(), "ref", ""}};

@@ -1,36 +1,59 @@
 // The implementation table: one function per op and tier, chosen once at start, printable.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "kernels/attention.h"
-#include "kernels/balance.h"
-#include "kernels/combine.h"
 #include "kernels/context.h"
-#include "kernels/embedding.h"
-#include "kernels/experts.h"
-#include "kernels/few_tokens.h"
-#include "kernels/log_prob.h"
-#include "kernels/matmul.h"
+#include "kernels/layout.h"
 #include "kernels/memory.h"
-#include "kernels/optimizer.h"
-#include "kernels/pack.h"
-#include "kernels/plan.h"
 #include "kernels/recording.h"
-#include "kernels/rms_norm.h"
-#include "kernels/rope.h"
-#include "kernels/router.h"
 #include "tensor/arena.h"
 
 namespace dsmoe::kernels {
+
+// The arguments of the ops. Only named here: who calls an op includes its header, who implements
+// them all includes kernels/ops.h.
+struct PackWeight;
+struct EmbeddingForward;
+struct RmsNormForward;
+struct MatmulForward;
+struct RopeForward;
+struct AttentionForward;
+struct RouterForward;
+struct PlanBuild;
+struct ExpertsUpForward;
+struct ExpertsDownForward;
+struct CombineForward;
+struct LogProbForward;
+struct ArgmaxForward;
+struct FewTokensQkv;
+struct FewTokensFfn;
+struct DispatchGates;
+struct WeightGradient;
+struct BiasGradient;
+struct RoundValues;
+struct ExpertsDownBackward;
+struct ExpertsUpBackward;
+struct RouterBackward;
+struct RmsNormBackward;
+struct RopeBackward;
+struct AttentionBackward;
+struct EmbeddingBackward;
+struct CrossEntropyBackward;
+struct BalanceLoss;
+struct RouterZLoss;
+struct SumOfSquares;
+struct AdamwStep;
+struct OptimizerStep;
 
 // A tier fills what it implements over a copy of the table below it (amx over v4 over ref), so a
 // slot is never empty unless it says so. Callers use the checked functions of the op headers, which
 // call through the table of their context.
 struct KernelTable {
-  std::string_view name;  // "ref", "v3", "v4", "amx", "cuda"
+  std::string_view name;  // "ref", "v3", "v4", "v4_bf16", "amx", "cuda"
   Device device = Device::cpu;
   WeightLayout weight_layout = WeightLayout::panels;
   tensor::Arena::Allocator allocator;  // of the device's memory

@@ -15,21 +15,6 @@ namespace {
 using tensor::DType;
 using tensor::WeightCoding;
 
-// The parser quotes the token it stumbled over, which may be as long as the file; the ends of the
-// message say enough.
-Json parse_with_short_errors(std::string_view text, std::string_view what) {
-  try {
-    return parse_json(text, what);
-  } catch (const Error& e) {
-    const std::string message = e.what();
-    const std::size_t head = what.size() + 160;
-    constexpr std::size_t kTail = 60;
-    if (message.size() <= head + kTail) throw;
-    throw Error(e.kind(),
-                message.substr(0, head) + " ... " + message.substr(message.size() - kTail));
-  }
-}
-
 template <class Enum>
 struct Named {
   std::string_view name;
@@ -374,7 +359,7 @@ ModelConfig parse_config(std::string_view text, std::string_view what) {
     fail(ErrorKind::input, "{}: {} bytes, a configuration has at most {}", what, text.size(),
          kMaxConfigBytes);
   }
-  Json json = parse_with_short_errors(text, what);
+  Json json = parse_json(text, what);
   if (!json.is_object())
     fail(ErrorKind::input, "{}: expected a JSON object, found {}", what, shown(json));
   FieldReader reader(std::move(json), what);

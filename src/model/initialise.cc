@@ -26,8 +26,10 @@ void fill_quantised(const ModelConfig& config, const tensor::TensorSpec& spec, u
   if (spec.dtype == tensor::DType::BF16) {
     const auto coding = coding_of(config.quantization, spec.name.substr(0, spec.name.rfind('_')));
     const double deviation = coding == tensor::WeightCoding::int8 ? 74 : 4.6;  // of even integers
+    // As many significant bits as `dsmoe quantize` gives a scale: one, and three.
+    const unsigned kept = coding == tensor::WeightCoding::int8 ? 0xff80u : 0xffe0u;
     const tensor::Bf16 scale{static_cast<uint16_t>(
-        tensor::to_bf16(static_cast<float>(config.initializer_range / deviation)).bits & 0xfff8u)};
+        tensor::to_bf16(static_cast<float>(config.initializer_range / deviation)).bits & kept)};
     for (std::size_t i = 0; i + 1 < out.size(); i += 2) std::memcpy(&out[i], &scale, 2);
     return;
   }

@@ -8,6 +8,7 @@
 #include "kernels/combine.h"
 #include "kernels/few_tokens.h"
 #include "kernels/rms_norm.h"
+#include "kernels/router.h"
 #include "moe/plan.h"
 
 namespace dsmoe::moe {

@@ -6,7 +6,7 @@
 
 #include "kernels/experts.h"
 #include "kernels/plan.h"
-#include "kernels/router.h"
+#include "kernels/router_rule.h"
 #include "moe/state.h"
 #include "moe/weights.h"
 

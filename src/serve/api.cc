@@ -24,6 +24,17 @@ std::string random_id() {
   return fmt::format("{:08x}{:08x}{:08x}", device(), device(), device());
 }
 
+// Browsers' clients bring headers of their own (x-stainless-os, ...); what a preflight asks for is
+// allowed if it is a list of names.
+std::string allowed_headers(std::string_view asked) {
+  const bool is_list =
+      !asked.empty() && asked.size() <= 2048 && std::all_of(asked.begin(), asked.end(), [](char c) {
+        return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+               c == '-' || c == '_' || c == ',' || c == ' ';
+      });
+  return is_list ? std::string(asked) : "authorization, content-type, x-request-id";
+}
+
 const WebAsset* find_asset(const std::string& path) {
   for (const WebAsset& asset : web_assets()) {
     if (asset.path == path || (path == "/index.html" && asset.path == "/")) return &asset;
@@ -36,8 +47,9 @@ HttpResponse asset_response(const WebAsset& asset) {
           .body = std::string(asset.bytes),
           .headers = {{"Cache-Control", "no-cache"},
                       {"Content-Security-Policy",
-                       "default-src 'self'; img-src 'self' data:; "
-                       "object-src 'none'; base-uri 'none'; frame-ancestors 'none'"},
+                       "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+                       "connect-src 'self'; base-uri 'none'; form-action 'none'; "
+                       "frame-ancestors 'none'"},
                       {"Referrer-Policy", "no-referrer"}}};
 }
 
@@ -54,26 +66,26 @@ bool is_loopback_origin(std::string_view origin) {
 
 }  // namespace
 
-Api::Api(const ServedModel& model, ApiOptions options, Post post)
-    : model_(model), options_(std::move(options)), keys_(options_.keys), post_(std::move(post)) {}
+Api::Api(ApiOptions options, Post post)
+    : options_(std::move(options)), keys_(options_.keys), post_(std::move(post)) {}
 
 Api::~Api() = default;
 
 std::span<const Api::Route> Api::routes() {
   static const Route kRoutes[] = {
-      {"POST", "/v1/chat/completions", nullptr},
-      {"POST", "/v1/completions", nullptr},
-      {"GET", "/v1/models", &Api::models},
-      {"GET", "/health", &Api::health},
-      {"GET", "/metrics", &Api::metrics_text},
-      {"GET", "/version", &Api::version},
-      {"POST", "/tokenize", &Api::tokenize},
-      {"POST", "/detokenize", &Api::detokenize},
-      {"GET", "/tokenizer_info", &Api::tokenizer_info},
-      {"GET", "/v1/experts", &Api::experts},
-      {"DELETE", "/v1/experts", &Api::reset_experts},
-      {"POST", "/v1/experts/reset", &Api::reset_experts},
-      {"GET", "/v1/experts/tokens", &Api::expert_tokens},
+      {"POST", "/v1/chat/completions", nullptr, Needs::model},
+      {"POST", "/v1/completions", nullptr, Needs::model},
+      {"GET", "/v1/models", &Api::models, Needs::model},
+      {"GET", "/health", &Api::health, Needs::nothing},
+      {"GET", "/metrics", &Api::metrics_text, Needs::model},
+      {"GET", "/version", &Api::version, Needs::nothing},
+      {"POST", "/tokenize", &Api::tokenize, Needs::model},
+      {"POST", "/detokenize", &Api::detokenize, Needs::model},
+      {"GET", "/tokenizer_info", &Api::tokenizer_info, Needs::model},
+      {"GET", "/v1/experts", &Api::experts, Needs::model},
+      {"DELETE", "/v1/experts", &Api::reset_experts, Needs::model},
+      {"POST", "/v1/experts/reset", &Api::reset_experts, Needs::model},
+      {"GET", "/v1/experts/tokens", &Api::expert_tokens, Needs::model},
   };
   return kRoutes;
 }
@@ -89,6 +101,16 @@ const Api::Route* Api::find_route(const HttpRequest& request, bool& path_exists)
   return nullptr;
 }
 
+std::string Api::methods_of(const std::string& path) {
+  std::string methods = "OPTIONS";
+  for (const Route& route : routes()) {
+    if (path != route.path) continue;
+    methods += std::string(", ") + route.method;
+    if (route.method == std::string_view("GET")) methods += ", HEAD";
+  }
+  return methods;
+}
+
 std::string Api::allowed_origin(const HttpRequest& request) const {
   const std::string_view origin = request.header("origin");
   if (origin.empty()) return "";
@@ -99,7 +121,11 @@ std::string Api::allowed_origin(const HttpRequest& request) const {
 }
 
 void Api::add_headers(const HttpRequest& request, HttpResponse& response) const {
-  response.headers.emplace_back("x-request-id", request.request_id);
+  response.headers.emplace_back("x-request-id",
+                                request.request_id.empty() ? random_id() : request.request_id);
+  if (response.status == 429 || response.status == 503) {
+    response.headers.emplace_back("Retry-After", "1");
+  }
   response.headers.emplace_back("X-Content-Type-Options", "nosniff");
   const std::string origin = allowed_origin(request);
   if (origin.empty()) return;
@@ -113,10 +139,10 @@ std::optional<HttpResponse> Api::answer_head(HttpRequest& head) {
   head.request_id = is_plain_id(id) ? std::string(id) : random_id();
   if (head.method == "OPTIONS") {
     HttpResponse response{.status = 204};
-    response.headers = {
-        {"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
-        {"Access-Control-Allow-Headers", "authorization, content-type, x-request-id"},
-        {"Access-Control-Max-Age", "600"}};
+    response.headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
+                        {"Access-Control-Allow-Headers",
+                         allowed_headers(head.header("access-control-request-headers"))},
+                        {"Access-Control-Max-Age", "600"}};
     return response;
   }
   const bool reads = head.method == "GET" || head.method == "HEAD";
@@ -137,8 +163,10 @@ std::optional<HttpResponse> Api::answer_head(HttpRequest& head) {
   bool path_exists = false;
   if (find_route(head, path_exists) != nullptr) return std::nullopt;
   if (path_exists) {
-    return json_response(
+    HttpResponse response = json_response(
         error_body(405, fmt::format("{} does not take {}", head.path, head.method)), 405);
+    response.headers.emplace_back("Allow", methods_of(head.path));
+    return response;
   }
   return json_response(error_body(404, fmt::format("there is no {} here", head.path)), 404);
 }
@@ -149,6 +177,7 @@ void Api::handle(HttpRequest request, std::shared_ptr<Responder> responder) {
   HttpResponse response;
   try {
     if (route == nullptr) throw ApiError(404, "there is no such route");
+    if (route->needs == Needs::model) model();
     if (route->handler == nullptr) return complete(std::move(request), responder);
     response = (this->*route->handler)(request);
   } catch (const ApiError& e) {
@@ -160,9 +189,6 @@ void Api::handle(HttpRequest request, std::shared_ptr<Responder> responder) {
   } catch (const std::exception& e) {
     log_warning("request {}: {}", request.request_id, e.what());
     response = json_response(error_body(500, "an internal error; the server's log has more"), 500);
-  }
-  if (response.status == 429 || response.status == 503) {
-    response.headers.emplace_back("Retry-After", "1");
   }
   count(request, response.status);
   responder->respond(std::move(response));
@@ -176,7 +202,7 @@ void Api::complete(HttpRequest request, std::shared_ptr<Responder> responder) {
   check_model(parsed.model);
   request.body.clear();
   const auto job = std::make_shared<CompletionJob>(CompletionJob::Parts{
-      .model = model_,
+      .model = model(),
       .metrics = metrics_,
       .post = post_,
       .request = std::move(parsed),
@@ -212,11 +238,17 @@ void Api::abort_all() {
   for (const auto& job : jobs) job->abort("the server is shutting down");
 }
 
+const ServedModel& Api::model() const {
+  const ServedModel* model = model_.load();
+  if (model == nullptr) throw ApiError(503, "the model is still loading", "", "loading");
+  return *model;
+}
+
 void Api::check_model(const std::string& name) const {
-  if (name.empty() || name == model_.id()) return;
+  if (name.empty() || name == model().id()) return;
   throw ApiError(404,
                  fmt::format("there is no model '{}' here; this server has '{}'",
-                             name.substr(0, 200), model_.id()),
+                             name.substr(0, 200), model().id()),
                  "model", "model_not_found");
 }
 

@@ -1,6 +1,7 @@
 // The HTTP API without HTTP: who may ask, what there is to ask, and the answers.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -22,11 +23,15 @@ struct ApiOptions {
   std::string cors_origin;        // "*" or one origin; empty: loopback pages only
 };
 
-// Everything runs on the I/O thread but what says otherwise.
+// Everything runs on the I/O thread but what says otherwise. Until there is a model all but the
+// page and /version is 503.
 class Api {
  public:
-  Api(const ServedModel& model, ApiOptions options, Post post);
+  Api(ApiOptions options, Post post);
   ~Api();
+
+  // From any thread: from now on this model, which must outlive the Api's last request.
+  void open(const ServedModel& model) { model_.store(&model); }
 
   // Once the head of a request is there, before its body: the answer, if it needs no body (wrong
   // key, no such route, a preflight); also sets request_id and owner.
@@ -49,12 +54,15 @@ class Api {
 
  private:
   using Handler = HttpResponse (Api::*)(const HttpRequest&);
+  enum class Needs { nothing, model };
   struct Route {
     const char* method;
     const char* path;
     Handler handler;  // null: a completion
+    Needs needs;
   };
   static std::span<const Route> routes();
+  static std::string methods_of(const std::string& path);
   const Route* find_route(const HttpRequest& request, bool& path_exists) const;
 
   void complete(HttpRequest request, std::shared_ptr<Responder> responder);
@@ -70,9 +78,10 @@ class Api {
   HttpResponse expert_tokens(const HttpRequest&);
   Json model_json() const;
   void check_model(const std::string& name) const;
+  const ServedModel& model() const;  // throws ApiError(503) while it loads
   std::string allowed_origin(const HttpRequest& request) const;
 
-  const ServedModel& model_;
+  std::atomic<const ServedModel*> model_{nullptr};
   ApiOptions options_;
   ApiKeys keys_;
   Post post_;

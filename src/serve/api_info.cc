@@ -27,25 +27,27 @@ std::optional<int64_t> query_integer(const HttpRequest& request, const char* nam
 }  // namespace
 
 HttpResponse Api::health(const HttpRequest&) {
-  if (!model_.engine().is_alive()) {
+  const ServedModel* model = model_.load();
+  if (model != nullptr && !model->engine().is_alive()) {
     return json_response({{"status", "engine dead"}}, 503);
   }
   if (draining_) return json_response({{"status", "draining"}}, 503);
+  if (model == nullptr) return json_response({{"status", "loading"}}, 503);
   return json_response({{"status", "ok"}});
 }
 
 Json Api::model_json() const {
-  const model::ModelConfig& config = model_.config();
-  return {{"id", model_.id()},
+  const model::ModelConfig& config = model().config();
+  return {{"id", model().id()},
           {"object", "model"},
-          {"created", model_.created()},
+          {"created", model().created()},
           {"owned_by", "dsmoe"},
-          {"max_model_len", model_.context()},
-          {"num_experts", model_.engine().load().num_experts()},
+          {"max_model_len", model().context()},
+          {"num_experts", model().engine().load().num_experts()},
           {"num_experts_per_tok", config.num_experts_per_tok},
-          {"max_experts_per_tok", model_.engine().options().max_top_k},
-          {"moe_layers", model_.engine().load().layers()},
-          {"has_chat_template", model_.text().chat_template.has_value()}};
+          {"max_experts_per_tok", model().engine().options().max_top_k},
+          {"moe_layers", model().engine().load().layers()},
+          {"has_chat_template", model().text().chat_template.has_value()}};
 }
 
 HttpResponse Api::models(const HttpRequest&) {
@@ -58,7 +60,7 @@ HttpResponse Api::version(const HttpRequest&) {
 
 HttpResponse Api::metrics_text(const HttpRequest&) {
   return {.content_type = "text/plain; version=0.0.4; charset=utf-8",
-          .body = metrics_.text(model_.engine())};
+          .body = metrics_.text(model().engine())};
 }
 
 HttpResponse Api::tokenize(const HttpRequest& request) {
@@ -70,9 +72,9 @@ HttpResponse Api::tokenize(const HttpRequest& request) {
   const Json* special = find_field(body, "add_special_tokens");
   const bool adds = special == nullptr || bool_field(body, "add_special_tokens");
   const std::vector<int32_t> tokens =
-      model_.encode(*text, adds ? text::AddSpecial::yes : text::AddSpecial::no);
+      model().encode(*text, adds ? text::AddSpecial::yes : text::AddSpecial::no);
   return json_response(
-      {{"tokens", tokens}, {"count", tokens.size()}, {"max_model_len", model_.context()}});
+      {{"tokens", tokens}, {"count", tokens.size()}, {"max_model_len", model().context()}});
 }
 
 HttpResponse Api::detokenize(const HttpRequest& request) {
@@ -83,18 +85,18 @@ HttpResponse Api::detokenize(const HttpRequest& request) {
            tokens == nullptr ? "nothing" : kind_of(*tokens));
   }
   check_model(string_field(body, "model", 4096).value_or(""));
-  TextStream stream(model_, text::SkipSpecial::no);
+  TextStream stream(model(), text::SkipSpecial::no);
   std::string text;
   for (const Json& id : *tokens) {
     text += stream.push(
-        static_cast<int32_t>(as_integer(id, "tokens", {0, model_.config().vocab_size - 1})));
+        static_cast<int32_t>(as_integer(id, "tokens", {0, model().config().vocab_size - 1})));
   }
   text += stream.finish();
   return json_response({{"prompt", text}});
 }
 
 HttpResponse Api::tokenizer_info(const HttpRequest&) {
-  const TextParts& text = model_.text();
+  const TextParts& text = model().text();
   const auto or_null = [](const std::optional<std::string>& value) {
     return value ? Json(*value) : Json();
   };
@@ -105,11 +107,11 @@ HttpResponse Api::tokenizer_info(const HttpRequest&) {
        {"unk_token", or_null(text.special.unk)},
        {"chat_template", text.chat_template ? Json(text.chat_template->source()) : Json()},
        {"vocab_size", text.tokenizer ? Json(text.tokenizer->vocab_size()) : Json()},
-       {"max_model_len", model_.context()}});
+       {"max_model_len", model().context()}});
 }
 
 HttpResponse Api::experts(const HttpRequest&) {
-  const infer::ExpertLoad& load = model_.engine().load();
+  const infer::ExpertLoad& load = model().engine().load();
   const infer::ExpertLoad::Window window = load.window();
   Json layers = Json::array();
   for (const auto& layer : window.layers) {
@@ -130,19 +132,19 @@ HttpResponse Api::experts(const HttpRequest&) {
                       {"max_ratio", most}});
   }
   return json_response({{"object", "expert_load"},
-                        {"num_experts_per_tok", model_.config().num_experts_per_tok},
-                        {"max_experts_per_tok", model_.engine().options().max_top_k},
+                        {"num_experts_per_tok", model().config().num_experts_per_tok},
+                        {"max_experts_per_tok", model().engine().options().max_top_k},
                         {"window", {{"seconds", window.seconds}, {"tokens", window.tokens}}},
                         {"layers", std::move(layers)}});
 }
 
 HttpResponse Api::reset_experts(const HttpRequest& request) {
-  model_.engine().load().reset();
+  model().engine().load().reset();
   return experts(request);
 }
 
 HttpResponse Api::expert_tokens(const HttpRequest& request) {
-  const infer::ExpertLoad& load = model_.engine().load();
+  const infer::ExpertLoad& load = model().engine().load();
   const auto layer = query_integer(request, "layer", {0, 1 << 20});
   const auto place = std::find(load.layers().begin(), load.layers().end(), layer.value_or(-1));
   if (place == load.layers().end()) {
@@ -161,7 +163,7 @@ HttpResponse Api::expert_tokens(const HttpRequest& request) {
       const double expected = static_cast<double>(count.seen) /
                               static_cast<double>(std::max<int64_t>(1, window.tokens));
       tokens.push_back({{"id", count.token},
-                        {"text", model_.token_text(count.token)},
+                        {"text", model().token_text(count.token)},
                         {"count", count.count},
                         {"share", share},
                         {"lift", expected > 0 ? share / expected : 0}});

@@ -1,6 +1,8 @@
 // Every hash is compared to its end.
 #include "serve/api_keys.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/sha256.h"
 
@@ -20,7 +22,9 @@ uint32_t difference(const std::string& a, const std::string& b) {
 ApiKeys::ApiKeys(const std::vector<std::string>& keys) {
   for (const std::string& key : keys) {
     if (key.empty()) fail(ErrorKind::usage, "an API key may not be empty");
-    hashes_.push_back(sha256(key));
+    // A key given twice would have two places, and be taken for a third one's owner.
+    const std::string hash = sha256(key);
+    if (std::find(hashes_.begin(), hashes_.end(), hash) == hashes_.end()) hashes_.push_back(hash);
   }
 }
 

@@ -5,10 +5,11 @@
 #include <ctime>
 #include <random>
 
+#include "base/log.h"
+#include "base/utf8.h"
 #include "infer/load_model.h"
 #include "serve/api_error.h"
 #include "serve/completion_choice.h"
-#include "text/utf8.h"
 
 namespace dsmoe::serve {
 namespace {
@@ -290,7 +291,17 @@ void CompletionJob::start() {
   }
 }
 
+// Runs by itself on the I/O thread: what goes wrong here must end this request, not the server.
 void CompletionJob::collect() {
+  try {
+    take_deltas();
+  } catch (const std::exception& e) {
+    log_warning("request {}: {}", parts_.request_id, e.what());
+    if (!ended_) fail(500, "an internal error; the server's log has more");
+  }
+}
+
+void CompletionJob::take_deltas() {
   std::vector<ChoiceDelta> deltas;
   {
     const std::lock_guard lock(mutex_);
@@ -311,7 +322,10 @@ void CompletionJob::take(Choice& choice, ChoiceDelta delta) {
   usage_answer_ += static_cast<int64_t>(delta.tokens.size());
   if (delta.finish) {
     --num_open_;
-    usage_reused_ += delta.finish->reused_tokens;
+    // A prompt counts once, however many answers it has.
+    if (choice.index % parts_.request.num_choices == 0) {
+      usage_reused_ += delta.finish->reused_tokens;
+    }
   }
   const bool finished = delta.finish.has_value();
   const infer::Finish finish = delta.finish.value_or(infer::Finish{});

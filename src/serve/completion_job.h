@@ -88,6 +88,7 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
   void make_choices();
 
   void collect();
+  void take_deltas();
   void take(Choice& choice, ChoiceDelta delta);
   void send_chunk(Json choice);
   void finish_answer();

@@ -119,9 +119,7 @@ void HttpConnection::start() { wait_for_request(); }
 
 void HttpConnection::refuse_as_overloaded() {
   keep_alive_ = false;
-  HttpResponse response = json_response(error_body(503, "too many connections"), 503);
-  response.headers.emplace_back("Retry-After", "1");
-  answer({}, std::move(response));
+  answer({}, json_response(error_body(503, "too many connections"), 503));
 }
 
 void HttpConnection::close_when_idle() {
@@ -239,7 +237,6 @@ std::shared_ptr<HttpConnection::Exchange> HttpConnection::begin_exchange(HttpReq
 
 // Answers that the HTTP side gives by itself.
 void HttpConnection::answer(HttpRequest head, HttpResponse response) {
-  if (head.request_id.empty()) head.request_id = "none";
   api_.count(head, response.status);
   begin_exchange(std::move(head))->respond(std::move(response));
 }
@@ -289,7 +286,9 @@ void HttpConnection::write_next() {
   }
   write_timer_.expires_after(options_.write_deadline);
   write_timer_.async_wait([self = shared_from_this()](ErrorCode error) {
-    if (!error) self->gone();
+    // One that had struck already when its write ended finds the time set anew, or nothing to do.
+    const bool is_due = self->write_timer_.expiry() <= std::chrono::steady_clock::now();
+    if (!error && is_due && self->is_writing_) self->gone();
   });
   net::async_write(socket_, net::buffer(outgoing_.front()),
                    [self = shared_from_this()](ErrorCode error, std::size_t) {

@@ -130,8 +130,16 @@ HttpServer::HttpServer(HttpOptions options) : state_(std::make_unique<State>(std
     state_->acceptor.bind(endpoint);
     state_->acceptor.listen(1024);
   } catch (const boost::system::system_error& e) {
-    fail(ErrorKind::io, "cannot listen on {} port {}: {}; choose another with --port",
-         state_->options.host, state_->options.port, e.code().message());
+    fail(ErrorKind::io, "cannot listen on {} port {}: {}; choose another with {}",
+         state_->options.host, state_->options.port, e.code().message(),
+         e.code() == net::error::address_in_use || e.code() == net::error::access_denied
+             ? "--port"
+             : "--host");
+  }
+  // Here, not in run(): whoever takes them over for a while finds them in place.
+  if (state_->options.handles_signals) {
+    state_->signals.add(SIGTERM);
+    state_->signals.add(SIGINT);
   }
 }
 
@@ -145,13 +153,16 @@ Post HttpServer::post() {
 
 void HttpServer::run(Api& api) {
   state_->api = &api;
-  if (state_->options.handles_signals) {
-    state_->signals.add(SIGTERM);
-    state_->signals.add(SIGINT);
-    state_->wait_for_signal();
-  }
+  if (state_->options.handles_signals) state_->wait_for_signal();
   state_->accept();
-  state_->io.run();
+  for (;;) {
+    try {
+      state_->io.run();
+      break;
+    } catch (const std::exception& e) {  // its handler is gone, and with it its connection
+      log_warning("a connection was dropped: {}", e.what());
+    }
+  }
   for (const auto& weak : state_->connections) {
     if (const auto connection = weak.lock()) connection->close();
   }

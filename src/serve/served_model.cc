@@ -4,9 +4,9 @@
 #include <ctime>
 #include <utility>
 
+#include "base/mapped_file.h"
+#include "base/utf8.h"
 #include "serve/api_error.h"
-#include "store/mapped_file.h"
-#include "text/utf8.h"
 
 namespace dsmoe::serve {
 namespace {
@@ -26,7 +26,7 @@ TextParts load_text_parts(const std::filesystem::path& folder,
     parts.chat_template = text::load_chat_template(folder);
   } else {
     parts.chat_template = text::ChatTemplate::parse(
-        store::read_small_file(chat_template, kMaxTemplateBytes), chat_template.string());
+        read_small_file(chat_template, kMaxTemplateBytes), chat_template.string());
   }
   parts.special = text::load_special_tokens(folder);
   return parts;
@@ -69,7 +69,7 @@ std::string ServedModel::token_bytes(int32_t id) const {
 
 std::string ServedModel::token_text(int32_t id) const {
   const std::string bytes = token_bytes(id);
-  if (text::is_valid_utf8(bytes)) return bytes;
+  if (is_valid_utf8(bytes)) return bytes;
   std::string text = "bytes:";
   for (const char c : bytes) text += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
   return text;

@@ -16,12 +16,15 @@ void check_exposure(const ServiceOptions& options, WithoutKeys without_keys) {
        options.http.host);
 }
 
-Service::Service(const kernels::Context& context, const model::Model& model, TextParts text,
-                 ServiceOptions options)
+Service::Service(ServiceOptions options)
     : http_(std::make_unique<HttpServer>(options.http)),
-      engine_(std::make_unique<infer::Engine>(context, model, options.engine)),
-      model_(std::make_unique<ServedModel>(options.model_id, *engine_, std::move(text))),
-      api_(std::make_unique<Api>(*model_, options.api, http_->post())) {}
+      api_(std::make_unique<Api>(options.api, http_->post())) {}
+
+void Service::open(Opening opening) {
+  engine_ = std::make_unique<infer::Engine>(opening.context, opening.model, opening.engine);
+  model_ = std::make_unique<ServedModel>(opening.id, *engine_, std::move(opening.text));
+  api_->open(*model_);
+}
 
 Service::~Service() {
   engine_.reset();

@@ -9,8 +9,6 @@
 namespace dsmoe::serve {
 
 struct ServiceOptions {
-  std::string model_id;
-  infer::EngineOptions engine;
   ApiOptions api;
   HttpOptions http;
 };
@@ -21,17 +19,25 @@ void check_exposure(const ServiceOptions& options, WithoutKeys without_keys);
 
 class Service {
  public:
-  // `model` and what `context` points to must outlive it.
-  Service(const kernels::Context& context, const model::Model& model, TextParts text,
-          ServiceOptions options);
+  // Listens; every request is told that the model is loading.
+  explicit Service(ServiceOptions options);
   ~Service();
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
 
+  struct Opening {
+    const kernels::Context& context;  // what it points to, and the model, must outlive the service
+    const model::Model& model;
+    TextParts text;
+    std::string id;  // in the API
+    infer::EngineOptions engine;
+  };
+  // Once, from any thread: now there is a model.
+  void open(Opening opening);
   void run() { http_->run(*api_); }         // until shut down
   void shut_down() { http_->shut_down(); }  // from any thread
   uint16_t port() const { return http_->port(); }
-  infer::Engine& engine() { return *engine_; }
+  infer::Engine& engine() { return *engine_; }  // once open
 
  private:
   std::unique_ptr<HttpServer> http_;

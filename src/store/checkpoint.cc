@@ -10,12 +10,13 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "base/mapped_file.h"
 #include "base/sha256.h"
-#include "store/atomic_file.h"
+#include "base/utf8.h"
 #include "store/json_cursor.h"
-#include "store/mapped_file.h"
 
 namespace dsmoe::store {
 namespace {

@@ -7,9 +7,9 @@
 #include <fstream>
 
 #include "base/error.h"
-#include "store/failing_disk.h"
+#include "base/failing_disk.h"
+#include "base/scratch_folder.h"
 #include "store/hf_folder.h"
-#include "store/scratch_folder.h"
 
 namespace dsmoe::store {
 namespace {

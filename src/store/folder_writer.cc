@@ -4,9 +4,10 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/json.h"
-#include "store/atomic_file.h"
+#include "base/utf8.h"
 #include "store/json_cursor.h"
 
 namespace dsmoe::store {

@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/mapped_file.h"
+#include "base/utf8.h"
 #include "store/json_cursor.h"
 
 namespace dsmoe::store {

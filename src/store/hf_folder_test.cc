@@ -7,8 +7,9 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/mapped_file.h"
+#include "base/scratch_folder.h"
 #include "store/folder_writer.h"
-#include "store/scratch_folder.h"
 
 namespace dsmoe::store {
 namespace {

@@ -7,8 +7,6 @@
 #include <string>
 #include <string_view>
 
-#include "base/utf8.h"
-
 namespace dsmoe::store {
 
 // base/json.h builds a tree that can take 40 times the memory of a hostile text; headers and

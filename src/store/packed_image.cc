@@ -9,11 +9,11 @@
 #include <bit>
 #include <cstring>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/sha256.h"
 #include "base/utf8.h"
-#include "store/atomic_file.h"
 
 namespace dsmoe::store {
 namespace {

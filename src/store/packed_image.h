@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/mapped_file.h"
 #include "base/thread_pool.h"
-#include "store/mapped_file.h"
 
 namespace dsmoe::store {
 

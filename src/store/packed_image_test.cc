@@ -6,8 +6,8 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/scratch_folder.h"
 #include "base/sha256.h"
-#include "store/scratch_folder.h"
 
 namespace dsmoe::store {
 namespace {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "store/json_cursor.h"
 
 namespace dsmoe::store {

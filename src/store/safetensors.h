@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "store/atomic_file.h"
-#include "store/mapped_file.h"
+#include "base/atomic_file.h"
+#include "base/mapped_file.h"
 #include "tensor/tensor_spec.h"
 
 namespace dsmoe::store {

@@ -6,7 +6,8 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "store/scratch_folder.h"
+#include "base/mapped_file.h"
+#include "base/scratch_folder.h"
 
 namespace dsmoe::store {
 namespace {
@@ -131,34 +132,6 @@ TEST(Safetensors, UnalignedDataIsRead) {
   file[0] = static_cast<char>(header.size());
   file += header + "abcd";
   EXPECT_EQ(parse_safetensors(bytes_of(file), "t").tensors.at(0).offset, 8 + header.size());
-}
-
-TEST(AtomicFile, ReplacesWholeFilesOnly) {
-  const ScratchFolder folder;
-  atomic_write_file(folder / "a", "old");
-  {
-    AtomicFile file(folder / "a");
-    file.write_at(0, bytes_of("half of the n"));
-    EXPECT_EQ(content(folder / "a"), "old");
-  }
-  EXPECT_EQ(content(folder / "a"), "old");
-  atomic_write_file(folder / "a", "new");
-  EXPECT_EQ(content(folder / "a"), "new");
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
-  EXPECT_THROW(atomic_write_file(folder / "no" / "a", "x"), Error);
-}
-
-TEST(MappedFile, RefusesWhatIsNotARegularFile) {
-  const ScratchFolder folder;
-  EXPECT_THROW(MappedFile{folder.path()}, Error);
-  EXPECT_THROW(MappedFile{folder / "absent"}, Error);
-  EXPECT_THROW(MappedFile{"/dev/zero"}, Error);
-  atomic_write_file(folder / "a", "12345");
-  EXPECT_THROW(read_small_file(folder / "a", 4), Error);
-  const MappedFile file(folder / "a");
-  std::filesystem::resize_file(folder / "a", 2);
-  std::vector<std::byte> out(5);
-  EXPECT_THROW(file.read(0, out), Error);  // shortened while open: an error, not a fault
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/utf8.h"
 #include "store/json_cursor.h"
 #include "store/safetensors.h"
 

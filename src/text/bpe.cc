@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "text/byte_alphabet.h"
-#include "text/utf8.h"
 
 namespace dsmoe::text {
 namespace {
@@ -33,8 +33,8 @@ BpeModel::BpeModel(const BpeConfig& config, std::string_view what)
   if (config.unk_token) {
     const auto unk = config.vocab.find(*config.unk_token);
     if (unk == config.vocab.end()) {
-      fail(ErrorKind::input, "{}: model.unk_token \"{}\" is not in the vocabulary", what,
-           *config.unk_token);
+      fail(ErrorKind::input, "{}: model.unk_token {} is not in the vocabulary", what,
+           in_quotes(*config.unk_token));
     }
     unk_id_ = unk->second;
   }
@@ -78,9 +78,8 @@ void BpeModel::load_merges(const BpeConfig& config, std::string_view what) {
   const auto id_of = [&](const std::string& token) {
     const auto found = config.vocab.find(token);
     if (found == config.vocab.end()) {
-      fail(ErrorKind::input,
-           "{}: model.merges[{}] needs the token \"{}\", which is not in model.vocab", what, rank,
-           token);
+      fail(ErrorKind::input, "{}: model.merges[{}] needs the token {}, which is not in model.vocab",
+           what, rank, in_quotes(token));
     }
     return found->second;
   };

@@ -7,10 +7,10 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "text/bpe_pairs.h"
 #include "text/byte_alphabet.h"
 #include "text/tokenizer_parts.h"
-#include "text/utf8.h"
 
 namespace dsmoe::text {
 namespace {

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/scratch_folder.h"
 #include "text/tokenizer.h"
 
 namespace dsmoe::text {
@@ -52,7 +53,8 @@ TEST(BpeTrain, TheSameForAnyNumberOfThreads) {
 }
 
 TEST(BpeTrain, AFileReadInPiecesIsTheText) {
-  const std::string path = testing::TempDir() + "/bpe_train_corpus.txt";
+  const ScratchFolder scratch;
+  const std::string path = (scratch / "corpus.txt").string();
   const std::string text = corpus();
   std::ofstream(path, std::ios::binary) << text;
   ThreadPool pool(2);

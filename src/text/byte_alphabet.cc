@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 namespace dsmoe::text {
 namespace {

@@ -1,10 +1,11 @@
 // Finds the template of a folder, and gives the template the variables transformers would give it.
 #include "text/chat_template.h"
 
-#include <fstream>
 #include <system_error>
 
 #include "base/error.h"
+#include "base/mapped_file.h"
+#include "base/utf8.h"
 #include "text/jinja_eval.h"
 
 namespace dsmoe::text {
@@ -12,28 +13,19 @@ namespace {
 
 // tokenizer_config.json of large vocabularies lists every added token; the largest known are below
 // 2 MB.
-constexpr std::uintmax_t kMaxConfigBytes = std::uintmax_t{64} << 20;
+constexpr std::size_t kMaxConfigBytes = std::size_t{64} << 20;
 
 // nullopt when there is no such file.
-std::optional<std::string> read_file(const std::filesystem::path& path, std::uintmax_t max_bytes) {
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) return std::nullopt;
-  const std::uintmax_t size = std::filesystem::file_size(path, error);
-  if (error) fail(ErrorKind::io, "{}: {}", path.string(), error.message());
-  if (size > max_bytes) {
-    fail(ErrorKind::input, "{}: {} bytes; at most {} are read", path.string(), size, max_bytes);
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::string text(static_cast<std::size_t>(size), '\0');
-  if (!file.read(text.data(), static_cast<std::streamsize>(size))) {
-    fail_errno(fmt::format("{}: cannot be read", path.string()));
-  }
-  return text;
+std::optional<std::string> read_if_present(const std::filesystem::path& path,
+                                           std::size_t max_bytes) {
+  std::error_code ignored;  // opening the file says what is wrong
+  if (!std::filesystem::exists(path, ignored)) return std::nullopt;
+  return read_small_file(path, max_bytes);
 }
 
 std::optional<Json> read_tokenizer_config(const std::filesystem::path& folder) {
   const auto path = folder / "tokenizer_config.json";
-  const auto text = read_file(path, kMaxConfigBytes);
+  const auto text = read_if_present(path, kMaxConfigBytes);
   if (!text) return std::nullopt;
   Json config = parse_json(*text, path.string());
   if (!config.is_object()) {
@@ -56,7 +48,7 @@ const std::string& default_template(const Json& list, const std::string& what) {
     }
     const auto& name = entry["name"].get_ref<const std::string&>();
     if (name == "default") return entry["template"].get_ref<const std::string&>();
-    names += fmt::format("{}\"{}\"", names.empty() ? "" : ", ", name);
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", in_quotes(name));
   }
   fail(ErrorKind::input, "{}: no template is named \"default\"; found: {}", what,
        names.empty() ? "none" : names);
@@ -115,7 +107,7 @@ std::string ChatTemplate::render(const ChatInput& input) const {
 
 std::optional<ChatTemplate> load_chat_template(const std::filesystem::path& folder) {
   const auto jinja_path = folder / "chat_template.jinja";
-  if (const auto source = read_file(jinja_path, jinja::kMaxTemplateBytes)) {
+  if (const auto source = read_if_present(jinja_path, jinja::kMaxTemplateBytes)) {
     return ChatTemplate::parse(*source, jinja_path.string());
   }
   const auto config = read_tokenizer_config(folder);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/scratch_folder.h"
 
 namespace dsmoe::text {
 namespace {
@@ -114,15 +115,6 @@ TEST(ChatTemplate, ToolsAndDocumentsAreNoneUnlessGiven) {
 
 class ChatFolder : public testing::Test {
  protected:
-  void SetUp() override {
-    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    folder_ =
-        std::filesystem::path(testing::TempDir()) / (std::string("dsmoe_chat_") + info->name());
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directories(folder_);
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   void write(const char* name, std::string_view text) {
     std::ofstream(folder_ / name, std::ios::binary) << text;
   }
@@ -137,7 +129,8 @@ class ChatFolder : public testing::Test {
     return "accepted";
   }
 
-  std::filesystem::path folder_;
+  const ScratchFolder scratch_;
+  const std::filesystem::path folder_ = scratch_.path();
 };
 
 TEST_F(ChatFolder, NoTemplateIsNoError) {
@@ -206,7 +199,7 @@ TEST_F(ChatFolder, BadConfigsAreRefused) {
       refusal(),
       "chat_template.jinja: line 2, column 11: the template ends where '{% endif %}' was expected");
   write("chat_template.jinja", std::string(300 << 10, 'x'));
-  EXPECT_NE(refusal().find("at most 262144 are read"), std::string::npos);
+  EXPECT_NE(refusal().find("at most 262144 are expected"), std::string::npos);
 }
 
 }  // namespace

@@ -8,10 +8,11 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/utf8.h"
 #include "text/byte_alphabet.h"
 #include "text/decoder.h"
 #include "text/tokenizer_components.h"
-#include "text/utf8.h"
+#include "text/unicode.h"
 
 namespace dsmoe::text {
 namespace {
@@ -25,8 +26,8 @@ Json read_cases(const char* family) {
 }
 
 void note_recent(const std::string& text, RegexScratch& scratch) {
-  scratch.has_recent = false;
-  ASSERT_EQ(valid_utf8_end(text, 0, scratch.has_recent), text.size());
+  ASSERT_TRUE(is_valid_utf8(text));
+  scratch.has_recent = has_recent(text);
 }
 
 class Collect final : public PieceSink {

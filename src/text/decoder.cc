@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "text/byte_alphabet.h"
-#include "text/utf8.h"
 
 namespace dsmoe::text {
 namespace {

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <optional>
 
+#include "base/utf8.h"
+
 namespace dsmoe::text::jinja {
 namespace {
 

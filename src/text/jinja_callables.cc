@@ -5,6 +5,8 @@
 #include <array>
 #include <optional>
 
+#include "base/utf8.h"
+
 namespace dsmoe::text::jinja {
 namespace {
 

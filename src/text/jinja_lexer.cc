@@ -7,6 +7,8 @@
 #include <charconv>
 #include <optional>
 
+#include "base/utf8.h"
+
 namespace dsmoe::text::jinja {
 namespace {
 

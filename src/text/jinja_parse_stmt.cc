@@ -1,9 +1,9 @@
 // Jinja's statements, and the token helpers both halves of the parser use.
 #include <algorithm>
 
+#include "base/utf8.h"
 #include "text/jinja_callables.h"
 #include "text/jinja_parser.h"
-#include "text/utf8.h"
 
 namespace dsmoe::text::jinja {
 namespace {

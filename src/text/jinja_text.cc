@@ -9,6 +9,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/utf8.h"
+
 namespace dsmoe::text::jinja {
 namespace {
 
@@ -29,12 +31,6 @@ constexpr std::array kUnprintable = {
     Range{0xE0001, 0xE0001}, Range{0xE0020, 0xE007F}, Range{0xF0000, 0x10FFFF},
 };
 
-std::size_t previous_start(std::string_view text, std::size_t end) {
-  std::size_t pos = end - 1;
-  while ((static_cast<unsigned char>(text[pos]) & 0xC0) == 0x80) --pos;
-  return pos;
-}
-
 // fmt would do, but hostile text is made of nothing but characters to escape.
 void append_hex(std::string& out, char prefix, std::uint32_t value, int digits) {
   out += '\\';
@@ -44,39 +40,13 @@ void append_hex(std::string& out, char prefix, std::uint32_t value, int digits) 
   }
 }
 
-bool is_continuation(unsigned char byte) { return (byte & 0xC0) == 0x80; }
-
 }  // namespace
 
 std::size_t count_code_points(std::string_view text) {
+  // All bytes but continuation bytes.
   return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
-    return !is_continuation(static_cast<unsigned char>(c));
+    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
   }));
-}
-
-char32_t next_code_point(std::string_view text, std::size_t& pos) {
-  const auto lead = static_cast<unsigned char>(text[pos++]);
-  if (lead < 0x80) return lead;
-  const int more = lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : 3;
-  char32_t c = lead & (0x3F >> more);
-  for (int k = 0; k < more; ++k) c = (c << 6) | (static_cast<unsigned char>(text[pos++]) & 0x3F);
-  return c;
-}
-
-void append_utf8(std::string& out, char32_t c) {
-  const auto tail = [&](int shift) { out += static_cast<char>(0x80 | ((c >> shift) & 0x3F)); };
-  if (c < 0x80) {
-    out += static_cast<char>(c);
-  } else if (c < 0x800) {
-    out += static_cast<char>(0xC0 | (c >> 6));
-    tail(0);
-  } else if (c < 0x10000) {
-    out += static_cast<char>(0xE0 | (c >> 12));
-    tail(6), tail(0);
-  } else {
-    out += static_cast<char>(0xF0 | (c >> 18));
-    tail(12), tail(6), tail(0);
-  }
 }
 
 bool is_ascii(std::string_view text) {
@@ -116,7 +86,7 @@ std::string_view strip(std::string_view text, Side side, std::optional<std::stri
     begin = next;
   }
   while (side != Side::left && begin < end) {
-    const std::size_t start = previous_start(text, end);
+    const std::size_t start = previous_char(text, end);
     std::size_t pos = start;
     if (!drop(next_code_point(text, pos))) break;
     end = start;

@@ -11,15 +11,9 @@
 
 namespace dsmoe::text::jinja {
 
-// All functions below expect valid UTF-8 (text/utf8.h) and keep it valid.
+// All functions below expect valid UTF-8 (base/utf8.h) and keep it valid.
 
 std::size_t count_code_points(std::string_view text);
-
-// The code point at byte `pos`; moves `pos` behind it.
-char32_t next_code_point(std::string_view text, std::size_t& pos);
-
-// `code_point` is a Unicode scalar value (no surrogate).
-void append_utf8(std::string& out, char32_t code_point);
 
 bool is_ascii(std::string_view text);
 bool is_space(char32_t c);       // str.isspace

@@ -1,6 +1,6 @@
 // Python's rules for truth, equality, order, membership and iteration.
 #include "text/jinja_value.h"
-#include "text/utf8.h"
+#include "base/utf8.h"
 
 #include <algorithm>
 #include <array>

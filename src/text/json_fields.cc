@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "text/tokenizer_parts.h"
-#include "text/utf8.h"
 
 namespace dsmoe::text {
 namespace {
@@ -34,7 +34,7 @@ std::string JsonFields::path_of(std::string_view key) const {
 void JsonFields::allow_only(std::initializer_list<std::string_view> keys) const {
   for (const auto& [key, value] : json_.items()) {
     if (std::find(keys.begin(), keys.end(), key) == keys.end()) {
-      fail(ErrorKind::input, "{}: the field \"{}\" is not supported", path_, key);
+      fail(ErrorKind::input, "{}: the field {} is not supported", path_, in_quotes(key));
     }
   }
 }

@@ -2,6 +2,7 @@
 #include "text/normalizer.h"
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "text/unicode.h"
 
 namespace dsmoe::text {

@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "text/oniguruma_class.h"
-#include "text/utf8.h"
 
 namespace dsmoe::text {
 namespace {

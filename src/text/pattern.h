@@ -7,8 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/utf8.h"
 #include "text/regex.h"
-#include "text/utf8.h"
 
 namespace dsmoe::text {
 

@@ -10,8 +10,8 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "text/oniguruma.h"
-#include "text/utf8.h"
 
 namespace dsmoe::text {
 namespace {

@@ -6,15 +6,16 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <mutex>
 #include <system_error>
 #include <unordered_map>
 #include <utility>
 
 #include "base/error.h"
+#include "base/mapped_file.h"
+#include "base/utf8.h"
 #include "text/tokenizer_parts.h"
-#include "text/utf8.h"
+#include "text/unicode.h"
 
 namespace dsmoe::text {
 namespace {
@@ -51,20 +52,6 @@ struct Token {
   bool is_added = false;
   bool is_special = false;
 };
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) fail_errno(fmt::format("cannot open {}", path));
-  const std::streamoff size = file.tellg();
-  if (size < 0 || static_cast<std::size_t>(size) > kMaxFile) {
-    fail(ErrorKind::input, "{}: a tokenizer file of {} bytes; the limit is {}", path, size,
-         kMaxFile);
-  }
-  std::string text(static_cast<std::size_t>(size), '\0');
-  file.seekg(0);
-  if (!file.read(text.data(), size)) fail_errno(fmt::format("cannot read {}", path));
-  return text;
-}
 
 }  // namespace
 
@@ -169,6 +156,7 @@ struct Tokenizer::State {
 void Tokenizer::State::encode_valid(std::string_view text, PieceStart start,
                                     ParseSpecial parse_special, EncodeScratch& scratch,
                                     std::vector<std::int32_t>& ids) const {
+  scratch.pieces.regex.has_recent = has_recent(text);
   ModelSink sink(model, scratch.bpe, ids);
   const auto place = [](std::size_t begin, PieceStart whole) {
     return begin == 0 || whole == PieceStart::continuation ? whole : PieceStart::of_section;
@@ -234,7 +222,7 @@ void Tokenizer::State::encode_broken(std::string_view text, std::size_t valid_en
       valid.append(kReplacement);
     }
     at = end + part.size();
-    end = valid_utf8_end(text, at, scratch.pieces.regex.has_recent);
+    end = valid_utf8_end(text, at);
   }
   flush_raw();
   flush_valid();
@@ -250,7 +238,7 @@ Tokenizer Tokenizer::from_file(const std::string& path) {
   const bool is_folder = std::filesystem::is_directory(path, ignored);
   const std::string file =
       is_folder ? (std::filesystem::path(path) / "tokenizer.json").string() : path;
-  return from_json(read_file(file), file);
+  return from_json(read_small_file(file, kMaxFile), file);
 }
 
 Tokenizer Tokenizer::from_json(std::string_view json, std::string_view what) {
@@ -266,8 +254,7 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text,
   std::vector<std::int32_t> ids;
   if (options.add_special == AddSpecial::yes) ids = state_->prefix;
   std::unique_ptr<EncodeScratch> scratch = state_->lease();
-  scratch->pieces.regex.has_recent = false;
-  const std::size_t end = valid_utf8_end(text, 0, scratch->pieces.regex.has_recent);
+  const std::size_t end = valid_utf8_end(text);
   if (end == text.size()) {
     state_->encode_valid(text, PieceStart::of_text, options.parse_special, *scratch, ids);
   } else {

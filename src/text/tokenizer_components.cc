@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "text/json_fields.h"
 
 namespace dsmoe::text {
@@ -23,8 +24,8 @@ void check_count(const Steps& steps, const std::string& path) {
 
 [[noreturn]] void refuse_type(const std::string& path, std::string_view kind,
                               const std::string& type, std::string_view supported) {
-  fail(ErrorKind::input, "{}: the {} \"{}\" is not supported; supported are {}", path, kind, type,
-       supported);
+  fail(ErrorKind::input, "{}: the {} {} is not supported; supported are {}", path, kind,
+       in_quotes(type), supported);
 }
 
 // {"String": "..."} or {"Regex": "..."}
@@ -136,8 +137,8 @@ void read_pre_tokenizer(const Json& json, const std::string& path, TokenizerPart
     return;
   }
   if (parts.model.byte_level) {
-    fail(ErrorKind::input, "{}: \"{}\" behind ByteLevel is not supported; ByteLevel must come last",
-         path, type);
+    fail(ErrorKind::input, "{}: {} behind ByteLevel is not supported; ByteLevel must come last",
+         path, in_quotes(type));
   }
   if (type == "Split") {
     fields.allow_only({"type", "pattern", "behavior", "invert"});

@@ -1,5 +1,6 @@
 // The decoder family of tokenizer.json, with the orders that can be streamed.
 #include "base/error.h"
+#include "base/utf8.h"
 #include "text/json_fields.h"
 #include "text/tokenizer_components.h"
 
@@ -49,14 +50,13 @@ void DecoderReader::read(const Json& json, const std::string& path) {
   const bool is_known = type == "Fuse" || type == "Strip" || type == "ByteLevel" ||
                         type == "ByteFallback" || type == "Metaspace" || type == "Replace";
   if (!is_known) {
-    fail(
-        ErrorKind::input,
-        "{}: the decoder \"{}\" is not supported; supported are Sequence, ByteLevel, ByteFallback, "
-        "Fuse, Metaspace, Replace and Strip",
-        path, type);
+    fail(ErrorKind::input,
+         "{}: the decoder {} is not supported; supported are Sequence, ByteLevel, ByteFallback, "
+         "Fuse, Metaspace, Replace and Strip",
+         path, in_quotes(type));
   }
   if (!in_order) {
-    fail(ErrorKind::input, "{}: the decoder \"{}\" behind {} is not supported", path, type,
+    fail(ErrorKind::input, "{}: the decoder {} behind {} is not supported", path, in_quotes(type),
          is_joined ? "Fuse or ByteLevel" : "ByteFallback");
   }
   if (type == "Fuse") {

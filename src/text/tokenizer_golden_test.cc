@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/utf8.h"
 #include "text/tokenizer.h"
-#include "text/utf8.h"
 
 namespace dsmoe::text {
 namespace {

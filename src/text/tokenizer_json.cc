@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/utf8.h"
 #include "text/json_fields.h"
 #include "text/tokenizer_components.h"
 #include "text/tokenizer_parts.h"
@@ -54,14 +55,14 @@ TokenOfId read_vocab(const JsonFields& model, BpeConfig& config) {
   config.vocab.reserve(vocab.size());
   for (const auto& [token, id_json] : vocab.get_ref<const Json::object_t&>()) {
     if (!is_token_id(id_json)) {
-      refuse_token_id(id_json, fmt::format("{}.vocab[\"{}\"]", model.path(), token));
+      refuse_token_id(id_json, fmt::format("{}.vocab[{}]", model.path(), in_quotes(token)));
     }
     const auto id = id_json.get<std::int32_t>();
     const auto slot = static_cast<std::size_t>(id);
     if (slot >= token_of_id.size()) token_of_id.resize(slot + 1);
     if (token_of_id[slot].data() != nullptr) {
-      fail(ErrorKind::input, "{}.vocab: the tokens \"{}\" and \"{}\" have the same id {}",
-           model.path(), token_of_id[slot], token, id);
+      fail(ErrorKind::input, "{}.vocab: the tokens {} and {} have the same id {}", model.path(),
+           in_quotes(token_of_id[slot]), in_quotes(token), id);
     }
     token_of_id[slot] = token;
     config.vocab.emplace(token, id);
@@ -74,7 +75,8 @@ BpeConfig read_model(const Json& json, const std::string& path, TokenOfId& token
   // Files older than the "type" field of models have merges and a vocabulary all the same.
   const std::string type = model.find("type") != nullptr ? model.string("type") : "BPE";
   if (type != "BPE") {
-    fail(ErrorKind::input, "{}: the model type \"{}\" is not supported; only BPE is", path, type);
+    fail(ErrorKind::input, "{}: the model type {} is not supported; only BPE is", path,
+         in_quotes(type));
   }
   model.allow_only({"type", "dropout", "unk_token", "continuing_subword_prefix",
                     "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges", "vocab",
@@ -117,21 +119,21 @@ std::vector<AddedToken> read_added_tokens(const JsonFields& file, const BpeConfi
     if (token.content.empty()) fields.refuse("content", "text");
     const auto in_model = model.vocab.find(token.content);
     if (in_model != model.vocab.end() && in_model->second != token.id) {
-      fail(ErrorKind::input, "{}: \"{}\" has id {} here and {} in model.vocab", path, token.content,
-           token.id, in_model->second);
+      fail(ErrorKind::input, "{}: {} has id {} here and {} in model.vocab", path,
+           in_quotes(token.content), token.id, in_model->second);
     }
     const auto slot = static_cast<std::size_t>(token.id);
     const bool is_taken = slot < token_of_id.size() && token_of_id[slot].data() != nullptr;
     if (is_taken && token_of_id[slot] != token.content) {
-      fail(ErrorKind::input, "{}: id {} of \"{}\" belongs to \"{}\" in model.vocab", path, token.id,
-           token.content, token_of_id[slot]);
+      fail(ErrorKind::input, "{}: id {} of {} belongs to {} in model.vocab", path, token.id,
+           in_quotes(token.content), in_quotes(token_of_id[slot]));
     }
     if (!id_of.try_emplace(token.content, token.id).second) {
-      fail(ErrorKind::input, "{}: \"{}\" is listed twice", path, token.content);
+      fail(ErrorKind::input, "{}: {} is listed twice", path, in_quotes(token.content));
     }
     if (const auto [other, fresh] = content_of.try_emplace(token.id, token.content); !fresh) {
-      fail(ErrorKind::input, "{}: \"{}\" and \"{}\" have the same id {}", path, other->second,
-           token.content, token.id);
+      fail(ErrorKind::input, "{}: {} and {} have the same id {}", path, in_quotes(other->second),
+           in_quotes(token.content), token.id);
     }
     tokens.push_back(std::move(token));
   });

@@ -12,7 +12,6 @@
 #include "text/byte_alphabet.h"
 #include "text/regex.h"
 #include "text/unicode.h"
-#include "text/utf8.h"
 
 namespace dsmoe::text {
 namespace {
@@ -21,26 +20,6 @@ using Ids = std::vector<std::int32_t>;
 
 std::string testdata(const std::string& name) {
   return std::string(DSMOE_SOURCE_DIR) + "/src/text/testdata/" + name;
-}
-
-TEST(Utf8, IllFormedPartsAreTheMaximalSubparts) {
-  EXPECT_EQ(replace_ill_formed("a\xF0\x9F\x98z"), "a\xEF\xBF\xBDz");  // truncated
-  EXPECT_EQ(replace_ill_formed("\xED\xA0\x80"),
-            "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");                      // surrogate
-  EXPECT_EQ(replace_ill_formed("\xC0\xAF"), "\xEF\xBF\xBD\xEF\xBF\xBD");  // overlong
-  EXPECT_EQ(replace_ill_formed("\xF4\x90\x80\x80").size(), 12U);          // above U+10FFFF
-  EXPECT_TRUE(is_valid_utf8("\xF4\x8F\xBF\xBF \xEE\x80\x80"));
-}
-
-TEST(Utf8, IncompleteTailCountsOnlyWhatCanStillBecomeACharacter) {
-  EXPECT_EQ(incomplete_tail("a\xE4\xBD"), 2U);
-  EXPECT_EQ(incomplete_tail("a\xF0\x9F\x98"), 3U);
-  EXPECT_EQ(incomplete_tail("\xC3"), 1U);
-  EXPECT_EQ(incomplete_tail("\xE4\xBD\xA0"), 0U);
-  EXPECT_EQ(incomplete_tail("\xFF"), 0U);
-  EXPECT_EQ(incomplete_tail("\xE0\x80"), 0U);  // 80 may not follow E0
-  EXPECT_EQ(incomplete_tail("\x80\x80\x80\x80"), 0U);
-  EXPECT_EQ(incomplete_tail(""), 0U);
 }
 
 TEST(ByteAlphabet, IsAOneToOneMapOfAllBytes) {

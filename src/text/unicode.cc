@@ -7,6 +7,8 @@
 #include <array>
 #include <iterator>
 
+#include "base/utf8.h"
+
 namespace dsmoe::text {
 namespace {
 
@@ -38,6 +40,18 @@ bool is_recent(std::uint32_t code_point) {
       std::begin(kRecent), std::end(kRecent), code_point,
       [](std::uint32_t value, const RecentRange& candidate) { return value < candidate.first; });
   return range != std::begin(kRecent) && code_point <= std::prev(range)->last;
+}
+
+bool has_recent(std::string_view text) {
+  for (std::size_t at = 0; at < text.size();) {
+    // None is below U+0800, so only three and four bytes are worth decoding.
+    if (static_cast<unsigned char>(text[at]) < 0xE0) {
+      ++at;
+    } else if (is_recent(next_code_point(text, at))) {
+      return true;
+    }
+  }
+  return false;
 }
 
 std::string recent_class_items(std::string_view category) {

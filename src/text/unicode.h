@@ -12,6 +12,9 @@ namespace dsmoe::text {
 // form, used for texts that hold one.
 bool is_recent(std::uint32_t code_point);
 
+// Whether valid UTF-8 holds a recent code point.
+bool has_recent(std::string_view text);
+
 // The recent code points whose general category starts with `category` ("L", "Lu", ...), as PCRE2
 // class items such as "\x{1c89}\x{a7cb}-\x{a7cc}".
 std::string recent_class_items(std::string_view category);

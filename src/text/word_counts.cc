@@ -8,8 +8,9 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "text/tokenizer_parts.h"
-#include "text/utf8.h"
+#include "text/unicode.h"
 
 namespace dsmoe::text {
 namespace {
@@ -78,9 +79,9 @@ void WordCounts::count_block(std::string_view block, PreTokenizer::Scratch& scra
   CountSink<Counts> sink(counts);
   std::vector<Section> sections;
   for (std::size_t at = 0; at < block.size();) {
-    scratch.regex.has_recent = false;
-    const std::size_t end = valid_utf8_end(block, at, scratch.regex.has_recent);
+    const std::size_t end = valid_utf8_end(block, at);
     const std::string_view valid = block.substr(at, end - at);
+    scratch.regex.has_recent = has_recent(valid);
     delimiters_.split(valid, ParseSpecial::yes, scratch.regex, sections);
     for (const Section& section : sections) {
       if (section.id != Section::kPlainText) continue;

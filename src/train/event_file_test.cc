@@ -5,7 +5,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "store/scratch_folder.h"
+#include "base/scratch_folder.h"
 
 namespace dsmoe::train {
 namespace {
@@ -35,7 +35,7 @@ Records read_records(const std::string& bytes) {
 }
 
 TEST(EventFile, HoldsVersionRestartAndScalars) {
-  store::ScratchFolder folder;
+  ScratchFolder folder;
   {
     EventFile file(folder.path(), 8);
     file.add(8, std::vector<Scalar>{{"loss", 2.5}, {"lr", 1e-3}});

@@ -3,10 +3,10 @@
 
 #include <cmath>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/json.h"
-#include "store/atomic_file.h"
-#include "store/mapped_file.h"
+#include "base/mapped_file.h"
 
 namespace dsmoe::train {
 namespace {
@@ -30,7 +30,7 @@ std::optional<int64_t> step_of(const std::string& line) {
 // Keeps the lines up to steps_done, so that the file reads as if the run had never stopped.
 void cut_log(const fs::path& path, int64_t steps_done) {
   if (!fs::exists(path)) return;
-  const std::string text = store::read_small_file(path, kMaxLogBytes);
+  const std::string text = read_small_file(path, kMaxLogBytes);
   std::string kept;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = text.find('\n', begin);
@@ -40,7 +40,7 @@ void cut_log(const fs::path& path, int64_t steps_done) {
     if (step && *step <= steps_done) kept += line + "\n";
     begin = end + 1;
   }
-  if (kept != text) store::atomic_write_file(path, kept);
+  if (kept != text) atomic_write_file(path, kept);
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "base/error.h"
-#include "store/scratch_folder.h"
+#include "base/scratch_folder.h"
 
 namespace dsmoe::train {
 namespace {
@@ -24,7 +24,7 @@ std::string replaced(std::string line, const std::string& from, const std::strin
 }
 
 std::vector<LoggedStep> read(const std::string& text) {
-  const store::ScratchFolder scratch;
+  const ScratchFolder scratch;
   std::ofstream(scratch / "metrics.jsonl") << text;
   return read_metrics(scratch / "metrics.jsonl");
 }

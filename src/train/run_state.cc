@@ -2,7 +2,9 @@
 #include "train/run_state.h"
 
 #include "base/error.h"
+#include "base/log.h"
 #include "kernels/memory.h"
+#include "kernels/table.h"
 #include "store/safetensors.h"
 
 namespace dsmoe::train {
@@ -24,6 +26,10 @@ std::vector<StatePart> parts_of(const TrainedTensor& tensor) {
     parts.push_back({"second_moment." + tensor.name, tensor.second_moment});
   }
   return parts;
+}
+
+std::string device_of(const Context& context) {
+  return context.table->device == tensor::Device::cpu ? "cpu" : "cuda";
 }
 
 // A device's tensor in host memory.
@@ -61,6 +67,7 @@ void save_checkpoint(const SaveRequest& request, Optimizer& optimizer, TensorSou
                                    .state_metadata = {{"format", "pt"},
                                                       {"train_state", std::to_string(kFormat)},
                                                       {"step", std::to_string(request.step)},
+                                                      {"device", device_of(optimizer.context())},
                                                       {"identity", request.identity.fixed.dump()},
                                                       {"plan", request.identity.plan.dump()}}};
   std::map<std::string, std::size_t> trained;
@@ -138,6 +145,11 @@ std::vector<std::string> restore_checkpoint(const Context& context, const fs::pa
     }
   }
   optimizer.resume_after(*step);
+  const auto made_on = file.metadata().find("device");  // absent in states of earlier programs
+  if (made_on != file.metadata().end() && made_on->second != device_of(context)) {
+    log_warning("{} was made on {}, the run goes on on {}: with other bits than there",
+                folder.string(), made_on->second, device_of(context));
+  }
   return differences(parse_json(text("plan"), path.string()), identity.plan);
 }
 

@@ -32,7 +32,7 @@ void save_checkpoint(const SaveRequest& request, Optimizer& optimizer, TensorSou
 
 // Reads train_state.safetensors of a verified checkpoint into the optimiser and places the weights.
 // Throws Error(input) that names every difference of the identity, or the first tensor that does
-// not fit. Returns differences of the plan, in words.
+// not fit. Returns differences of the plan, in words; warns when another kind of device made it.
 std::vector<std::string> restore_checkpoint(const Context& context,
                                             const std::filesystem::path& folder,
                                             const RunIdentity& identity, Optimizer& optimizer);

@@ -7,9 +7,9 @@
 #include <filesystem>
 
 #include "base/json.h"
+#include "base/scratch_folder.h"
 #include "cli/program.h"
 #include "store/safetensors.h"
-#include "store/scratch_folder.h"
 #include "support/golden.h"
 
 namespace dsmoe::testing {
@@ -34,7 +34,7 @@ class BrokenModel {
   std::string file(const std::string& name) const { return folder() + "/" + name; }
 
  private:
-  store::ScratchFolder scratch_;
+  ScratchFolder scratch_;
 };
 
 // One line on stderr that names the fault.
@@ -65,24 +65,25 @@ TEST(Cli, AnUnknownCommandIsNamed) {
 }
 
 TEST(Cli, WrongUsageExitsWith2) {
-  const std::string model = golden("released");
+  const ScratchFolder scratch;
+  const std::string model = golden("released"), out = (scratch / "out").string();
   for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
            {},
            {"nonsense"},
            {"info"},
            {"info", model, "--no-such-flag"},
            {"logits", model},
-           {"logits", model, "-o", "/tmp/never.safetensors"},
-           {"logits", model, "--tokens", "1", "--tokens-file", "f", "-o", "/tmp/never.safetensors"},
-           {"logits", model, "--tokens", "1", "-o", "/tmp/never.safetensors", "--threads", "0"},
-           {"logits", model, "--tokens", "1", "-o", "/tmp/never.safetensors", "--dtype", "fp8"},
-           {"logits", model, "--tokens", "1", "-o", "/tmp/never.safetensors", "--device", "cuda"},
-           {"logits", model, "--tokens", "1", "-o", "/tmp/never.safetensors", "--context", "257"},
+           {"logits", model, "-o", out},
+           {"logits", model, "--tokens", "1", "--tokens-file", "f", "-o", out},
+           {"logits", model, "--tokens", "1", "-o", out, "--threads", "0"},
+           {"logits", model, "--tokens", "1", "-o", out, "--dtype", "fp8"},
+           {"logits", model, "--tokens", "1", "-o", out, "--device", "cuda"},
+           {"logits", model, "--tokens", "1", "-o", out, "--context", "257"},
            {"eval", model},
            {"eval", model, "--tokens", "f", "--stride", "-1"}}) {
     const Ran ran = run_dsmoe(arguments);
     expect_refused(ran, 2, "");
-    EXPECT_FALSE(std::filesystem::exists("/tmp/never.safetensors"));
+    EXPECT_FALSE(std::filesystem::exists(out));
   }
   expect_refused(run_dsmoe({"info", model}, {.environment = {"DSMOE_ISA=pdp11"}}), 2, "pdp11");
 }
@@ -140,7 +141,7 @@ TEST(CliInfo, RefusesBrokenFolders) {
 }
 
 TEST(CliLogits, EqualTheGolden) {
-  const store::ScratchFolder scratch;
+  const ScratchFolder scratch;
   const std::string out = (scratch / "out.safetensors").string();
   const Golden expected("released");
   const std::string tokens = joined(expected.integers("tokens"));
@@ -174,7 +175,7 @@ TEST(CliLogits, EqualTheGolden) {
 }
 
 TEST(CliLogits, LongInputsRunInChunks) {
-  const store::ScratchFolder scratch;
+  const ScratchFolder scratch;
   const BrokenModel model("released");
   Json config = Json::parse(read_file(model.file("config.json")));
   config["max_position_embeddings"] = 2000;
@@ -194,7 +195,7 @@ TEST(CliLogits, LongInputsRunInChunks) {
 }
 
 TEST(CliLogits, RefusesBadInput) {
-  const store::ScratchFolder scratch;
+  const ScratchFolder scratch;
   const std::string out = (scratch / "out.safetensors").string();
   const auto logits = [&](const std::string& model, const std::string& tokens,
                           std::vector<std::string> more = {}) {
@@ -234,7 +235,7 @@ void fill_with_nan(const std::string& path, const std::string& tensor) {
 }
 
 TEST(CliLogits, RefusesWeightsThatAreNotNumbers) {
-  const store::ScratchFolder scratch;
+  const ScratchFolder scratch;
   for (const char* tensor : {"model.layers.1.mlp.gate.weight", "lm_head.weight"}) {
     const BrokenModel model("released");
     fill_with_nan(model.file("model.safetensors"), tensor);
@@ -250,7 +251,7 @@ TEST(CliLogits, RefusesWeightsThatAreNotNumbers) {
 }
 
 TEST(CliEval, StreamEqualsTheGolden) {
-  const store::ScratchFolder scratch;
+  const ScratchFolder scratch;
   const Json expected = Json::parse(read_file(golden("eval") + "/eval.json"));
   for (const Json& stream : expected["streams"]) {
     const std::string file = (scratch / "tokens").string();
@@ -269,7 +270,7 @@ TEST(CliEval, StreamEqualsTheGolden) {
 }
 
 TEST(CliEval, PairsEqualTheGolden) {
-  const store::ScratchFolder scratch;
+  const ScratchFolder scratch;
   const Json expected = Json::parse(read_file(golden("eval") + "/eval.json"));
   std::string lines;
   for (const Json& pair : expected["pairs"]) {
@@ -294,7 +295,7 @@ TEST(CliEval, PairsEqualTheGolden) {
 }
 
 TEST(CliEval, RefusesBadInput) {
-  const store::ScratchFolder scratch;
+  const ScratchFolder scratch;
   const std::string file = (scratch / "input").string();
   const auto eval = [&](const char* kind, const std::string& content,
                         std::vector<std::string> more = {}) {

@@ -6,8 +6,8 @@
 #include <set>
 
 #include "base/json.h"
+#include "base/scratch_folder.h"
 #include "cli/program.h"
-#include "store/scratch_folder.h"
 
 namespace dsmoe::testing {
 namespace {
@@ -39,7 +39,7 @@ class CliCompare : public ::testing::Test {
             "2",       "--threads", "1",
             "--out",   out_,        "--json"};
   }
-  store::ScratchFolder scratch_;
+  ScratchFolder scratch_;
   std::string out_ = (scratch_ / "out").string();
 };
 

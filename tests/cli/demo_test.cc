@@ -5,8 +5,8 @@
 #include <filesystem>
 
 #include "base/json.h"
+#include "base/scratch_folder.h"
 #include "cli/program.h"
-#include "store/scratch_folder.h"
 
 namespace dsmoe::testing {
 namespace {
@@ -21,7 +21,7 @@ constexpr const char* kTiny = R"({
   "rms_norm_eps": 1e-6, "bos_token_id": 0, "eos_token_id": 1})";
 
 TEST(CliDemo, TrainsMeasuresAndLeavesAModel) {
-  const store::ScratchFolder scratch;
+  const ScratchFolder scratch;
   const std::string config = (scratch.path() / "tiny.json").string();
   const std::string out = (scratch.path() / "run").string();
   write_file(config, kTiny);

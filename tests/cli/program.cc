@@ -11,7 +11,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "store/scratch_folder.h"
+#include "base/scratch_folder.h"
 
 namespace dsmoe::testing {
 namespace {
@@ -39,7 +39,7 @@ void write_file(const std::string& path, const std::string& bytes) {
 }
 
 Ran run_dsmoe(const std::vector<std::string>& arguments, const RunOptions& options) {
-  const store::ScratchFolder scratch;
+  const ScratchFolder scratch;
   const std::string out = options.out_file.empty() ? (scratch / "out").string() : options.out_file;
   const std::string err = (scratch / "err").string();
   const std::string in = options.input.empty() ? "/dev/null" : (scratch / "in").string();
@@ -57,7 +57,7 @@ Ran run_dsmoe(const std::vector<std::string>& arguments, const RunOptions& optio
     redirect(0, in.c_str(), O_RDONLY);
     redirect(1, out.c_str(), O_WRONLY | O_CREAT);
     redirect(2, err.c_str(), O_WRONLY | O_CREAT);
-    ::alarm(60);
+    ::alarm(kProgramSeconds);
     ::execv(argv[0], argv.data());
     ::_exit(127);
   }

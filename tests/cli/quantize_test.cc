@@ -5,8 +5,8 @@
 #include <map>
 
 #include "base/json.h"
+#include "base/scratch_folder.h"
 #include "cli/program.h"
-#include "store/scratch_folder.h"
 #include "support/golden.h"
 
 namespace dsmoe::testing {
@@ -15,7 +15,7 @@ namespace {
 std::string golden(const std::string& name) { return (goldens_folder() / name).string(); }
 
 TEST(Quantize, WritesAFolderAndReportsItsQuality) {
-  const store::ScratchFolder scratch;
+  const ScratchFolder scratch;
   const std::string tokens = (scratch / "tokens.txt").string();
   write_file(tokens, "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20");
   std::map<std::string, double> divergence;
@@ -55,13 +55,15 @@ TEST(Quantize, WritesAFolderAndReportsItsQuality) {
 }
 
 TEST(Quantize, WrongUsageExitsWith2) {
-  for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
-           {"quantize", golden("odd")},
-           {"quantize", golden("odd"), "--to", "int3", "-o", "/tmp/never-quantised"},
-           {"quantize", golden("odd"), "--to", "int8"}}) {
+  const ScratchFolder scratch;
+  const std::string out = (scratch / "out").string();
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"quantize", golden("odd")},
+                                             {"quantize", golden("odd"), "--to", "int3", "-o", out},
+                                             {"quantize", golden("odd"), "--to", "int8"}}) {
     EXPECT_EQ(run_dsmoe(arguments).code, 2);
   }
-  EXPECT_FALSE(std::filesystem::exists("/tmp/never-quantised"));
+  EXPECT_FALSE(std::filesystem::exists(out));
 }
 
 }  // namespace

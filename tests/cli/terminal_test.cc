@@ -10,8 +10,8 @@
 #include <chrono>
 #include <filesystem>
 
+#include "base/scratch_folder.h"
 #include "cli/program.h"
-#include "store/scratch_folder.h"
 #include "support/golden.h"
 
 namespace dsmoe::testing {
@@ -29,7 +29,7 @@ class Terminal {
     winsize size{.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
     child_ = ::forkpty(&master_, nullptr, nullptr, &size);
     if (child_ == 0) {
-      ::alarm(100);
+      ::alarm(kProgramSeconds);
       ::execv(argv[0], argv.data());
       ::_exit(127);
     }
@@ -46,9 +46,9 @@ class Terminal {
     ASSERT_EQ(::write(master_, bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
   }
 
-  // Reads until `text` has appeared after what earlier calls saw; fails after 60 s.
+  // Reads until `text` has appeared after what earlier calls saw; fails after 120 s.
   ::testing::AssertionResult sees(const std::string& text) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(120);
     for (;;) {
       if (const std::size_t at = seen_.find(text, from_); at != std::string::npos) {
         from_ = at + text.size();
@@ -109,7 +109,7 @@ class LongModel : public ::testing::Test {
   }
   std::string model() const { return (scratch_ / "model").string(); }
 
-  store::ScratchFolder scratch_;
+  ScratchFolder scratch_;
 };
 
 TEST_F(LongModel, InterruptStopsTheAnswerAndNotTheChat) {

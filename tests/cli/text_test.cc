@@ -5,8 +5,8 @@
 #include <filesystem>
 
 #include "base/json.h"
+#include "base/scratch_folder.h"
 #include "cli/program.h"
-#include "store/scratch_folder.h"
 
 namespace dsmoe::testing {
 namespace {
@@ -31,7 +31,7 @@ constexpr const char* kConfig =
 class TextModel : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    scratch_ = std::make_unique<store::ScratchFolder>();
+    scratch_ = std::make_unique<ScratchFolder>();
     write_file(path("config.json"), kConfig);
     ASSERT_EQ(random_model(model(), "3").code, 0);
     write_file(path("corpus.txt"), kText);
@@ -69,12 +69,12 @@ class TextModel : public ::testing::Test {
                more, {.input = input});
   }
 
-  static std::unique_ptr<store::ScratchFolder> scratch_;
+  static std::unique_ptr<ScratchFolder> scratch_;
 };
-std::unique_ptr<store::ScratchFolder> TextModel::scratch_;
+std::unique_ptr<ScratchFolder> TextModel::scratch_;
 
 TEST_F(TextModel, DemoIsDeterministicAndNeverOverwrites) {
-  const store::ScratchFolder scratch;
+  const ScratchFolder scratch;
   const std::string again = (scratch / "again").string();
   ASSERT_EQ(random_model(again, "3").code, 0);
   EXPECT_EQ(read_file(again + "/model.safetensors"), read_file(model() + "/model.safetensors"));
@@ -264,6 +264,21 @@ TEST_F(TextModel, EvalTextCountsEveryByte) {
   EXPECT_FALSE(by_ids.contains("bits_per_byte"));
   write_file(path("empty.txt"), "");
   EXPECT_EQ(run_dsmoe({"eval", model(), "--text", path("empty.txt")}).code, 1);
+}
+
+TEST_F(TextModel, DecodeGivesBackWhatEncodePrints) {
+  const Ran ids = run_dsmoe({"tokenizer", "encode", model(), path("corpus.txt"), "--no-special"});
+  ASSERT_EQ(ids.code, 0) << ids.err;
+  EXPECT_EQ(run_dsmoe({"tokenizer", "decode", model()}, {.input = ids.out}).out, kText);
+  EXPECT_EQ(run_dsmoe({"tokenizer", "decode", model(), "-i", "[]"}).out, "");
+  const auto refusal = [&](const char* text) {
+    const Ran ran = run_dsmoe({"tokenizer", "decode", model(), "-i", text});
+    EXPECT_EQ(ran.code, 1);
+    EXPECT_EQ(ran.out, "");
+    return ran.err;
+  };
+  EXPECT_NE(refusal("1 512").find("token 512 is beyond the vocabulary of "), std::string::npos);
+  EXPECT_NE(refusal("1 x").find("expected a token id, found 'x'"), std::string::npos);
 }
 
 TEST_F(TextModel, EvalPairsOfTextSplitAsTheHarnessDoes) {

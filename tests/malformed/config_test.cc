@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include "base/atomic_file.h"
+#include "base/mapped_file.h"
+#include "base/scratch_folder.h"
 #include "refusal.h"
-#include "store/atomic_file.h"
-#include "store/mapped_file.h"
-#include "store/scratch_folder.h"
 
 namespace dsmoe::malformed {
 namespace {
@@ -25,12 +25,12 @@ struct Case {
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 void read(const std::filesystem::path& path) {
-  model::parse_config(store::read_small_file(path, model::kMaxConfigBytes), path.string());
+  model::parse_config(read_small_file(path, model::kMaxConfigBytes), path.string());
 }
 
 void expect_text_refused(const std::string& text, const std::string& fault) {
-  const store::ScratchFolder scratch;
-  store::atomic_write_file(scratch / "config.json", text);
+  const ScratchFolder scratch;
+  atomic_write_file(scratch / "config.json", text);
   expect_refused([&] { read(scratch / "config.json"); }, text.size(), fault);
 }
 

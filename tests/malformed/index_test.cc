@@ -3,16 +3,16 @@
 
 #include <filesystem>
 
+#include "base/atomic_file.h"
+#include "base/scratch_folder.h"
 #include "refusal.h"
 #include "store/folder_writer.h"
 #include "store/hf_folder.h"
-#include "store/scratch_folder.h"
 
 namespace dsmoe::malformed {
 namespace {
 
 namespace fs = std::filesystem;
-using store::ScratchFolder;
 using tensor::DType;
 
 void save(const fs::path& path, std::vector<tensor::TensorSpec> specs) {
@@ -93,7 +93,7 @@ class MalformedIndex : public testing::TestWithParam<Case> {};
 TEST_P(MalformedIndex, IsRefused) {
   const ScratchFolder folder;
   save_shards(folder);
-  store::atomic_write_file(folder / "model.safetensors.index.json", GetParam().index);
+  atomic_write_file(folder / "model.safetensors.index.json", GetParam().index);
   expect_folder_refused(folder, GetParam().fault);
 }
 
@@ -108,7 +108,7 @@ TEST(MalformedIndexText, LongTextTakesNoMemory) {
   };
   const auto refused = [](const std::string& text, const std::string& fault) {
     const ScratchFolder folder;
-    store::atomic_write_file(folder / "model.safetensors.index.json", text);
+    atomic_write_file(folder / "model.safetensors.index.json", text);
     expect_folder_refused(folder, fault);
   };
   refused(std::string(17 << 20, ' '), "17825792 bytes, at most 16777216");
@@ -128,7 +128,7 @@ TEST(MalformedFolder, IsRefused) {
   {
     const ScratchFolder folder;
     save_shards(folder);
-    store::atomic_write_file(folder / "model.safetensors.index.json", good);
+    atomic_write_file(folder / "model.safetensors.index.json", good);
     EXPECT_EQ(store::HfFolder::open(folder.path()).names().size(), 3u);
     fs::resize_file(folder / "2.safetensors", fs::file_size(folder / "2.safetensors") - 1);
     expect_folder_refused(
@@ -141,7 +141,7 @@ TEST(MalformedFolder, IsRefused) {
   }
   const ScratchFolder folder;
   expect_folder_refused(folder, "has neither model.safetensors nor model.safetensors.index.json");
-  store::atomic_write_file(folder / "pytorch_model.bin", "x");
+  atomic_write_file(folder / "pytorch_model.bin", "x");
   expect_folder_refused(folder, "pytorch_model.bin is not read: convert it to safetensors");
   expect_refused([&] { store::HfFolder::open(folder / "absent"); }, 0,
                  "expected a model folder, found nothing");

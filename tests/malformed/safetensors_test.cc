@@ -1,16 +1,15 @@
 // Safetensors files that break one rule each.
 #include "store/safetensors.h"
+#include "base/atomic_file.h"
 
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/scratch_folder.h"
 #include "refusal.h"
-#include "store/scratch_folder.h"
 
 namespace dsmoe::malformed {
 namespace {
-
-using store::ScratchFolder;
 
 std::string length_prefix(uint64_t length) {
   std::string bytes(8, '\0');
@@ -243,7 +242,7 @@ TEST_P(MalformedSafetensors, IsRefused) {
   {
     const std::string bytes = GetParam().make();
     size = bytes.size();
-    store::atomic_write_file(scratch / "f.safetensors", bytes);
+    atomic_write_file(scratch / "f.safetensors", bytes);
   }
   expect_refused([&] { store::SafetensorsFile::open(scratch / "f.safetensors"); }, size,
                  GetParam().fault);

@@ -99,10 +99,8 @@ void matmul_unrounded_integers(const Context&, const MatmulForward& args) {
       const auto number = [&](int64_t k) {
         Bf16 scale{};
         std::memcpy(&scale, matrix + scale_offset(weight.coding, weight.k, n, k / 32), 2);
-        const int64_t place = k % (weight.coding == WeightCoding::int8 ? 4 : 8);
         return widen(scale) *
-               static_cast<float>(tensor::coded_element(
-                   weight.coding, matrix + word_offset(weight.coding, weight.k, n, k), place));
+               static_cast<float>(packed_integer(weight.coding, matrix, weight.k, n, k));
       };
       float y = ref::product<Bf16>(
           0, weight.k, [&](int64_t k) { return widen(x[k]); }, number);
@@ -162,6 +160,13 @@ void rms_norm_plain_order(const Context&, const RmsNormForward& args) {
       args.out.as<float>()[t * size + i] = (x[i] * inverse) * args.weight.as<float>()[i];
     }
   }
+}
+
+void squares_in_one_part(const Context&, const SumOfSquares& args) {
+  const float* x = args.x.as<float>();
+  args.out.as<double>()[0] = ref::row_sum<double>(args.x.num_elements(), [&](int64_t i) {
+    return static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  });
 }
 
 void combine_slot_order(const Context&, const CombineForward& args) {
@@ -404,6 +409,8 @@ std::vector<BrokenRule> broken_rules() {
       experts_libm_exp);
   add("norm_plain_order", "rms_norm_forward", DType::F32, FoundBy::parity, &T::rms_norm_forward,
       rms_norm_plain_order);
+  add("squares_in_one_part", "sum_of_squares", DType::F32, FoundBy::parity, &T::sum_of_squares,
+      squares_in_one_part);
   add("combine_slot_order", "combine_forward", DType::F32, FoundBy::parity, &T::combine_forward,
       combine_slot_order);
   add("log_prob_plain_order", "log_prob_forward", DType::F32, FoundBy::parity, &T::log_prob_forward,

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "kernels/ops.h"
 #include "kernels/table.h"
 #include "tensor/arena.h"
 

@@ -93,7 +93,7 @@ TEST_P(Tier, ProductsEqualRef) {
   FAIL() << "no candidate of that name";
 }
 
-INSTANTIATE_TEST_SUITE_P(Ops, Tier, testing::Values("amx", "v4", "v3"),
+INSTANTIATE_TEST_SUITE_P(Ops, Tier, testing::Values("amx", "v4_bf16", "v4", "v3"),
                          [](const auto& tier) { return tier.param; });
 
 TEST(Support, TiersImplementEveryOpThatTakesTime) {

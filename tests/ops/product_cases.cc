@@ -19,7 +19,7 @@ void copy(const TensorView& from, const TensorView& to) {
 
 struct MatmulShape {
   int64_t tokens, n, k;
-  enum { plain, bias, residual, tiny } kind = plain;
+  enum { plain, bias, residual, tiny, tiny_rows } kind = plain;
   kernels::WeightCoding coding = kernels::WeightCoding::plain;
 };
 
@@ -29,8 +29,10 @@ class MatmulCase : public OpCase {
     const int64_t tokens = rows_of(shape.tokens);
     // 2^-70: products fall among the denormals and below.
     const double scale = shape.kind == MatmulShape::tiny ? 0x1p-66 : 1.0;
+    // Rows so small that their products with weights of ordinary size fall there.
+    const double x_scale = shape.kind == MatmulShape::tiny_rows ? 0x1p-121 : scale;
     args_.x =
-        random(variant.operand, {tokens, shape.k}, {.stream = 1, .scale = scale, .by_row = true});
+        random(variant.operand, {tokens, shape.k}, {.stream = 1, .scale = x_scale, .by_row = true});
     args_.weight = weights(variant.operand, 1, shape.n, shape.k,
                            {.stream = 2, .scale = scale, .coding = shape.coding});
     args_.out = output("out", scalar(), {tokens, shape.n});
@@ -445,6 +447,12 @@ void add_product_cases(std::vector<OpEntry>& cases) {
     coded_matmul("wide", {1, 1000, 40, MatmulShape::residual});
     coded_matmul("denormal_products", {3, 40, 70, MatmulShape::tiny});
     coded_matmul("denormal_products_many", {9, 40, 70, MatmulShape::tiny});
+    coded_matmul("denormal_sums", {1, 48, 300, MatmulShape::tiny_rows});
+    coded_matmul("denormal_sums_many", {9, 48, 300, MatmulShape::tiny_rows});
+    coded_matmul("five_panels", {1, 80, 200});
+    coded_matmul("two_rows_wide", {2, 90, 320});
+    coded_matmul("five_rows", {5, 33, 256});
+    coded_matmul("eight_rows", {8, 50, 200});
     coded_matmul("single", {1, 1, 1});
     const auto coded_experts = [&](const char* name, ExpertsShape shape) {
       shape.coding = coding;

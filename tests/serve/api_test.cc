@@ -1,7 +1,6 @@
 // The API as clients use it, on a small model in this process.
 #include <gtest/gtest.h>
 
-#include <fstream>
 #include <thread>
 
 #include "base/log.h"
@@ -280,6 +279,104 @@ TEST_F(ApiTest, HeadersIdsAndCors) {
   EXPECT_EQ(preflight.status, 204);
   EXPECT_EQ(preflight.headers.at("access-control-allow-headers"),
             "authorization, content-type, x-request-id");
+  // The openai client of browsers sends headers of its own.
+  const Answer stainless =
+      client.request("OPTIONS", "/v1/completions", "",
+                     {"Origin: http://127.0.0.1:1",
+                      "Access-Control-Request-Headers: authorization,content-type,x-stainless-os"});
+  EXPECT_EQ(stainless.headers.at("access-control-allow-headers"),
+            "authorization,content-type,x-stainless-os");
+  EXPECT_EQ(client.request("GET", "/v1/completions").headers.at("allow"), "OPTIONS, POST");
+  EXPECT_EQ(client.request("PUT", "/v1/experts").headers.at("allow"), "OPTIONS, GET, HEAD, DELETE");
+}
+
+TEST_F(ApiTest, ThePageMayAskNobodyElse) {
+  const std::string policy = server().get("/").headers.at("content-security-policy");
+  EXPECT_TRUE(policy.starts_with("default-src 'none'; script-src 'self'; style-src 'self';"));
+  EXPECT_EQ(policy.find("unsafe"), std::string::npos);
+}
+
+TEST_F(ApiTest, CachedTokensOfAPromptCountOnce) {
+  const std::string words = "The dog sat on the log and the cat sat on the mat. ";
+  const Json body = greedy({{"prompt", words + words + words + words + words}, {"n", 4}});
+  server().complete(body);
+  const Json usage = server().complete(body).json()["usage"];
+  const int64_t cached = usage["prompt_tokens_details"]["cached_tokens"];
+  EXPECT_GE(cached, 64);
+  EXPECT_LE(cached, usage["prompt_tokens"].get<int64_t>());
+}
+
+// Tokens that are single bytes, drawn at random: characters and stop strings are cut everywhere.
+class ByteTokens : public ApiTest {
+ protected:
+  // Ids of the bytes of `text`, and a bias that leaves nothing else to choose.
+  static Json only(const std::string& text) {
+    const Json ids =
+        server().post("/tokenize", {{"prompt", text}, {"add_special_tokens", false}}).json();
+    Json bias = Json::object();
+    for (const Json& id : ids["tokens"]) {
+      bias[std::to_string(id.get<int>())] = 100;
+    }
+    return bias;
+  }
+  static Json drawn(const std::string& bytes, int seed) {
+    return greedy({{"temperature", 2},
+                   {"frequency_penalty", 2},
+                   {"seed", seed},
+                   {"max_tokens", 40},
+                   {"ignore_eos", true},
+                   {"logit_bias", only(bytes)}});
+  }
+  // The pieces of the streamed answer.
+  static std::vector<std::string> pieces(Json body) {
+    body["stream"] = true;
+    std::vector<std::string> texts;
+    for (const Json& event : server().complete(body).events()) {
+      texts.push_back(event["choices"][0]["text"]);
+    }
+    return texts;
+  }
+};
+
+TEST_F(ByteTokens, NoPieceEndsInsideACharacter) {
+  int num_whole = 0;
+  for (int seed = 0; seed < 6; ++seed) {
+    const Json body = drawn("\u00e9", seed);  // two bytes, two tokens
+    const std::string plain = server().complete(body).json()["choices"][0]["text"];
+    std::string joined;
+    for (const std::string& piece : pieces(body)) {
+      // A cut character would be sent as two replacements.
+      EXPECT_TRUE(plain.substr(joined.size()).starts_with(piece));
+      joined += piece;
+    }
+    EXPECT_EQ(joined, plain);
+    for (std::size_t at = 0; (at = plain.find("\u00e9", at)) != std::string::npos; ++at)
+      ++num_whole;
+  }
+  EXPECT_GT(num_whole, 10);
+}
+
+TEST_F(ByteTokens, NoPartOfAStopStringIsSent) {
+  int num_stopped = 0;
+  for (int seed = 0; seed < 6; ++seed) {
+    Json body = drawn("xyz", seed);
+    const std::string whole = server().complete(body).json()["choices"][0]["text"];
+    body["stop"] = {"xyz", "zzz", "yx"};
+    const Json cut = server().complete(body).json()["choices"][0];
+    const std::string text = cut["text"];
+    EXPECT_TRUE(whole.starts_with(text));
+    for (const char* stop : {"xyz", "zzz", "yx"}) {
+      EXPECT_EQ(text.find(stop), std::string::npos);
+      if (whole.substr(text.size()).starts_with(stop)) ++num_stopped;
+    }
+    std::string joined;
+    for (const std::string& piece : pieces(body)) {
+      joined += piece;
+      EXPECT_TRUE(text.starts_with(joined)) << joined << " of " << text;
+    }
+    EXPECT_EQ(joined, text);
+  }
+  EXPECT_EQ(num_stopped, 6);
 }
 
 TEST_F(ApiTest, ALeavingClientFreesItsSlot) {
@@ -300,111 +397,6 @@ TEST_F(ApiTest, ALeavingClientFreesItsSlot) {
     EXPECT_EQ(stats.running, 0);
     EXPECT_EQ(stats.free_pages + stats.cached_pages, stats.pages);
   }
-}
-
-TEST(Server, KeysAreNeededEverywhereButHealthAndThePage) {
-  SmallServer server({.api = {.keys = {"first-key", "second-key"}}});
-  EXPECT_EQ(server.get("/health").status, 200);
-  EXPECT_EQ(server.get("/").status, 200);
-  for (const char* path :
-       {"/v1/models", "/metrics", "/version", "/tokenizer_info", "/v1/experts", "/nothing"}) {
-    EXPECT_EQ(server.get(path).status, 401) << path;
-  }
-  const auto with = [&](const std::string& header) {
-    return Client(server.port())
-        .request("GET", "/v1/models", "", {"Authorization: " + header})
-        .status;
-  };
-  EXPECT_EQ(with("Bearer first-key"), 200);
-  EXPECT_EQ(with("bearer second-key"), 200);
-  EXPECT_EQ(with("Bearer first-ke"), 401);
-  EXPECT_EQ(with("Bearer first-key2"), 401);
-  EXPECT_EQ(with("Bearer "), 401);
-  EXPECT_EQ(with("Basic first-key"), 401);
-  const Answer refused = server.complete({{"prompt", "x"}});
-  EXPECT_EQ(refused.status, 401);
-  EXPECT_EQ(refused.json()["error"]["code"], "invalid_api_key");
-}
-
-TEST(Server, AFullQueueGives429AndNothingElse) {
-  SmallServer server({.engine = {.max_batch = 1, .max_queue = 2}});
-  std::vector<std::thread> threads;
-  std::atomic<int> ok{0}, full{0}, other{0};
-  for (int i = 0; i < 30; ++i) {
-    threads.emplace_back([&] {
-      const Answer answer =
-          server.complete({{"prompt", "The cat"}, {"max_tokens", 60}, {"ignore_eos", true}});
-      if (answer.status == 429) {
-        EXPECT_EQ(answer.headers.at("retry-after"), "1");
-      }
-      ++(answer.status == 200 ? ok : answer.status == 429 ? full : other);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_GT(ok, 0);
-  EXPECT_GT(full, 0);
-  EXPECT_EQ(other, 0);
-}
-
-TEST(Server, DrainsRunningRequestsAndRefusesNewOnes) {
-  SmallServer server;
-  Client streaming(server.port());
-  const Json body{
-      {"prompt", "The cat"}, {"max_tokens", 200}, {"ignore_eos", true}, {"stream", true}};
-  streaming.send(format_request("POST", "/v1/completions", body.dump()));
-  ASSERT_NE(streaming.receive_some(), "");
-  server.service().shut_down();
-  Answer refused;
-  for (int i = 0; i < 100 && refused.status != 503; ++i) {
-    try {
-      refused = server.complete({{"prompt", "x"}, {"max_tokens", 1}});
-    } catch (const std::runtime_error&) {
-      break;  // drained already
-    }
-  }
-  std::string text;
-  for (std::string piece; !(piece = streaming.receive_some()).empty();) text += piece;
-  EXPECT_NE(text.find("data: [DONE]"), std::string::npos);
-  server.stop();
-}
-
-TEST(Server, TheDrainDeadlineEndsWhatStillRuns) {
-  SmallServer server({.http = {.drain_deadline = std::chrono::milliseconds(1)}});
-  Client streaming(server.port());
-  const Json body{{"prompt", "The cat"},
-                  {"max_tokens", 240},
-                  {"ignore_eos", true},
-                  {"stream", true},
-                  {"n", 16}};
-  streaming.send(format_request("POST", "/v1/completions", body.dump()));
-  ASSERT_NE(streaming.receive_some(), "");
-  const auto start = std::chrono::steady_clock::now();
-  server.stop();
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
-}
-
-TEST(Server, ADeadEngineTurnsHealthTo503) {
-  SmallServer server;
-  EXPECT_EQ(server.get("/health").status, 200);
-  server.service().engine().inject(infer::Engine::Fault::thrown);
-  const auto start = std::chrono::steady_clock::now();
-  int status = 200;
-  while (status == 200 && std::chrono::steady_clock::now() - start < std::chrono::seconds(2)) {
-    status = server.get("/health").status;
-  }
-  EXPECT_EQ(status, 503);
-  EXPECT_EQ(server.complete({{"prompt", "x"}}).status, 503);
-}
-
-TEST(Server, StrangersNeedAKey) {
-  serve::ServiceOptions options;
-  options.http.host = "0.0.0.0";
-  EXPECT_THROW(serve::check_exposure(options, serve::WithoutKeys::refused), Error);
-  serve::check_exposure(options, serve::WithoutKeys::allowed);
-  options.api.keys = {"k"};
-  serve::check_exposure(options, serve::WithoutKeys::refused);
-  options = {};
-  serve::check_exposure(options, serve::WithoutKeys::refused);
 }
 
 }  // namespace

@@ -73,6 +73,13 @@ bool Client::fill(double seconds) {
   return true;
 }
 
+bool Client::is_closed() {
+  pollfd poll_for{.fd = socket_, .events = POLLIN, .revents = 0};
+  char byte = 0;
+  return buffer_.empty() && ::poll(&poll_for, 1, 60000) == 1 &&
+         ::recv(socket_, &byte, 1, MSG_PEEK) <= 0;
+}
+
 std::string Client::receive_some(double seconds) {
   if (buffer_.empty()) fill(seconds);
   return std::exchange(buffer_, "");

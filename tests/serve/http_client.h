@@ -34,6 +34,8 @@ class Client {
   Answer receive(double seconds = 60);
   // Bytes as they come, at least one; empty at the end or after `seconds`.
   std::string receive_some(double seconds = 60);
+  // Waits for the other side to close; false when bytes come, or nothing for a minute.
+  bool is_closed();
   void close();
   void shut_down_sending();
 

@@ -1,73 +1,36 @@
 // dsmoe serve as a user runs it: refuses exposure, serves, and ends cleanly on SIGTERM.
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
+#include <cstdlib>
+#include <thread>
+
+#include "base/scratch_folder.h"
 #include "cli/program.h"
 #include "serve/http_client.h"
-#include "store/scratch_folder.h"
+#include "serve/running_server.h"
 
 namespace dsmoe::testing {
 namespace {
 
-// The program in the background; stdout is read up to the line that names the port.
-class Running {
- public:
-  explicit Running(std::vector<std::string> arguments) {
-    int ends[2];
-    if (::pipe(ends) != 0) return;
-    arguments.insert(arguments.begin(), {DSMOE_PROGRAM, "serve"});
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      ::dup2(ends[1], STDOUT_FILENO);
-      const int nothing = ::open("/dev/null", O_WRONLY);
-      ::dup2(nothing, STDERR_FILENO);
-      std::vector<char*> argv;
-      for (std::string& argument : arguments) argv.push_back(argument.data());
-      argv.push_back(nullptr);
-      ::execv(argv[0], argv.data());
-      ::_exit(127);
-    }
-    ::close(ends[1]);
-    char byte = 0;
-    while (::read(ends[0], &byte, 1) == 1 && byte != '\n') line_ += byte;
-    ::close(ends[0]);
-  }
-  ~Running() {
-    if (pid_ > 0) {
-      ::kill(pid_, SIGKILL);
-      ::waitpid(pid_, nullptr, 0);
-    }
-  }
+const std::string kConfig = std::string(DSMOE_SOURCE_DIR) + "/tests/clients/config.json";
 
-  const std::string& line() const { return line_; }
-  uint16_t port() const {
-    const std::size_t colon = line_.rfind(':');
-    return static_cast<uint16_t>(std::atoi(line_.c_str() + colon + 1));
-  }
-  void terminate() { ::kill(pid_, SIGTERM); }
-  int wait() {
-    int status = 0;
-    ::waitpid(std::exchange(pid_, -1), &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  }
+std::string make_model(const std::string& folder) {
+  const Ran made =
+      run_dsmoe({"demo", "--random", "--config", kConfig, "-o", folder, "--seed", "3", "-q"});
+  EXPECT_EQ(made.code, 0) << made.err;
+  return folder;
+}
 
- private:
-  pid_t pid_ = -1;
-  std::string line_;
-};
+std::vector<std::string> on_any_port(const std::string& model) {
+  return {model, "--port", "0", "--threads", "1", "--model-name", "m"};
+}
 
 TEST(ServeProgram, SigtermLetsRunningRequestsFinish) {
-  const store::ScratchFolder scratch;
-  const std::string model = (scratch / "model").string();
-  const std::string config = std::string(DSMOE_SOURCE_DIR) + "/tests/clients/config.json";
-  ASSERT_EQ(
-      run_dsmoe({"demo", "--random", "--config", config, "-o", model, "--seed", "3", "-q"}).code,
-      0);
-  Running server({model, "--port", "0", "--threads", "1", "--model-name", "m"});
-  ASSERT_TRUE(server.line().starts_with("serving m on http://127.0.0.1:")) << server.line();
+  const ScratchFolder scratch;
+  RunningServer server({.program = DSMOE_PROGRAM,
+                        .arguments = on_any_port(make_model((scratch / "model").string()))});
+  ASSERT_TRUE(server.wait_until_serving());
   // No tokenizer: ids in, numbers out.
   const Json body{
       {"prompt", {5, 6, 7}}, {"max_tokens", 250}, {"ignore_eos", true}, {"stream", true}};
@@ -75,9 +38,74 @@ TEST(ServeProgram, SigtermLetsRunningRequestsFinish) {
   client.send(format_request("POST", "/v1/completions", body.dump()));
   std::string text = client.receive_some();
   ASSERT_NE(text, "");
-  server.terminate();
+  server.signal(SIGTERM);
   for (std::string piece; !(piece = client.receive_some()).empty();) text += piece;
   EXPECT_NE(text.find("data: [DONE]"), std::string::npos);
+  EXPECT_EQ(server.wait(), 0);
+}
+
+// No model and no demo: the demo is trained first, and the server says so meanwhile.
+TEST(ServeProgram, AnswersWhileThereIsNoModelYet) {
+  const ScratchFolder scratch;
+  const std::string log = (scratch / "log").string();
+  RunningServer server({.program = DSMOE_PROGRAM,
+                        .arguments = {"--port", "0", "--threads", "1"},
+                        .folder = scratch.path().string(),
+                        .log_file = log});
+  std::string said;
+  const std::string before = "http://127.0.0.1:";
+  for (int i = 0; i < 3000 && said.find("until") == std::string::npos; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    said = read_file(log);
+  }
+  ASSERT_NE(said.find(before), std::string::npos) << said;
+  const auto port =
+      static_cast<uint16_t>(std::atoi(said.c_str() + said.find(before) + before.size()));
+  const Answer health = Client(port).get("/health");
+  EXPECT_EQ(health.status, 503);
+  EXPECT_EQ(health.json()["status"], "loading");
+  const Answer refused = Client(port).post("/v1/completions", {{"prompt", "x"}});
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.json()["error"]["code"], "loading");
+  // The training takes it, or the server if it had not begun.
+  server.signal(SIGTERM);
+  const int code = server.wait();
+  EXPECT_TRUE(code == 128 + SIGTERM || code == 0) << code;
+}
+
+TEST(ServeProgram, APortInUseIsSaidAtOnce) {
+  const ScratchFolder scratch;
+  const std::string model = make_model((scratch / "model").string());
+  RunningServer server({.program = DSMOE_PROGRAM, .arguments = on_any_port(model)});
+  ASSERT_TRUE(server.wait_until_serving());
+  const std::string port = std::to_string(server.port());
+  const Ran second = run_dsmoe({"serve", model, "--port", port});
+  EXPECT_EQ(second.code, 1);
+  EXPECT_NE(second.err.find("port " + port + ": Address already in use"), std::string::npos)
+      << second.err;
+  EXPECT_NE(second.err.find("--port"), std::string::npos) << second.err;
+  server.signal(SIGTERM);
+  EXPECT_EQ(server.wait(), 0);
+}
+
+// Without a name: the newest model under demo-out/ of the folder it runs in.
+TEST(ServeProgram, ServesTheDemosModelWithoutAName) {
+  const ScratchFolder scratch;
+  std::string text;
+  for (int i = 0; i < 100; ++i) text += "The cat sat on the mat. The dog sat on the log.\n\n";
+  write_file((scratch / "corpus.txt").string(), text);
+  const Ran trained = run_dsmoe({"train", "--config", kConfig, "--data",
+                                 (scratch / "corpus.txt").string(), "--steps", "1", "--batch", "1",
+                                 "--seq", "64", "--out", (scratch / "demo-out").string(), "-q"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  RunningServer server({.program = DSMOE_PROGRAM,
+                        .arguments = {"--port", "0", "--threads", "1"},
+                        .folder = scratch.path().string()});
+  ASSERT_TRUE(server.wait_until_serving());
+  const Json models = Client(server.port()).get("/v1/models").json();
+  EXPECT_EQ(models["data"][0]["id"], "demo-out");
+  EXPECT_EQ(models["data"][0]["has_chat_template"], true);
+  server.signal(SIGTERM);
   EXPECT_EQ(server.wait(), 0);
 }
 
@@ -88,7 +116,12 @@ TEST(ServeProgram, RefusesWhatItCannotServe) {
   EXPECT_EQ(run_dsmoe({"serve", "nowhere", "--host", "example.org"}).code, 2);
   const Ran missing = run_dsmoe({"serve", "nowhere"});
   EXPECT_EQ(missing.code, 1);
-  EXPECT_NE(missing.err.find("nowhere"), std::string::npos) << missing.err;
+  EXPECT_NE(missing.err.find("nowhere: there is no model here"), std::string::npos) << missing.err;
+  const Ran elsewhere =
+      run_dsmoe({"serve", std::string(DSMOE_SOURCE_DIR), "--host", "192.0.2.1", "--no-auth"});
+  EXPECT_EQ(elsewhere.code, 1);
+  EXPECT_EQ(run_dsmoe({"serve", "--port", "70000"}).code, 2);
+  EXPECT_EQ(run_dsmoe({"serve", "--api-key", "", "nowhere"}).code, 2);
 }
 
 }  // namespace

@@ -49,12 +49,18 @@ serve::TextParts small_text() {
   return parts;
 }
 
-SmallServer::SmallServer(serve::ServiceOptions options, const SmallModelOptions& model) {
+SmallServer::SmallServer(SmallServerOptions options, const SmallModelOptions& model)
+    : pool_(options.threads) {
   context_ = {.table = &kernels::select_cpu_table(), .pool = &pool_};
   model_ = small_model(context_, model);
   options.http.port = 0;
-  if (options.model_id.empty()) options.model_id = "small";
-  service_ = std::make_unique<serve::Service>(context_, *model_, small_text(), options);
+  service_ = std::make_unique<serve::Service>(
+      serve::ServiceOptions{.api = options.api, .http = options.http});
+  service_->open({.context = context_,
+                  .model = *model_,
+                  .text = small_text(),
+                  .id = "small",
+                  .engine = options.engine});
   thread_ = std::thread([this] { service_->run(); });
 }
 

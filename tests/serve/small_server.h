@@ -22,9 +22,16 @@ std::unique_ptr<model::Model> small_model(const kernels::Context& context,
 // Its tokenizer and DeepSeek's chat template.
 serve::TextParts small_text();
 
+struct SmallServerOptions {
+  infer::EngineOptions engine = {};
+  serve::ApiOptions api = {};
+  serve::HttpOptions http = {};
+  int threads = 1;
+};
+
 class SmallServer {
  public:
-  explicit SmallServer(serve::ServiceOptions options = {}, const SmallModelOptions& model = {});
+  explicit SmallServer(SmallServerOptions options = {}, const SmallModelOptions& model = {});
   ~SmallServer();
 
   uint16_t port() const { return service_->port(); }
@@ -40,7 +47,7 @@ class SmallServer {
   Answer chat(const Json& body) { return post("/v1/chat/completions", body); }
 
  private:
-  ThreadPool pool_{1};
+  ThreadPool pool_;
   kernels::Context context_;
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<serve::Service> service_;

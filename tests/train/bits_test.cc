@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/scratch_folder.h"
 #include "store/hf_folder.h"
-#include "store/scratch_folder.h"
 #include "tiny_run.h"
 #include "train/sources.h"
 
@@ -14,7 +14,6 @@ namespace dsmoe::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using store::ScratchFolder;
 using tensor::DType;
 using Files = std::map<std::string, std::string>;
 

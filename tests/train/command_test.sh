@@ -14,14 +14,19 @@ ls "$work"/whole/events.out.tfevents.* > /dev/null || fail "no event file"
 "$program" info "$work/whole/step-00000030" > /dev/null || fail "info cannot read it"
 "$program" logits "$work/whole/step-00000030" --tokens 0,70,71 -o "$work/logits" > /dev/null || fail "logits cannot run it"
 
+# Until the run has logged a step: it holds its lock then, and knows its signals.
+first_step() { # RUN PROCESS
+  until [ -s "$1/metrics.jsonl" ]; do
+    kill -0 "$2" 2> /dev/null || break
+    sleep 0.01
+  done
+}
+
 # Signals: the step is finished and saved, the exit code says which; then the run goes on to the same bytes.
 stopped() { # SIGNAL CODE
   become_train "$work/$1" 30 --save-every 0 --resume > /dev/null &
   local child=$!
-  for _ in $(seq 600); do
-    [ -s "$work/$1/metrics.jsonl" ] && break
-    sleep 0.01
-  done
+  first_step "$work/$1" $child
   kill -s "$1" $child 2> /dev/null
   wait $child
   local code=$?
@@ -36,10 +41,7 @@ stopped TERM 143
 # A second writer on one run is refused while the first goes on.
 become_train "$work/busy" 100000 > /dev/null 2>&1 &
 busy=$!
-for _ in $(seq 600); do
-  [ -s "$work/busy/metrics.jsonl" ] && break
-  sleep 0.01
-done
+first_step "$work/busy" $busy
 train "$work/busy" 100000 --resume > /dev/null 2> "$work/err" && fail "two writers"
 grep -q "is training there" "$work/err" || fail "the refusal says: $(cat "$work/err")"
 kill -s KILL $busy

@@ -4,16 +4,15 @@
 
 #include <cmath>
 
+#include "base/scratch_folder.h"
 #include "kernels/cuda/cuda_table.h"
 #include "kernels/elements.h"
 #include "store/hf_folder.h"
-#include "store/scratch_folder.h"
 #include "tiny_run.h"
 
 namespace dsmoe::testing {
 namespace {
 
-using store::ScratchFolder;
 using tensor::DType;
 using Files = std::map<std::string, std::string>;
 

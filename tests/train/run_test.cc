@@ -3,17 +3,19 @@
 
 #include <fstream>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "store/scratch_folder.h"
+#include "base/mapped_file.h"
+#include "base/scratch_folder.h"
+#include "base/sha256.h"
 #include "tiny_run.h"
 
 namespace dsmoe::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using store::ScratchFolder;
 
 std::string refusal(const TinyRun& run, const fs::path& out) {
   try {
@@ -107,6 +109,41 @@ TEST(Run, DamagedCheckpointsArePassedOver) {
       << said;
   EXPECT_EQ(files_of(outcome.checkpoint), expected);
   EXPECT_EQ(logged_steps(out / "cut"), (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8}));
+}
+
+// A checkpoint with the other device's name in it, and a manifest that agrees.
+void rename_device(const fs::path& checkpoint) {
+  const auto replace = [](const fs::path& path, const std::string& from, const std::string& to) {
+    std::string bytes = read_small_file(path, 1 << 24);
+    const std::size_t at = bytes.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    atomic_write_file(path, bytes.replace(at, from.size(), to));
+  };
+  const fs::path state = checkpoint / store::kTrainStateName;
+  const std::string before = sha256(read_small_file(state, 1 << 24));
+  replace(state, "\"device\":\"cpu\"", "\"device\":\"gpu\"");
+  replace(checkpoint / "MANIFEST.json", before, sha256(read_small_file(state, 1 << 24)));
+}
+
+TEST(Run, SaysWhenItGoesOnOnAnotherKindOfDevice) {
+  ScratchFolder out;
+  TinyRun run{.steps = 2, .stop_after = 1};
+  const fs::path first = run_tiny(run, out / "run").checkpoint;
+  run.stop_after = 0;
+  run.resume = true;
+  fs::copy(out / "run", out / "renamed", fs::copy_options::recursive);
+  rename_device(out / "renamed" / first.filename());
+  const auto warnings = [&](const fs::path& folder) {
+    const LogLevel level = log_level();
+    set_log_level(LogLevel::warning);
+    ::testing::internal::CaptureStderr();
+    EXPECT_TRUE(run_tiny(run, folder).finished);
+    set_log_level(level);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(warnings(out / "run"), "");
+  const std::string said = warnings(out / "renamed");
+  EXPECT_NE(said.find("was made on gpu, the run goes on on cpu"), std::string::npos) << said;
 }
 
 TEST(Run, NothingThatVerifiesIsAnError) {

@@ -4,12 +4,12 @@
 
 #include <cstring>
 
+#include "base/scratch_folder.h"
 #include "data/batches.h"
 #include "infer/load_model.h"
 #include "kernels/cuda/cuda_table.h"
 #include "kernels/log_prob.h"
 #include "kernels/memory.h"
-#include "store/scratch_folder.h"
 #include "tiny_run.h"
 #include "train/sources.h"
 
@@ -82,7 +82,7 @@ TEST_P(SameAsInference, OnCuda) {
 
 void SameAsInference::expect_same(const kernels::Context& context,
                                   const model::ModelConfig& config) {
-  store::ScratchFolder out;
+  ScratchFolder out;
   const auto folder =
       run_tiny({.config = config, .steps = 3, .device = context}, out / "run").checkpoint;
   const auto for_inference = infer::load_model(context, folder, {});

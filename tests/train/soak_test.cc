@@ -1,14 +1,14 @@
 // Stopped after every step and resumed: byte-equal files. Long, so by hand (make soak).
 #include <gtest/gtest.h>
 
-#include "store/scratch_folder.h"
+#include "base/scratch_folder.h"
 #include "tiny_run.h"
 
 namespace dsmoe::testing {
 namespace {
 
 void expect_every_stop(const model::ModelConfig& config) {
-  store::ScratchFolder out;
+  ScratchFolder out;
   TinyRun run{.config = config};
   const auto expected = files_of(run_tiny(run, out / "whole").checkpoint);
   for (int64_t stop = 1; stop <= run.steps; ++stop) {

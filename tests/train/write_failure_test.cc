@@ -6,8 +6,8 @@
 #include <cerrno>
 
 #include "base/error.h"
-#include "store/failing_disk.h"
-#include "store/scratch_folder.h"
+#include "base/failing_disk.h"
+#include "base/scratch_folder.h"
 #include "tiny_run.h"
 
 namespace dsmoe::testing {
@@ -24,22 +24,22 @@ class WriteFailure : public ::testing::TestWithParam<int> {};
 
 TEST_P(WriteFailure, LeavesWhatWasSaved) {
   const TinyRun run = saving_run();
-  store::ScratchFolder out;
+  ScratchFolder out;
   const auto expected = files_of(run_tiny(run, out / "whole").checkpoint);
   int stopped = 0;
   // Every 29th call: checkpoints have some 200, so that all kinds of calls are met.
   for (int64_t at = 0;; at += 29) {
     const auto folder = out / std::to_string(at);
-    store::FailingDisk::countdown = at;
-    store::FailingDisk::failure = GetParam();
+    FailingDisk::countdown = at;
+    FailingDisk::failure = GetParam();
     std::string message;
     try {
       run_tiny(run, folder);
     } catch (const Error& error) {
       message = error.what();
     }
-    const bool was_reached = store::FailingDisk::countdown < 0;
-    store::FailingDisk::countdown = -1;
+    const bool was_reached = FailingDisk::countdown < 0;
+    FailingDisk::countdown = -1;
     if (!was_reached) break;
     const store::NewestCheckpoint newest = store::newest_checkpoint(folder);
     EXPECT_TRUE(newest.passed_over.empty()) << "call " << at << ": " << message;

@@ -10,7 +10,7 @@ import browser
 import mock_server
 from selenium.webdriver.common.keys import Keys
 
-STORY = "Once upon a time there was a "
+STORY = "Once upon a time there was a"
 QUESTION = "Mia the fox lived by the lake. One morning Mia found a red kite in the grass and gave it to Tom the owl. Who has the kite now?"
 # Records what the page asks, so that another client can ask the same.
 SPY = """

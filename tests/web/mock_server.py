@@ -55,7 +55,7 @@ class Mock:
         self.delay = delay
         self.answer = STORY
         self.key = ""
-        self.fault = ""  # busy | draining | refused | midstream | cut
+        self.fault = ""  # loading | busy | draining | refused | midstream | cut
         self.template = True
         self.context = 4096
         self.requests = []  # bodies of what was asked
@@ -144,6 +144,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.file("index.html" if url.path == "/" else url.path[len("/assets/"):])
         if not self.is_let_in():
             return None
+        if self.mock.fault == "loading":
+            return self.refuse(503, "the model is still loading", [("Retry-After", "1")], code="loading")
         if url.path == "/v1/models":
             return self.reply(200, self.mock.models())
         if url.path == "/v1/experts":

@@ -57,7 +57,7 @@ class PageTest(unittest.TestCase):
         self.assertEqual({cell["step"] for row in self.page.map_cells() for cell in row}, {0})
         # An example fills the box and chooses what to do with it; it does not send.
         self.page.js("document.querySelectorAll('.example')[1].click()")
-        self.assertEqual(self.page.find("#prompt").get_property("value"), "Once upon a time there was a ")
+        self.assertEqual(self.page.find("#prompt").get_property("value"), "Once upon a time there was a")
         self.assertTrue(self.page.js("return document.querySelector('#mode [value=continue]').checked"))
         self.assertEqual(self.mock.requests, [])
 
@@ -162,6 +162,20 @@ class PageTest(unittest.TestCase):
         self.page.wait(lambda: self.page.state() == "done", "the answer")
         self.assertEqual(len(self.page.find_all(".turn")), 1)
         self.assertIsNone(self.problem())
+
+    def test_a_model_that_is_still_loading(self):
+        self.faults_expected = True
+        self.mock.fault = "loading"
+        self.page.open(self.server.url)
+        self.page.wait(lambda: self.page.is_shown("#notice"), "the word about it")
+        self.assertIn("still loading", self.page.text("#notice-text"))
+        self.page.find("#prompt").send_keys("Hello")
+        self.assertTrue(self.page.find("#send").get_property("disabled"))
+        self.mock.fault = ""
+        self.page.ready()
+        self.page.wait("!document.getElementById('send').disabled", "the page to go on by itself")
+        self.assertFalse(self.page.is_shown("#notice"))
+        self.assertEqual(self.page.find("#prompt").get_property("value"), "Hello")
 
     def test_draining_and_refused(self):
         self.faults_expected = True
@@ -328,6 +342,18 @@ class PageTest(unittest.TestCase):
         self.page.wait(
             "(() => { const t = document.querySelector('.token.selected').getBoundingClientRect(), a = document.getElementById('atlas').getBoundingClientRect();"
             " return t.top >= 0 && t.bottom <= a.top })()", "the selected token to stay in sight",
+        )
+        # Also once the map has come, which stands above.
+        self.page.wait("document.querySelectorAll('#map .cell').length > 0", "the map")
+        self.page.wait(
+            "(() => { const way = document.querySelector('#inspector .way-row').getBoundingClientRect(); return way.top > 0 && way.bottom < innerHeight })()",
+            "the token's experts to be in sight",
+        )
+        self.page.js("document.querySelector('#map .cell').click()")
+        self.page.wait(
+            "(() => { const head = document.querySelector('#inspector h3').getBoundingClientRect(), a = document.getElementById('atlas-body').getBoundingClientRect();"
+            " return head.top >= a.top && head.bottom <= a.bottom && document.querySelector('#inspector h3').textContent.includes('xpert') })()",
+            "the picked expert to be in sight",
         )
         self.page.find("#atlas-close").click()
         self.assertTrue(self.page.is_shown("#prompt"))

@@ -1,4 +1,5 @@
 // The backward pass of ops on tokens and columns, and the optimiser.
+#include <algorithm>
 #include <cstring>
 
 #include "base/functions.h"
@@ -192,8 +193,21 @@ void cross_entropy_backward(const Tier& tier, const Context& context,
                });
 }
 
-void sum_of_squares(const Tier& tier, const Context&, const SumOfSquares& args) {
-  args.out.as<double>()[0] = tier.sum_of_squares(args.x.as<float>(), args.x.num_elements());
+void sum_of_squares(const Tier& tier, const Context& context, const SumOfSquares& args) {
+  const float* x = args.x.as<float>();
+  const int64_t size = args.x.num_elements();
+  const int64_t part_size = square_part_size(size);
+  const int64_t num_parts = (size + part_size - 1) / part_size;
+  double part_sums[kMaxSquareParts];
+  parallel_for(*context.pool, num_parts, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) {
+      const int64_t first = part * part_size;
+      part_sums[part] = tier.sum_of_squares(x + first, std::min(part_size, size - first));
+    }
+  });
+  double sum = 0;
+  for (int64_t part = 0; part < num_parts; ++part) sum += part_sums[part];
+  args.out.as<double>()[0] = sum;
 }
 
 void adamw_step(const Tier& tier, const Context& context, const AdamwStep& args) {

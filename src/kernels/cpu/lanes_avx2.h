@@ -27,6 +27,9 @@ DSMOE_HD void store(float* p, F32x16 a) {
 DSMOE_HD F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
   return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
 }
+DSMOE_HD F32x16 fma_broadcast(const float& x, F32x16 b, F32x16 c) {
+  return fma(broadcast(x), b, c);
+}
 DSMOE_HD F32x16 add(F32x16 a, F32x16 b) {
   return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)};
 }
@@ -143,6 +146,11 @@ DSMOE_HD F32x16 gather_words(const void* p, int32_t stride_bytes) {
   return {_mm256_castsi256_ps(_mm256_i32gather_epi32(lo, offset, 1)),
           _mm256_castsi256_ps(_mm256_i32gather_epi32(hi, offset, 1))};
 }
+// Loaded once, even where two instructions could each load it.
+DSMOE_HD F32x16 in_registers(F32x16 a) {
+  __asm__("" : "+x"(a.lo), "+x"(a.hi));
+  return a;
+}
 DSMOE_HD F32x16 low_halves(F32x16 a) {
   return {low_half(_mm256_castps_si256(a.lo)), low_half(_mm256_castps_si256(a.hi))};
 }
@@ -170,6 +178,26 @@ DSMOE_HD F32x16 assemble(I32x16 a, uint32_t mask, uint32_t bits) {
   const __m256i b = _mm256_set1_epi32(static_cast<int>(bits));
   return {_mm256_castsi256_ps(_mm256_xor_si256(_mm256_and_si256(a.lo, m), b)),
           _mm256_castsi256_ps(_mm256_xor_si256(_mm256_and_si256(a.hi, m), b))};
+}
+// Sixteen integers of 8 bits as floats.
+DSMOE_HD F32x16 load_int8(const void* p) {
+  const __m128i bytes = _mm_loadu_si128(static_cast<const __m128i*>(p));
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(bytes, bytes)))};
+}
+// Whether each of 16 words without its sign is zero or between the bounds, and has no bit of
+// `bits`.
+DSMOE_HD bool words_within(const void* p, uint16_t lowest, uint16_t highest, uint16_t bits) {
+  const auto word = [](int x) { return _mm256_set1_epi16(static_cast<int16_t>(x)); };
+  const __m256i words = load_words(p);
+  const __m256i zero = _mm256_setzero_si256();
+  const __m256i twice = _mm256_add_epi16(words, words);
+  const __m256i above = _mm256_sub_epi16(twice, word(2 * lowest));
+  const __m256i clipped = _mm256_min_epu16(above, word(2 * (highest - lowest)));
+  const __m256i inside =
+      _mm256_or_si256(_mm256_cmpeq_epi16(above, clipped), _mm256_cmpeq_epi16(twice, zero));
+  const __m256i without = _mm256_cmpeq_epi16(_mm256_and_si256(words, word(bits)), zero);
+  return _mm256_movemask_epi8(_mm256_and_si256(inside, without)) == -1;
 }
 DSMOE_HD F32x16 fms(F32x16 a, F32x16 b, F32x16 c) {
   return {_mm256_fmsub_ps(a.lo, b.lo, c.lo), _mm256_fmsub_ps(a.hi, b.hi, c.hi)};

@@ -19,6 +19,12 @@ DSMOE_HD F32x16 broadcast(float x) { return {_mm512_set1_ps(x)}; }
 DSMOE_HD F32x16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
 DSMOE_HD void store(float* p, F32x16 a) { _mm512_storeu_ps(p, a.v); }
 DSMOE_HD F32x16 fma(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+// fma(broadcast(x), b, c). By hand, because a compiler shares the broadcast of two FMAs, which then
+// costs as much as an FMA; as part of each it costs nothing.
+DSMOE_HD F32x16 fma_broadcast(const float& x, F32x16 b, F32x16 c) {
+  __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(c.v) : "v"(b.v), "m"(x));
+  return c;
+}
 DSMOE_HD F32x16 add(F32x16 a, F32x16 b) { return {_mm512_add_ps(a.v, b.v)}; }
 DSMOE_HD F32x16 sub(F32x16 a, F32x16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
 DSMOE_HD F32x16 mul(F32x16 a, F32x16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
@@ -93,6 +99,11 @@ DSMOE_HD F32x16 gather_words(const void* p, int32_t stride_bytes) {
   const __m512i offset = _mm512_mullo_epi32(lane, _mm512_set1_epi32(stride_bytes));
   return {_mm512_castsi512_ps(_mm512_i32gather_epi32(offset, p, 1))};
 }
+// Loaded once, even where two instructions could each load it.
+DSMOE_HD F32x16 in_registers(F32x16 a) {
+  __asm__("" : "+v"(a.v));
+  return a;
+}
 DSMOE_HD F32x16 low_halves(F32x16 a) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a.v), 16))};
 }
@@ -118,6 +129,22 @@ DSMOE_HD F32x16 assemble(I32x16 a, uint32_t mask, uint32_t bits) {
   return {_mm512_castsi512_ps(
       _mm512_ternarylogic_epi32(a.v, _mm512_set1_epi32(static_cast<int>(mask)),
                                 _mm512_set1_epi32(static_cast<int>(bits)), kAndXor))};
+}
+// Sixteen integers of 8 bits as floats.
+DSMOE_HD F32x16 load_int8(const void* p) {
+  return {
+      _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))))};
+}
+// Whether each of 16 words without its sign is zero or between the bounds, and has no bit of
+// `bits`.
+DSMOE_HD bool words_within(const void* p, uint16_t lowest, uint16_t highest, uint16_t bits) {
+  const auto word = [](int x) { return _mm256_set1_epi16(static_cast<int16_t>(x)); };
+  const __m256i words = _mm256_loadu_si256(static_cast<const __m256i*>(p));
+  const __m256i twice = _mm256_add_epi16(words, words);
+  const __mmask16 nonzero = _mm256_test_epi16_mask(twice, twice);
+  const __mmask16 outside = _mm256_mask_cmpgt_epu16_mask(
+      nonzero, _mm256_sub_epi16(twice, word(2 * lowest)), word(2 * (highest - lowest)));
+  return (outside | _mm256_test_epi16_mask(words, word(bits))) == 0;
 }
 DSMOE_HD F32x16 fms(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmsub_ps(a.v, b.v, c.v)}; }
 DSMOE_HD F32x16 fnma(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cpu/tier.h"
+#include "kernels/ops.h"
 #include "kernels/table.h"
 
 namespace dsmoe::kernels::cpu {

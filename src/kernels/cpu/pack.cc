@@ -43,8 +43,7 @@ void pack_transposed(const Tier& tier, const PackWeight& args, int64_t panel) {
        .panel = panel_of(args, panel)});
 }
 
-// Words of integers move whole: the reference does it as fast as memory takes it, given enough
-// threads.
+// The reference moves bytes and words about as fast as memory takes them, given enough threads.
 void pack_integers(const Context& context, const PackWeight& args) {
   parallel_for(*context.pool, args.source.dim(0), kPanelWidth, [&](int64_t begin, int64_t end) {
     PackWeight part = args;

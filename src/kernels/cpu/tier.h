@@ -271,6 +271,11 @@ extern const cpu::Tier kTier;
 namespace dsmoe::kernels::v4 {
 extern const cpu::Tier kTier;
 }
+namespace dsmoe::kernels::v4_bf16 {
+extern const cpu::Tier kTier;
+// Weights of int4; at least one row and one panel.
+void product_int4(const cpu::ProductBlock& args);
+}  // namespace dsmoe::kernels::v4_bf16
 namespace dsmoe::kernels::amx {
 extern const cpu::Tier kTier;
 // Both types bf16, any coding; at least one row and one panel.

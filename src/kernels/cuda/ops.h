@@ -1,7 +1,7 @@
 // The CUDA implementation of every op of the table.
 #pragma once
 
-#include "kernels/few_tokens.h"
+#include "kernels/ops.h"
 #include "kernels/table.h"
 
 namespace dsmoe::kernels::cuda {

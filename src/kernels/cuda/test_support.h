@@ -11,6 +11,7 @@
 
 #include "kernels/cuda/cuda_table.h"
 #include "kernels/elements.h"
+#include "kernels/ops.h"
 
 namespace dsmoe::kernels {
 

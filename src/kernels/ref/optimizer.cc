@@ -1,4 +1,6 @@
 // AdamW on one tensor, and its gradient's share of the global norm.
+#include <algorithm>
+
 #include "kernels/ref/ref.h"
 #include "kernels/ref/scalar.h"
 
@@ -7,13 +9,16 @@ namespace dsmoe::kernels::ref {
 void sum_of_squares(const Context&, const SumOfSquares& args) {
   with_operand(args.x.dtype, [&]<class S>() {
     if constexpr (!std::is_same_v<S, Bf16>) {
-      const S* x = args.x.as<S>();
-      args.out.as<double>()[0] = reduce_row<double>(
-          args.x.num_elements(), 0.0,
-          [&](double lane, int64_t i) {
-            return lane + static_cast<double>(x[i]) * static_cast<double>(x[i]);
-          },
-          [](double a, double b) { return a + b; });
+      const int64_t size = args.x.num_elements();
+      const int64_t part_size = square_part_size(size);
+      double sum = 0;
+      for (int64_t begin = 0; begin < size; begin += part_size) {
+        const S* x = args.x.as<S>() + begin;
+        sum += row_sum<double>(std::min(part_size, size - begin), [&](int64_t i) {
+          return static_cast<double>(x[i]) * static_cast<double>(x[i]);
+        });
+      }
+      args.out.as<double>()[0] = sum;
     }
   });
 }

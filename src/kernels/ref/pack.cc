@@ -9,8 +9,18 @@ namespace dsmoe::kernels::ref {
 
 namespace {
 
-// Integers keep their order within a word of memory, so that words of a stored row move whole; the
-// last may be shorter.
+// The integers of one group of a row: int8 one by one; int4 as the words they are stored in, of
+// which the last may be shorter.
+void place_group(WeightCoding coding, const char* integers, int64_t bytes, char* target) {
+  if (coding == WeightCoding::int8) {
+    for (int64_t i = 0; i < bytes; ++i) target[i * kPanelWidth] = integers[i];
+    return;
+  }
+  for (; bytes >= 4; bytes -= 4, integers += 4, target += 4 * kPanelWidth)
+    std::memcpy(target, integers, 4);
+  std::memcpy(target, integers, static_cast<std::size_t>(bytes));
+}
+
 void pack_integers(const PackWeight& args) {
   const WeightStack& target = args.target;
   auto* matrix = static_cast<char*>(target.matrix(args.matrix_idx));
@@ -23,13 +33,9 @@ void pack_integers(const PackWeight& args) {
     const auto* scales = static_cast<const char*>(args.scale.data) + row * groups * 2;
     for (int64_t group = 0; group < groups; ++group) {
       std::memcpy(matrix + scale_offset(target.coding, target.k, n, group), scales + 2 * group, 2);
-      char* words = matrix + word_offset(target.coding, target.k, n, group * tensor::kGroupSize);
       const int64_t begin = group * group_bytes;
-      const int64_t end = std::min(begin + group_bytes, row_bytes);
-      int64_t byte = begin;
-      for (; byte + 4 <= end; byte += 4, words += 4 * kPanelWidth)
-        std::memcpy(words, integers + byte, 4);
-      std::memcpy(words, integers + byte, static_cast<std::size_t>(end - byte));
+      place_group(target.coding, integers + begin, std::min(group_bytes, row_bytes - begin),
+                  matrix + integer_offset(target.coding, target.k, n, group * tensor::kGroupSize));
     }
   }
 }

@@ -1,6 +1,7 @@
 // The reference implementation of every op: the specification, the fallback and the oracle.
 #pragma once
 
+#include "kernels/ops.h"
 #include "kernels/table.h"
 
 namespace dsmoe::kernels::ref {

@@ -90,9 +90,7 @@ inline float coded_weight(const void* matrix, const WeightStack& weight, int64_t
   Bf16 scale{};
   std::memcpy(&scale, bytes + scale_offset(weight.coding, weight.k, n, k / tensor::kGroupSize),
               sizeof scale);
-  const char* word = bytes + word_offset(weight.coding, weight.k, n, k);
-  const int64_t place = k % (weight.coding == WeightCoding::int8 ? 4 : 8);
-  return widen(tensor::dequantise(scale, tensor::coded_element(weight.coding, word, place)));
+  return widen(tensor::dequantise(scale, packed_integer(weight.coding, matrix, weight.k, n, k)));
 }
 
 // acc + one row of x times row n of matrix `matrix_idx`: the building block of every projection.

@@ -13,107 +13,120 @@ using cpu::Coding;
 
 constexpr int64_t kGroupDepth = 32;       // k of one group, and of one block of the bf16 rule
 constexpr int64_t kGroupScaleBytes = 32;  // sixteen bf16
-constexpr int64_t kWordBytes = 64;        // one word of each output
+constexpr int64_t kLineBytes = 64;
 constexpr int64_t kCodedPrefetchBytes = 2048;
 
-// An integer's bits, its sign flipped, become the last places of a float whose power of two makes
-// them units: 2^e + (q + bias). Places are chosen so that a word is shifted as seldom as possible.
 template <Coding coding>
-struct Place;
-template <>
-struct Place<Coding::int8> {
-  static constexpr int kWords = 8;
-  static constexpr int kPerWord = 4;
-  static constexpr int kPlaces = 2;
-  static constexpr uint32_t kBias = 128;
-  static constexpr int kFirstBit[kPlaces] = {7, 15};
-  static constexpr int kShift[kPerWord] = {7, 7, -9, -9};
-  static constexpr int kPlaceOf[kPerWord] = {0, 1, 0, 1};
-};
-template <>
-struct Place<Coding::int4> {
-  static constexpr int kWords = 4;
-  static constexpr int kPerWord = 8;
-  static constexpr int kPlaces = 4;
-  static constexpr uint32_t kBias = 8;
-  static constexpr int kFirstBit[kPlaces] = {4, 8, 12, 16};
-  static constexpr int kShift[kPerWord] = {4, 0, 0, 0, 0, -12, -12, -12};
-  static constexpr int kPlaceOf[kPerWord] = {0, 0, 1, 2, 3, 1, 2, 3};
-};
+constexpr int kLineDepth = coding == Coding::int8 ? 4 : 8;  // k of the sixteen outputs in a line
+template <Coding coding>
+constexpr int kGroupLines = kGroupDepth / kLineDepth<coding>;
+template <Coding coding>
+constexpr int64_t kGroupBytes = kGroupScaleBytes + kGroupLines<coding>* kLineBytes;
 
-template <Coding coding>
-constexpr int64_t kGroupBytes = kGroupScaleBytes + Place<coding>::kWords* kWordBytes;
+// Where the scale goes. A power of two commutes with every rounding, so that it may wait for the
+// sum of the group's 32 products, as long as nothing overflows or falls below the normal numbers
+// (moderate_scales, moderate_values).
+enum class Scaling { numbers, sums };
 
-// 2^e + bias of a place.
-template <Coding coding>
-constexpr float zero_of_place(int place) {
-  using P = Place<coding>;
-  return static_cast<float>((uint32_t{1} << (23 - P::kFirstBit[place])) + P::kBias);
+// Values of the operand: zero, or from 2^-80 to 2^60. They are multiples of 2^-87, and so are their
+// products with integers and all sums of them; with scales from 2^-32 to 2^32 no step leaves the
+// normal numbers.
+constexpr uint16_t bf16_power(int exponent) { return static_cast<uint16_t>((127 + exponent) << 7); }
+inline bool moderate_values(const uint16_t* x, int64_t size) {
+  constexpr uint16_t kLowest = bf16_power(-80);
+  constexpr uint16_t kRange = bf16_power(60) - kLowest;
+  uint16_t outside = 0;
+  for (int64_t i = 0; i < size; ++i) {
+    const auto magnitude = static_cast<uint16_t>(x[i] & 0x7fff);
+    const auto above = static_cast<uint16_t>(magnitude - kLowest);
+    outside |= static_cast<uint16_t>((magnitude != 0) & (above > kRange));
+  }
+  return outside == 0;
 }
-
-// Integer `idx` of each word, plus zero_of_place.
-template <Coding coding, int idx>
-DSMOE_HD F32x16 biased(I32x16 words) {
-  using P = Place<coding>;
-  constexpr int kBit = P::kFirstBit[P::kPlaceOf[idx]];
-  constexpr uint32_t kMask = (2 * P::kBias - 1) << kBit;
-  constexpr uint32_t kExponent = static_cast<uint32_t>(127 + 23 - kBit) << 23;
-  return assemble(shift<P::kShift[idx]>(words), kMask, kExponent | (P::kBias << kBit));
+// The scales of a group: zero, or from 2^-32 to 2^32, with none of the bits `mantissa`.
+DSMOE_HD bool moderate_scales(const char* group, uint16_t mantissa) {
+  return words_within(group, bf16_power(-32), bf16_power(32), mantissa);
 }
 
 DSMOE_HD F32x16 load_scale(const char* group) {
   return load_bf16(reinterpret_cast<const uint16_t*>(group));
 }
 
-// The scales of a group's sixteen outputs, and the numbers that its integers stand for.
-template <Coding coding>
-class GroupScale;
-
-// scale * q is the number: biased * scale - zero * scale, where all three products have at most 24
-// significant bits, so that the subtraction is exact.
-template <>
-class GroupScale<Coding::int4> {
-  using P = Place<Coding::int4>;
-
- public:
-  DSMOE_HD void load(const char* group) {
-    scale_ = load_scale(group);
-    for (int place = 0; place < P::kPlaces; ++place)
-      zero_[place] = mul(broadcast(zero_of_place<Coding::int4>(place)), scale_);
-  }
-  template <int idx>
-  DSMOE_HD F32x16 numbers(I32x16 words) const {
-    return fms(biased<Coding::int4, idx>(words), scale_, zero_[P::kPlaceOf[idx]]);
-  }
-
- private:
-  F32x16 scale_;
-  F32x16 zero_[P::kPlaces];
-};
+// The scales of a group's sixteen outputs; the numbers that integer `idx` of each output in a line
+// stands for; and what becomes of the sum of the group's products.
+template <Coding coding, Scaling scaling>
+class Group;
 
 // v = scale * q has at most 16 significant bits and is rounded to 8. v * (2^16 + 1), rounded to 24
 // bits, is v * 2^16 plus that rounding of v, ties to even included; and the difference to v * 2^16
 // is exact. The factors are put to the scale, which then has at most 24 bits.
 template <>
-class GroupScale<Coding::int8> {
-  using P = Place<Coding::int8>;
-
+class Group<Coding::int8, Scaling::numbers> {
  public:
-  DSMOE_HD void load(const char* group) {
-    const F32x16 scale = load_scale(group);
-    scale_both_ = mul(broadcast(65537.0f), scale);
-    scale_high_ = mul(broadcast(65536.0f), scale);
-  }
+  DSMOE_HD explicit Group(const char* group)
+      : scale_both_(mul(broadcast(65537.0f), load_scale(group))),
+        scale_high_(mul(broadcast(65536.0f), load_scale(group))) {}
   template <int idx>
-  DSMOE_HD F32x16 numbers(I32x16 words) const {
-    const F32x16 zero = broadcast(zero_of_place<Coding::int8>(P::kPlaceOf[idx]));
-    const F32x16 q = sub(biased<Coding::int8, idx>(words), zero);
+  DSMOE_HD F32x16 numbers(const char* line) const {
+    const F32x16 q = load_int8(line + idx * 16);
     return fnma(q, scale_high_, mul(q, scale_both_));
   }
+  DSMOE_HD F32x16 add_to(F32x16 acc, F32x16 sum) const { return add(acc, sum); }
 
  private:
   F32x16 scale_both_;
   F32x16 scale_high_;
+};
+
+template <>
+class Group<Coding::int8, Scaling::sums> {
+ public:
+  DSMOE_HD explicit Group(const char* group) : scale_(load_scale(group)) {}
+  template <int idx>
+  DSMOE_HD F32x16 numbers(const char* line) const {
+    return load_int8(line + idx * 16);
+  }
+  DSMOE_HD F32x16 add_to(F32x16 acc, F32x16 sum) const { return fma(sum, scale_, acc); }
+
+ private:
+  F32x16 scale_;
+};
+
+// An integer's bits, its sign flipped, become the last places of a float whose power of two makes
+// them units: 2^e + (q + 8). Places are chosen so that a word is shifted as seldom as possible.
+// biased * scale - zero * scale is the number: all three products have at most 24 significant bits,
+// so that the subtraction is exact.
+template <>
+class Group<Coding::int4, Scaling::numbers> {
+  static constexpr int kPlaces = 4;
+  static constexpr uint32_t kBias = 8;
+  static constexpr int kFirstBit[kPlaces] = {4, 8, 12, 16};
+  static constexpr int kShift[8] = {4, 0, 0, 0, 0, -12, -12, -12};
+  static constexpr int kPlaceOf[8] = {0, 0, 1, 2, 3, 1, 2, 3};
+
+ public:
+  Group() = default;
+  DSMOE_HD explicit Group(const char* group) : scale_(load_scale(group)) {
+    for (int place = 0; place < kPlaces; ++place) {
+      const auto zero = static_cast<float>((uint32_t{1} << (23 - kFirstBit[place])) + kBias);
+      zero_[place] = mul(broadcast(zero), scale_);
+    }
+  }
+  template <int idx>
+  DSMOE_HD F32x16 numbers(const char* line) const {
+    constexpr int kPlace = kPlaceOf[idx];
+    constexpr int kBit = kFirstBit[kPlace];
+    constexpr uint32_t kMask = (2 * kBias - 1) << kBit;
+    constexpr uint32_t kExponent = static_cast<uint32_t>(127 + 23 - kBit) << 23;
+    const F32x16 biased =
+        assemble(shift<kShift[idx]>(load_bits(line)), kMask, kExponent | (kBias << kBit));
+    return fms(biased, scale_, zero_[kPlace]);
+  }
+  DSMOE_HD F32x16 add_to(F32x16 acc, F32x16 sum) const { return add(acc, sum); }
+
+ private:
+  F32x16 scale_;
+  F32x16 zero_[kPlaces];
 };
 
 // body.operator()<i>() for i in [0, count).
@@ -128,17 +141,14 @@ DSMOE_HD void unrolled(Body&& body) {
 // One group of a panel as a plain bf16 panel holds it.
 template <Coding coding>
 DSMOE_HD void decode_group(const char* group, uint16_t* out) {
-  using P = Place<coding>;
-  GroupScale<coding> scale;
-  scale.load(group);
-  for (int word = 0; word < P::kWords; ++word) {
-    const char* line = group + kGroupScaleBytes + word * kWordBytes;
+  const Group<coding, Scaling::numbers> scaled(group);
+  const char* line = group + kGroupScaleBytes;
+  for (int i = 0; i < kGroupLines<coding>; ++i, line += kLineBytes) {
     _mm_prefetch(line + kCodedPrefetchBytes, _MM_HINT_T0);
-    const I32x16 words = load_bits(line);
-    unrolled<P::kPerWord / 2>([&]<int pair>() __attribute__((always_inline)) {
-      store_exact_pairs(out + (word * P::kPerWord / 2 + pair) * 32,
-                        scale.template numbers<2 * pair>(words),
-                        scale.template numbers<2 * pair + 1>(words));
+    unrolled<kLineDepth<coding> / 2>([&]<int pair>() __attribute__((always_inline)) {
+      store_exact_pairs(out, scaled.template numbers<2 * pair>(line),
+                        scaled.template numbers<2 * pair + 1>(line));
+      out += 32;
     });
   }
 }

@@ -6,26 +6,22 @@
 namespace dsmoe::kernels::DSMOE_TIER {
 namespace {
 
-// Registers: rows * panels chains, one weight vector per panel, one broadcast. AVX-512 has 32
-// registers; AVX2 has 16, and F32x16 takes two. More rows per weight vector, and more panels per
-// broadcast, mean fewer loads per FMA.
+// Registers: the chains of all rows, one weight vector each for even and odd k. AVX-512 has 32
+// registers; AVX2 has 16, and F32x16 takes two: there even and odd k go one after the other. Panels
+// go side by side where the chains of few rows would wait for one another, or for memory.
 #if defined(__AVX512F__)
-constexpr int kMicroPanels = 2;
+constexpr int kPairRows = 6;
 constexpr int kJointChains = 24;  // even and odd chains side by side fit into registers
 #else
-constexpr int kMicroPanels = 1;
+constexpr int kPairRows = 0;
 constexpr int kJointChains = 6;
 #endif
 
-// Few rows wait for memory: ask for the panel this far ahead. Streams of more rows stay in the
-// cache.
-constexpr int kPrefetchRows = 4;
+// Ask for the panel this far ahead of the FMAs.
 constexpr int64_t kPrefetchBytes = 2048;
 
-template <int kRows>
 DSMOE_HD void prefetch_line(const void* p) {
-  if constexpr (kRows <= kPrefetchRows)
-    _mm_prefetch(static_cast<const char*>(p) + kPrefetchBytes, _MM_HINT_T0);
+  _mm_prefetch(static_cast<const char*>(p) + kPrefetchBytes, _MM_HINT_T0);
 }
 
 enum class Parity { even, odd };
@@ -50,7 +46,7 @@ DSMOE_HD void half_chain(const float* x, const uint16_t* const (&w)[kPanels],
   for (int j = 0; j < 16; ++j) {
     F32x16 weight[kPanels];
     for (int p = 0; p < kPanels; ++p) {
-      if constexpr (parity == Parity::even) prefetch_line<kRows>(w[p] + j * 32);
+      if constexpr (parity == Parity::even) prefetch_line(w[p] + j * 32);
       weight[p] = widen_pairs<parity>(w[p] + j * 32);
     }
     for (int r = 0; r < kRows; ++r) {
@@ -75,12 +71,13 @@ void micro_bf16(const MicroArgs& args) {
 #pragma GCC unroll 2
       for (int j = 0; j < 16; ++j) {
         for (int p = 0; p < kPanels; ++p) {
-          prefetch_line<kRows>(w[p] + j * 32);
-          const F32x16 weight_even = even_bf16(w[p] + j * 32);
-          const F32x16 weight_odd = odd_bf16(w[p] + j * 32);
+          prefetch_line(w[p] + j * 32);
+          const F32x16 pairs = in_registers(load(reinterpret_cast<const float*>(w[p] + j * 32)));
+          const F32x16 weight_even = low_halves(pairs);
+          const F32x16 weight_odd = high_halves(pairs);
           for (int r = 0; r < kRows; ++r) {
-            even[r][p] = fma(broadcast(x[r * 32 + j]), weight_even, even[r][p]);
-            odd[r][p] = fma(broadcast(x[r * 32 + 16 + j]), weight_odd, odd[r][p]);
+            even[r][p] = fma_broadcast(x[r * 32 + j], weight_even, even[r][p]);
+            odd[r][p] = fma_broadcast(x[r * 32 + 16 + j], weight_odd, odd[r][p]);
           }
         }
       }
@@ -115,7 +112,7 @@ void micro_f32(const MicroArgs& args) {
       for (int64_t j = 0; j < steps; ++j) {
         F32x16 weight[kPanels];
         for (int p = 0; p < kPanels; ++p) {
-          prefetch_line<kRows>(w[p] + j * 16);
+          prefetch_line(w[p] + j * 16);
           weight[p] = load(w[p] + j * 16);
         }
         for (int r = 0; r < kRows; ++r) {
@@ -138,13 +135,19 @@ void micro_f32(const MicroArgs& args) {
 using Micro = void (*)(const MicroArgs&);
 
 struct MicroTable {
-  Micro of[kMicroPanels][kMicroRows];  // [panels - 1][rows - 1]
+  Micro single[kMicroRows];   // [rows - 1], one panel
+  Micro pair[kPairRows + 1];  // [rows], two panels
 };
 
-template <int kPanels, int... kRow>
-constexpr void fill_micro(MicroTable& bf16, MicroTable& f32, std::integer_sequence<int, kRow...>) {
-  ((bf16.of[kPanels - 1][kRow] = micro_bf16<kRow + 1, kPanels>), ...);
-  ((f32.of[kPanels - 1][kRow] = micro_f32<kRow + 1, kPanels>), ...);
+template <int... kRow>
+constexpr void fill_single(MicroTable& bf16, MicroTable& f32, std::integer_sequence<int, kRow...>) {
+  ((bf16.single[kRow] = micro_bf16<kRow + 1, 1>), ...);
+  ((f32.single[kRow] = micro_f32<kRow + 1, 1>), ...);
+}
+template <int... kRow>
+constexpr void fill_pair(MicroTable& bf16, MicroTable& f32, std::integer_sequence<int, kRow...>) {
+  ((bf16.pair[kRow + 1] = micro_bf16<kRow + 1, 2>), ...);
+  ((f32.pair[kRow + 1] = micro_f32<kRow + 1, 2>), ...);
 }
 
 struct MicroTables {
@@ -154,9 +157,8 @@ struct MicroTables {
 
 constexpr MicroTables make_micro_tables() {
   MicroTables tables;
-  constexpr auto rows = std::make_integer_sequence<int, kMicroRows>{};
-  fill_micro<1>(tables.bf16, tables.f32, rows);
-  if constexpr (kMicroPanels > 1) fill_micro<kMicroPanels>(tables.bf16, tables.f32, rows);
+  fill_single(tables.bf16, tables.f32, std::make_integer_sequence<int, kMicroRows>{});
+  fill_pair(tables.bf16, tables.f32, std::make_integer_sequence<int, kPairRows>{});
   return tables;
 }
 
@@ -166,19 +168,15 @@ constexpr MicroTables kMicro = make_micro_tables();
 
 void multiply_panels(Element rule, RowBlocks blocks, int num_panels, const MicroArgs& args) {
   const MicroTable& table = rule == Element::bf16 ? kMicro.bf16 : kMicro.f32;
-  const int64_t padded = padded_to_block(args.x_depth > 0 ? args.x_depth : args.k);
-  for (int first = 0; first < num_panels; first += kMicroPanels) {
-    const int panels = num_panels - first < kMicroPanels ? num_panels - first : kMicroPanels;
+  if (num_panels == 2 && blocks.rows <= kPairRows) return table.pair[blocks.rows](args);
+  const int64_t padded = padded_to_block(args.k);
+  for (int p = 0; p < num_panels; ++p) {
     for (int64_t b = 0; b < blocks.count; ++b) {
       const int64_t begin = blocks.begin(b);
-      const int64_t rows = blocks.begin(b + 1) - begin;
-      MicroArgs call{
-          .x = args.x + begin * padded + args.x_begin * rows, .k = args.k, .weight = {}, .acc = {}};
-      for (int p = 0; p < panels; ++p) {
-        call.weight[p] = args.weight[first + p];
-        call.acc[p] = args.acc[first + p] + begin * 16;
-      }
-      table.of[panels - 1][rows - 1](call);
+      table.single[blocks.begin(b + 1) - begin - 1]({.x = args.x + begin * padded,
+                                                     .k = args.k,
+                                                     .weight = {args.weight[p]},
+                                                     .acc = {args.acc[p] + begin * 16}});
     }
   }
 }

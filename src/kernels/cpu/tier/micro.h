@@ -26,27 +26,24 @@ struct MicroArgs {
   int64_t k;
   const void* weight[2];
   float* acc[2];
-  int64_t x_begin = 0;  // first k of these within x, a multiple of 32
-  int64_t x_depth = 0;  // k that x holds; 0: k
+  bool moderate_x = false;  // integers only: see moderate_values
 };
 
 // How rows are cut into micro-kernel calls: as few as possible, sizes differing by at most one.
 struct RowBlocks {
   int64_t rows;
   int64_t count;
-  DSMOE_HD explicit constexpr RowBlocks(int64_t num_rows)
-      : rows(num_rows), count((num_rows + kMicroRows - 1) / kMicroRows) {}
+  DSMOE_HD explicit constexpr RowBlocks(int64_t num_rows, int64_t most = kMicroRows)
+      : rows(num_rows), count((num_rows + most - 1) / most) {}
   DSMOE_HD constexpr int64_t begin(int64_t block) const { return rows * block / count; }
 };
 
 // Every row times `num_panels` (1 or 2) panels. x as widen_rows left it; acc[p] is [rows][16].
 void multiply_panels(Element rule, RowBlocks blocks, int num_panels, const MicroArgs& args);
 
-// The same with panels of integers, by the bf16 rule. `decoded` has room for two panels of
-// kDecodeDepth k as bf16.
-constexpr int64_t kDecodeDepth = 256;
+// The same with panels of integers, by the bf16 rule.
 void multiply_coded_panels(cpu::Coding coding, RowBlocks blocks, int num_panels,
-                           const MicroArgs& args, uint16_t* decoded);
+                           const MicroArgs& args);
 
 namespace {
 

@@ -1,75 +1,101 @@
-// Products with panels of integers: decoded in registers for a few rows, which wait for memory, and
-// through a piece of the first cache for more, which share the work.
+// Products with panels of integers, decoded in registers on their way to the FMA chains.
 #include "kernels/cpu/tier/coded.h"
 #include "kernels/cpu/tier/micro.h"
 
 namespace dsmoe::kernels::DSMOE_TIER {
 namespace {
 
-// Chains, words, scales and masks of these fit into registers, nearly.
+// As in micro.cc. The decoding of a weight serves the rows of one call, and takes no slot that an
+// FMA could use where the scales are powers of two.
 #if defined(__AVX512F__)
-constexpr int kMicroPanels = 2;
-constexpr int kFewRows = 8;
+constexpr int kPairRows = 4;
+constexpr int kJointChains = 24;
 #else
-constexpr int kMicroPanels = 1;
-constexpr int kFewRows = 2;
+constexpr int kPairRows = 0;
+constexpr int kJointChains = 4;
 #endif
-static_assert(kFewRows <= kMicroRows);
 
-// Chains of fewer rows wait for one another: both panels then go side by side.
-template <int kRows, int kPanels>
-constexpr int kTogether = kRows <= 2 ? kPanels : 1;
+// One group of kPanels panels.
+template <Coding coding, Scaling scaling, int kRows, int kPanels>
+class GroupProduct {
+  static constexpr int kPairs = kLineDepth<coding> / 2;
+  using Chains = F32x16[kRows][kPanels];
 
-// One group of kCount panels, kFirst being the first of them.
-template <Coding coding, int kRows, int kPanels, int kFirst, int kCount>
-DSMOE_HD void add_group(const float* x, const char* const (&group)[kPanels],
-                        F32x16 (&even)[kRows][kPanels], F32x16 (&odd)[kRows][kPanels]) {
-  using P = Place<coding>;
-  GroupScale<coding> scale[kCount];
-  for (int p = 0; p < kCount; ++p) scale[p].load(group[kFirst + p]);
-  for (int word = 0; word < P::kWords; ++word) {
-    I32x16 words[kCount];
-    for (int p = 0; p < kCount; ++p) {
-      const char* line = group[kFirst + p] + kGroupScaleBytes + word * kWordBytes;
-      _mm_prefetch(line + kCodedPrefetchBytes, _MM_HINT_T0);
-      words[p] = load_bits(line);
-    }
-    const float* steps = x + word * P::kPerWord / 2;
-    unrolled<P::kPerWord / 2>([&]<int pair>() __attribute__((always_inline)) {
-      for (int p = 0; p < kCount; ++p) {
-        const F32x16 weight_even = scale[p].template numbers<2 * pair>(words[p]);
-        const F32x16 weight_odd = scale[p].template numbers<2 * pair + 1>(words[p]);
-        for (int r = 0; r < kRows; ++r) {
-          F32x16& e = even[r][kFirst + p];
-          F32x16& o = odd[r][kFirst + p];
-          e = fma(broadcast(steps[r * 32 + pair]), weight_even, e);
-          o = fma(broadcast(steps[r * 32 + 16 + pair]), weight_odd, o);
-        }
+ public:
+  DSMOE_HD GroupProduct(const float* x, const char* const* group) : x_(x), group_(group) {}
+
+  // acc = acc + (E + O)
+  DSMOE_HD void add_to(float* const* acc) const {
+    Chains even, odd;
+    if constexpr (2 * kRows * kPanels <= kJointChains) {
+      clear(even);
+      clear(odd);
+      for (int line = 0; line < kGroupLines<coding>; ++line) {
+        unrolled<kPairs>([&]<int pair>() __attribute__((always_inline)) {
+          step<0, 2 * pair>(line, even);
+          step<16, 2 * pair + 1>(line, odd);
+        });
       }
-    });
+    } else {
+      clear(even);
+      for (int line = 0; line < kGroupLines<coding>; ++line) {
+        unrolled<kPairs>([&]<int pair>()
+                             __attribute__((always_inline)) { step<0, 2 * pair>(line, even); });
+      }
+      clear(odd);
+      for (int line = 0; line < kGroupLines<coding>; ++line) {
+        unrolled<kPairs>([&]<int pair>()
+                             __attribute__((always_inline)) { step<16, 2 * pair + 1>(line, odd); });
+      }
+    }
+    for (int p = 0; p < kPanels; ++p) {
+      const Group<coding, scaling> scale(group_[p]);
+      for (int r = 0; r < kRows; ++r) {
+        float* sum = acc[p] + r * 16;
+        store(sum, scale.add_to(load(sum), add(even[r][p], odd[r][p])));
+      }
+    }
   }
-}
+
+ private:
+  DSMOE_HD static void clear(Chains& chains) {
+    for (auto& row : chains) {
+      for (F32x16& chain : row) chain = zero();
+    }
+  }
+
+  // One step of one half of the chains: integer `idx` of a line.
+  template <int half, int idx>
+  DSMOE_HD void step(int line, Chains& chains) const {
+    F32x16 weight[kPanels];
+    for (int p = 0; p < kPanels; ++p) {
+      const char* from = group_[p] + kGroupScaleBytes + line * kLineBytes;
+      if constexpr (idx == 0) _mm_prefetch(from + kCodedPrefetchBytes, _MM_HINT_T0);
+      weight[p] = Group<coding, scaling>(group_[p]).template numbers<idx>(from);
+    }
+    const float* x = x_ + half + line * kPairs + idx / 2;
+    for (int r = 0; r < kRows; ++r) {
+      for (int p = 0; p < kPanels; ++p)
+        chains[r][p] = fma_broadcast(x[r * kBlock], weight[p], chains[r][p]);
+    }
+  }
+
+  const float* x_;
+  const char* const* group_;
+};
 
 template <Coding coding, int kRows, int kPanels>
 void micro_coded(const MicroArgs& args) {
-  constexpr int kCount = kTogether<kRows, kPanels>;
   const char* group[kPanels];
   for (int p = 0; p < kPanels; ++p) group[p] = static_cast<const char*>(args.weight[p]);
   const float* x = args.x;
   for (int64_t k = 0; k < args.k; k += kBlock) {
-    F32x16 even[kRows][kPanels];
-    F32x16 odd[kRows][kPanels];
-    for (int r = 0; r < kRows; ++r) {
-      for (int p = 0; p < kPanels; ++p) even[r][p] = odd[r][p] = zero();
-    }
-    unrolled<kPanels / kCount>([&]<int i>() __attribute__((always_inline)) {
-      add_group<coding, kRows, kPanels, i * kCount, kCount>(x, group, even, odd);
-    });
-    for (int r = 0; r < kRows; ++r) {
-      for (int p = 0; p < kPanels; ++p) {
-        float* acc = args.acc[p] + r * 16;
-        store(acc, add(load(acc), add(even[r][p], odd[r][p])));
-      }
+    bool powers = coding == Coding::int8 && args.moderate_x;
+    for (int p = 0; p < kPanels; ++p) powers = powers && moderate_scales(group[p], 0x7f);
+    if (powers) {
+      GroupProduct<Coding::int8, Scaling::sums, kRows, kPanels>(x, group).add_to(args.acc);
+    } else {
+      GroupProduct<coding, Scaling::numbers, kRows, kPanels>(x, group).add_to(args.acc);
     }
     for (int p = 0; p < kPanels; ++p) group[p] += kGroupBytes<coding>;
     x += kRows * kBlock;
@@ -79,59 +105,45 @@ void micro_coded(const MicroArgs& args) {
 using Micro = void (*)(const MicroArgs&);
 
 struct MicroTable {
-  Micro of[kMicroPanels][kFewRows];  // [panels - 1][rows - 1]
+  Micro single[kMicroRows];   // [rows - 1], one panel
+  Micro pair[kPairRows + 1];  // [rows], two panels
 };
 
-template <Coding coding, int kPanels, int... kRow>
-constexpr void fill_micro(MicroTable& table, std::integer_sequence<int, kRow...>) {
-  ((table.of[kPanels - 1][kRow] = micro_coded<coding, kRow + 1, kPanels>), ...);
+template <Coding coding, int... kRow>
+constexpr void fill_single(MicroTable& table, std::integer_sequence<int, kRow...>) {
+  ((table.single[kRow] = micro_coded<coding, kRow + 1, 1>), ...);
+}
+template <Coding coding, int... kRow>
+constexpr void fill_pair(MicroTable& table, std::integer_sequence<int, kRow...>) {
+  ((table.pair[kRow + 1] = micro_coded<coding, kRow + 1, 2>), ...);
 }
 
 template <Coding coding>
 constexpr MicroTable make_micro_table() {
   MicroTable table{};
-  constexpr auto rows = std::make_integer_sequence<int, kFewRows>{};
-  fill_micro<coding, 1>(table, rows);
-  if constexpr (kMicroPanels > 1) fill_micro<coding, kMicroPanels>(table, rows);
+  fill_single<coding>(table, std::make_integer_sequence<int, kMicroRows>{});
+  fill_pair<coding>(table, std::make_integer_sequence<int, kPairRows>{});
   return table;
 }
 
 constexpr MicroTable kInt8 = make_micro_table<Coding::int8>();
 constexpr MicroTable kInt4 = make_micro_table<Coding::int4>();
 
-void multiply_decoded(Coding coding, RowBlocks blocks, int num_panels, const MicroArgs& args,
-                      uint16_t* decoded) {
-  const int64_t group_bytes =
-      coding == Coding::int8 ? kGroupBytes<Coding::int8> : kGroupBytes<Coding::int4>;
-  MicroArgs piece = args;
-  piece.x_depth = args.k;
-  for (int64_t k = 0; k < args.k; k += kDecodeDepth) {
-    piece.x_begin = k;
-    piece.k = args.k - k < kDecodeDepth ? args.k - k : kDecodeDepth;
-    for (int p = 0; p < num_panels; ++p) {
-      uint16_t* out = decoded + p * kDecodeDepth * 16;
-      decode_panel(coding, static_cast<const char*>(args.weight[p]) + k / kGroupDepth * group_bytes,
-                   piece.k, out);
-      piece.weight[p] = out;
-    }
-    multiply_panels(Element::bf16, blocks, num_panels, piece);
-  }
-}
-
 }  // namespace
 
-void multiply_coded_panels(Coding coding, RowBlocks blocks, int num_panels, const MicroArgs& args,
-                           uint16_t* decoded) {
-  if (blocks.rows > kFewRows) return multiply_decoded(coding, blocks, num_panels, args, decoded);
+void multiply_coded_panels(Coding coding, RowBlocks blocks, int num_panels, const MicroArgs& args) {
   const MicroTable& table = coding == Coding::int8 ? kInt8 : kInt4;
-  for (int first = 0; first < num_panels; first += kMicroPanels) {
-    const int panels = num_panels - first < kMicroPanels ? num_panels - first : kMicroPanels;
-    MicroArgs call = args;
-    for (int p = 0; p < panels; ++p) {
-      call.weight[p] = args.weight[first + p];
-      call.acc[p] = args.acc[first + p];
+  if (num_panels == 2 && blocks.rows <= kPairRows) return table.pair[blocks.rows](args);
+  const int64_t padded = padded_to_block(args.k);
+  for (int p = 0; p < num_panels; ++p) {
+    for (int64_t b = 0; b < blocks.count; ++b) {
+      const int64_t begin = blocks.begin(b);
+      table.single[blocks.begin(b + 1) - begin - 1]({.x = args.x + begin * padded,
+                                                     .k = args.k,
+                                                     .weight = {args.weight[p]},
+                                                     .acc = {args.acc[p] + begin * 16},
+                                                     .moderate_x = args.moderate_x});
     }
-    table.of[panels - 1][blocks.rows - 1](call);
   }
 }
 

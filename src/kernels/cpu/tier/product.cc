@@ -13,6 +13,14 @@ static_assert(kProductOperandFloats / kChunkRows >= kSegment,
 static_assert(kProductTileFloats / (kChunkRows * 16 * 2) >= 1,
               "a chunk holds at least one pair of panels");
 
+bool moderate_rows(const ProductBlock& args, const Chunk& chunk) {
+  for (int64_t r = 0; r < chunk.rows; ++r) {
+    const char* x = row_of_x(args, chunk.row_begin + r, 0);
+    if (!moderate_values(reinterpret_cast<const uint16_t*>(x), args.k)) return false;
+  }
+  return true;
+}
+
 template <Element x_type, Element rule>
 void multiply_chunk(const ProductBlock& args, const Chunk& chunk) {
   float* operand = args.scratch;
@@ -24,8 +32,8 @@ void multiply_chunk(const ProductBlock& args, const Chunk& chunk) {
   // Whole segments, so that no chain is cut.
   const int64_t affordable = kProductOperandFloats / chunk.rows / kSegment * kSegment;
   const int64_t k_step = padded_to_block(args.k) <= affordable ? args.k : affordable;
-  auto* decoded = reinterpret_cast<uint16_t*>(acc + kProductTileFloats);
   const RowBlocks blocks(chunk.rows);
+  const bool moderate_x = args.coding != Coding::plain && moderate_rows(args, chunk);
   for (int64_t k = 0; k < args.k; k += k_step) {
     const int64_t count = smaller(k_step, args.k - k);
     widen_rows<x_type, rule>(
@@ -38,11 +46,12 @@ void multiply_chunk(const ProductBlock& args, const Chunk& chunk) {
       const MicroArgs micro{.x = operand,
                             .k = count,
                             .weight = {streams.base[0] + byte, streams.base[1] + byte},
-                            .acc = {acc + step * tile_size, second + step * tile_size}};
+                            .acc = {acc + step * tile_size, second + step * tile_size},
+                            .moderate_x = moderate_x};
       if (args.coding == Coding::plain) {
         multiply_panels(rule, blocks, panels, micro);
       } else {
-        multiply_coded_panels(args.coding, blocks, panels, micro, decoded);
+        multiply_coded_panels(args.coding, blocks, panels, micro);
       }
     }
   }

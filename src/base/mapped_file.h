@@ -6,13 +6,22 @@
 #include <span>
 #include <string>
 
-namespace dsmoe::store {
+namespace dsmoe {
+
+// An open descriptor and the size the file had then.
+struct OpenFile {
+  int descriptor;
+  std::size_t size;
+};
+
+// Opens a file for reading; the caller closes it. Throws Error(io) if it cannot be opened,
+// Error(input) if it is not a regular file.
+OpenFile open_regular_file(const std::filesystem::path& path);
 
 // A regular file, open and mapped. A file that another process shortens while it is mapped faults
 // on access: code that copies anyway should use read(), which reports an error instead.
 class MappedFile {
  public:
-  // Throws Error(io) if the file cannot be opened, Error(input) if it is not a regular file.
   explicit MappedFile(const std::filesystem::path& path);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
@@ -50,4 +59,4 @@ class MappedFile {
 // it.
 std::string read_small_file(const std::filesystem::path& path, std::size_t max_bytes);
 
-}  // namespace dsmoe::store
+}  // namespace dsmoe

@@ -4,11 +4,11 @@
 
 #include <cstdint>
 
-namespace dsmoe::store {
+namespace dsmoe {
 
 struct FailingDisk {
   static inline int64_t countdown = -1;  // calls until one fails; below 0: never
   static inline int failure = 0;         // its errno
 };
 
-}  // namespace dsmoe::store
+}  // namespace dsmoe

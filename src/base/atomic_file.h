@@ -8,7 +8,7 @@
 #include <span>
 #include <string_view>
 
-namespace dsmoe::store {
+namespace dsmoe {
 
 // A file being written. Destroyed without commit(), it leaves nothing behind. A crash leaves at
 // most a file named
@@ -42,4 +42,4 @@ void fsync_folder(const std::filesystem::path& folder);
 // Creates an empty folder ".<name>.tmp-N-N" beside `target`.
 std::filesystem::path make_temporary_folder(const std::filesystem::path& target);
 
-}  // namespace dsmoe::store
+}  // namespace dsmoe

@@ -1,5 +1,5 @@
 // open, pwrite, fsync, rename.
-#include "store/atomic_file.h"
+#include "base/atomic_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 
-namespace dsmoe::store {
+namespace dsmoe {
 namespace {
 
 namespace fs = std::filesystem;
@@ -107,4 +107,4 @@ fs::path make_temporary_folder(const fs::path& target) {
   return folder;
 }
 
-}  // namespace dsmoe::store
+}  // namespace dsmoe

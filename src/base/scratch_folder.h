@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 
-namespace dsmoe::store {
+namespace dsmoe {
 
 class ScratchFolder {
  public:
@@ -32,4 +32,4 @@ class ScratchFolder {
   std::filesystem::path path_;
 };
 
-}  // namespace dsmoe::store
+}  // namespace dsmoe

@@ -1,5 +1,5 @@
 // Stands before the C library's calls that write.
-#include "store/failing_disk.h"
+#include "base/failing_disk.h"
 
 #include <dlfcn.h>
 #include <sys/types.h>
@@ -9,7 +9,7 @@
 
 namespace {
 
-using dsmoe::store::FailingDisk;
+using dsmoe::FailingDisk;
 
 bool fails_now() {
   if (FailingDisk::countdown < 0 || FailingDisk::countdown-- > 0) return false;

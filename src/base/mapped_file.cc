@@ -1,5 +1,5 @@
 // open, fstat, mmap, pread, madvise with every failure named.
-#include "store/mapped_file.h"
+#include "base/mapped_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -11,11 +11,10 @@
 
 #include "base/error.h"
 
-namespace dsmoe::store {
-namespace {
+namespace dsmoe {
 
 // O_NONBLOCK: opening a pipe must not wait for a writer; it has no effect on regular files.
-int open_regular(const std::filesystem::path& path, std::size_t& size) {
+OpenFile open_regular_file(const std::filesystem::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) fail_errno("cannot open " + path.string());
   struct stat info {};
@@ -30,14 +29,13 @@ int open_regular(const std::filesystem::path& path, std::size_t& size) {
     fail(ErrorKind::input, "{}: expected a regular file, found {}", path.string(),
          S_ISDIR(info.st_mode) ? "a folder" : "a special file");
   }
-  size = static_cast<std::size_t>(info.st_size);
-  return descriptor;
+  return {.descriptor = descriptor, .size = static_cast<std::size_t>(info.st_size)};
 }
 
-}  // namespace
-
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
-  descriptor_ = open_regular(path, size_);
+  const OpenFile file = open_regular_file(path);
+  descriptor_ = file.descriptor;
+  size_ = file.size;
   if (size_ == 0) return;  // mmap refuses a length of 0
   void* data = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, descriptor_, 0);
   if (data == MAP_FAILED) {
@@ -113,8 +111,7 @@ void MappedFile::advise(std::span<const std::byte> part, int advice) const {
 }
 
 std::string read_small_file(const std::filesystem::path& path, std::size_t max_bytes) {
-  std::size_t size = 0;
-  const int descriptor = open_regular(path, size);
+  const auto [descriptor, size] = open_regular_file(path);
   if (size > max_bytes) {
     ::close(descriptor);
     fail(ErrorKind::input, "{}: {} bytes, at most {} are expected of such a file", path.string(),
@@ -140,4 +137,4 @@ std::string read_small_file(const std::filesystem::path& path, std::size_t max_b
   return text;
 }
 
-}  // namespace dsmoe::store
+}  // namespace dsmoe

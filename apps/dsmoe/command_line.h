@@ -1,0 +1,77 @@
+// The one door to the parser of the command line: only command_line.cc meets CLI11, which takes
+// seconds to compile in every file that includes it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace dsmoe::app {
+
+// Returns the exit code. Run once, after the command line is parsed.
+using Action = std::function<int()>;
+
+// One flag or argument, to be described further.
+class Flag {
+ public:
+  explicit Flag(CLI::Option* option) : option_(option) {}
+
+  Flag type(const std::string& name) const;  // as the help calls it: FILE, N
+  Flag required() const;
+  Flag show_default() const;  // the value it had when it was added
+  Flag range(int64_t lowest, int64_t highest) const;
+  Flag range(double lowest, double highest) const;
+  Flag at_least(int64_t lowest) const;
+  Flag one_of(const std::vector<std::string>& values) const;
+  Flag excludes(const Flag& other) const;
+  Flag repeatable() const;                                  // one value each time
+  Flag comma_separated() const;                             // several values at once
+  Flag value_optional(const std::string& otherwise) const;  // --flag alone means this value
+
+ private:
+  CLI::Option* option_;
+};
+
+// A command, or a group of its flags.
+class CommandLine {
+ public:
+  CommandLine(CLI::App* app, Action* chosen) : app_(app), chosen_(chosen) {}
+
+  // Names are "--long", "-s,--long", or "word" for an argument that stands alone.
+  template <typename T>
+  Flag option(const std::string& names, T& value, const std::string& help = {});
+  Flag flag(const std::string& names, bool& value, const std::string& help);
+
+  CommandLine command(const std::string& name, const std::string& help);
+  void needs_command();
+  // Flags of which exactly one, or at most one, is given.
+  CommandLine exactly_one(const std::string& name);
+  CommandLine at_most_one(const std::string& name);
+
+  void footer(const std::string& text);
+  void runs(Action action);  // when this is the command given
+
+ private:
+  CLI::App* app_;
+  Action* chosen_;
+};
+
+struct Program {
+  std::string name;
+  std::string version;
+  std::string help;
+  std::string footer;
+  std::vector<void (*)(CommandLine&)> commands;  // each adds one
+};
+
+// The action of the command given; none after --help and --version, which it has printed. Wrong
+// usage is thrown.
+Action parse_command_line(const Program& program, int argc, char** argv);
+
+}  // namespace dsmoe::app

@@ -1,0 +1,177 @@
+// The server as a whole: keys, loading, a full queue, draining, a dead engine.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "kernels/table.h"
+#include "serve/api_keys.h"
+#include "serve/small_server.h"
+
+namespace dsmoe::testing {
+namespace {
+
+TEST(Server, KeysAreNeededEverywhereButHealthAndThePage) {
+  SmallServer server({.api = {.keys = {"first-key", "second-key"}}});
+  EXPECT_EQ(server.get("/health").status, 200);
+  EXPECT_EQ(server.get("/").status, 200);
+  for (const char* path :
+       {"/v1/models", "/metrics", "/version", "/tokenizer_info", "/v1/experts", "/nothing"}) {
+    EXPECT_EQ(server.get(path).status, 401) << path;
+  }
+  const auto with = [&](const std::string& header) {
+    return Client(server.port())
+        .request("GET", "/v1/models", "", {"Authorization: " + header})
+        .status;
+  };
+  EXPECT_EQ(with("Bearer first-key"), 200);
+  EXPECT_EQ(with("bearer second-key"), 200);
+  EXPECT_EQ(with("Bearer first-ke"), 401);
+  EXPECT_EQ(with("Bearer first-key2"), 401);
+  EXPECT_EQ(with("Bearer "), 401);
+  EXPECT_EQ(with("Basic first-key"), 401);
+  const Answer refused = server.complete({{"prompt", "x"}});
+  EXPECT_EQ(refused.status, 401);
+  EXPECT_EQ(refused.json()["error"]["code"], "invalid_api_key");
+}
+
+TEST(Server, AKeyGivenTwiceIsOneKey) {
+  const serve::ApiKeys keys({"one", "one", "two"});
+  ASSERT_TRUE(keys.find("one").has_value());
+  ASSERT_TRUE(keys.find("two").has_value());
+  EXPECT_NE(keys.find("one"), keys.find("two"));
+  EXPECT_FALSE(keys.find("three").has_value());
+}
+
+// Listening, but no model yet.
+TEST(Server, IsTruthfulWhileTheModelLoads) {
+  serve::Service service({.api = {.keys = {"key"}}, .http = {.port = 0}});
+  std::thread thread([&] { service.run(); });
+  const auto ask = [&](const std::string& method, const std::string& path) {
+    return Client(service.port())
+        .request(method, path, method == "POST" ? "{}" : "", {"Authorization: Bearer key"});
+  };
+  EXPECT_EQ(ask("GET", "/health").status, 503);
+  EXPECT_EQ(ask("GET", "/health").json()["status"], "loading");
+  EXPECT_EQ(ask("GET", "/health").headers.at("retry-after"), "1");
+  EXPECT_EQ(ask("GET", "/").status, 200);
+  EXPECT_EQ(ask("GET", "/version").status, 200);
+  for (const char* path : {"/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize",
+                           "/v1/experts/reset"}) {
+    const Answer refused = ask("POST", path);
+    EXPECT_EQ(refused.status, 503) << path;
+    EXPECT_EQ(refused.json()["error"]["code"], "loading") << path;
+  }
+  for (const char* path :
+       {"/v1/models", "/metrics", "/tokenizer_info", "/v1/experts", "/v1/experts/tokens"}) {
+    EXPECT_EQ(ask("GET", path).status, 503) << path;
+  }
+  EXPECT_EQ(Client(service.port()).get("/v1/models").status, 401);  // the key is asked for first
+  ThreadPool pool(1);
+  const kernels::Context context{.table = &kernels::select_cpu_table(), .pool = &pool};
+  const auto model = small_model(context, {});
+  service.open({.context = context, .model = *model, .text = small_text(), .id = "late"});
+  EXPECT_EQ(ask("GET", "/health").status, 200);
+  EXPECT_EQ(ask("GET", "/v1/models").json()["data"][0]["id"], "late");
+  service.shut_down();
+  thread.join();
+}
+
+TEST(Server, MoreAnswersThanItCouldEverHoldIsABadRequest) {
+  SmallServer server({.engine = {.max_batch = 2, .max_queue = 3}});
+  const auto status = [&](int n) {
+    return server.complete({{"prompt", "The cat"}, {"max_tokens", 2}, {"n", n}}).status;
+  };
+  EXPECT_EQ(status(6), 400);
+  EXPECT_EQ(status(5), 200);  // the batch's two beside the queue's three
+}
+
+// A stream of `n` answers so long that it is still running whatever comes next.
+Json long_stream(int n) {
+  return {{"prompt", "The cat"},
+          {"max_tokens", 3000},
+          {"ignore_eos", true},
+          {"stream", true},
+          {"n", n}};
+}
+
+TEST(Server, AFullQueueGives429) {
+  SmallServer server({.engine = {.max_batch = 1, .max_queue = 2}}, {.positions = 4096});
+  const Json one{{"prompt", "The cat"}, {"max_tokens", 1}};
+  {
+    Client filling(server.port());
+    filling.send(format_request("POST", "/v1/completions", long_stream(3).dump()));
+    ASSERT_NE(filling.receive_some(), "");
+    const Answer refused = server.complete(one);
+    EXPECT_EQ(refused.status, 429);
+    EXPECT_EQ(refused.headers.at("retry-after"), "1");
+    EXPECT_EQ(refused.json()["error"]["code"], "queue_full");
+  }
+  Answer answer;  // once the server has seen the client leave there is room again
+  for (int i = 0; i < 6000 && (answer = server.complete(one)).status != 200; ++i) {
+    EXPECT_EQ(answer.status, 429);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(answer.status, 200);
+}
+
+TEST(Server, DrainsRunningRequestsAndRefusesNewOnes) {
+  SmallServer server({}, {.positions = 4096});
+  Client streaming(server.port());
+  streaming.send(format_request("POST", "/v1/completions", long_stream(1).dump()));
+  ASSERT_NE(streaming.receive_some(), "");
+  server.service().shut_down();
+  const Json one{{"prompt", "x"}, {"max_tokens", 1}};
+  Answer refused = server.complete(one);
+  while (refused.status == 200) refused = server.complete(one);  // until it has heard of it
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_EQ(refused.json()["error"]["code"], "draining");
+  EXPECT_EQ(server.get("/health").json()["status"], "draining");
+  std::string text;
+  for (std::string piece; !(piece = streaming.receive_some()).empty();) text += piece;
+  EXPECT_NE(text.find("\"finish_reason\":\"length\""), std::string::npos);
+  EXPECT_NE(text.find("data: [DONE]"), std::string::npos);
+  server.stop();
+}
+
+TEST(Server, TheDrainDeadlineEndsWhatStillRuns) {
+  SmallServer server({.http = {.drain_deadline = std::chrono::milliseconds(1)}});
+  Client streaming(server.port());
+  const Json body{{"prompt", "The cat"},
+                  {"max_tokens", 240},
+                  {"ignore_eos", true},
+                  {"stream", true},
+                  {"n", 16}};
+  streaming.send(format_request("POST", "/v1/completions", body.dump()));
+  ASSERT_NE(streaming.receive_some(), "");
+  const auto start = std::chrono::steady_clock::now();
+  server.stop();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+}
+
+TEST(Server, ADeadEngineTurnsHealthTo503) {
+  SmallServer server;
+  EXPECT_EQ(server.get("/health").status, 200);
+  server.service().engine().inject(infer::Engine::Fault::thrown);
+  const auto start = std::chrono::steady_clock::now();
+  int status = 200;
+  while (status == 200 && std::chrono::steady_clock::now() - start < std::chrono::seconds(60)) {
+    status = server.get("/health").status;
+  }
+  EXPECT_EQ(status, 503);
+  EXPECT_EQ(server.complete({{"prompt", "x"}}).status, 503);
+}
+
+TEST(Server, StrangersNeedAKey) {
+  serve::ServiceOptions options;
+  options.http.host = "0.0.0.0";
+  EXPECT_THROW(serve::check_exposure(options, serve::WithoutKeys::refused), Error);
+  serve::check_exposure(options, serve::WithoutKeys::allowed);
+  options.api.keys = {"k"};
+  serve::check_exposure(options, serve::WithoutKeys::refused);
+  options = {};
+  serve::check_exposure(options, serve::WithoutKeys::refused);
+}
+
+}  // namespace
+}  // namespace dsmoe::testing
