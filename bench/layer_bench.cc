@@ -1,5 +1,5 @@
-// One MoE layer forward on the CPU in bf16: milliseconds, and the share of what the machine can do. layer_bench CONFIG [threads]
-// [tokens...]
+// One MoE layer forward on the CPU in bf16: milliseconds, and the share of what the machine can do.
+// layer_bench CONFIG [threads] [tokens...]
 #include <fmt/core.h>
 
 #include <cstdio>
@@ -79,11 +79,8 @@ class Layer {
  private:
   // Every matrix at a place of its own in one block of random numbers.
   WeightStack stack(DType dtype, int64_t count, int64_t n, int64_t k) {
-    WeightStack stack{.dtype = dtype,
-                      .layout = context_.table->weight_layout,
-                      .count = count,
-                      .n = n,
-                      .k = k};
+    WeightStack stack{
+        .dtype = dtype, .layout = context_.table->weight_layout, .count = count, .n = n, .k = k};
     stack.data = arena_.bytes("weights", stack.num_bytes());
     const int64_t rows = static_cast<int64_t>(numbers_.size()) / 2 / k;
     for (int64_t matrix = 0; matrix < count; ++matrix) {
@@ -137,8 +134,7 @@ void measure(const kernels::Context& context, const model::ModelConfig& config, 
   fmt::print("dsmoe {} BF16, {} threads, {} tokens: {:.1f} ms, {:.0f} GFLOP/s", context.table->name,
              pool.num_threads(), tokens, median * 1e3, layer.flops() / median / 1e9);
   if (matrix.median() > 0) {
-    const double floor =
-        std::max(layer.flops() / matrix.median(), layer.bytes() / read.median());
+    const double floor = std::max(layer.flops() / matrix.median(), layer.bytes() / read.median());
     fmt::print(", {:.0f} % of the limit ({:.0f} GFLOP/s {}; {:.1f} GB/s)", 100 * floor / median,
                matrix.median() / 1e9, matrix.name(), read.median() / 1e9);
   }

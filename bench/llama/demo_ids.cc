@@ -1,5 +1,5 @@
-// Held-out documents of the built-in corpus as token ids of a model, one JSON line each, as `dsmoe eval --pairs` reads them:
-// demo_ids MODEL DOCUMENTS
+// Held-out documents of the built-in corpus as token ids of a model, one JSON line each, as `dsmoe
+// eval --pairs` reads them: demo_ids MODEL DOCUMENTS
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 

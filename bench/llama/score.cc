@@ -1,5 +1,6 @@
-// Perplexity by llama.cpp of the lines of token ids that demo_ids writes, each line a text of its own: score MODEL.gguf IDS [THREADS]
-// Built against llama.cpp by quality.sh; not a part of the program.
+// Perplexity by llama.cpp of the lines of token ids that demo_ids writes, each line a text of its
+// own: score MODEL.gguf IDS [THREADS] Built against llama.cpp by quality.sh; not a part of the
+// program.
 #include <llama.h>
 
 #include <algorithm>

@@ -56,8 +56,8 @@ std::unique_ptr<Model> allocate_model(const Context& context, const ModelConfig&
 
 std::unique_ptr<Model> make_model(const Context& context, const ModelConfig& config,
                                   TensorSource& source, const ModelOptions& options) {
-  auto model = allocate_model(context, config, options,
-                              tensor::Arena("weights", context.table->allocator));
+  auto model =
+      allocate_model(context, config, options, tensor::Arena("weights", context.table->allocator));
   load_parameters(context, model->parameters, source);
   return model;
 }
@@ -67,8 +67,8 @@ std::unique_ptr<Model> make_packed_model(const Context& context, const ModelConf
                                          const ModelOptions& options) {
   DSMOE_CHECK(context.table->device == kernels::Device::cpu, "packed weights lie in host memory");
   const std::size_t num_blocks = packed.blocks.size();
-  auto model = allocate_model(context, config, options,
-                              tensor::Arena("weights", std::move(packed)));
+  auto model =
+      allocate_model(context, config, options, tensor::Arena("weights", std::move(packed)));
   if (model->weights.blocks().size() != num_blocks) {
     fail(ErrorKind::input, "{} blocks of weights, the model has {}", num_blocks,
          model->weights.blocks().size());
