@@ -1,5 +1,5 @@
-// Preloaded into programs that are measured with one thread: every clock counts processor time, so that other programs' turns on
-// the core do not. gcc -shared -fPIC -o cpu_clock.so cpu_clock.c
+// Preloaded into programs that are measured with one thread: every clock counts processor time, so
+// that other programs' turns on the core do not. gcc -shared -fPIC -o cpu_clock.so cpu_clock.c
 #define _GNU_SOURCE
 #include <sys/syscall.h>
 #include <time.h>

@@ -37,6 +37,11 @@ class SwiGlu(nn.Module):
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
+@torch.compiler.disable  # reads the counts on the host, which torch.compile cannot
+def rows_of_experts(rows, counts):
+    return rows.split(counts.tolist())
+
+
 class Moe(nn.Module):
     def __init__(self, c):
         super().__init__()
@@ -59,7 +64,7 @@ class Moe(nn.Module):
         token = order // self.top_k
         weight = gate.flatten().index_select(0, order).unsqueeze(1)
         gathered = flat.index_select(0, token)
-        parts = gathered.split(count.sum(0).tolist())
+        parts = rows_of_experts(gathered, count.sum(0))
         done = torch.cat([expert(part) for expert, part in zip(self.experts, parts)])
         out = torch.zeros_like(flat, dtype=torch.float32).index_add(0, token, done.float() * weight)
         return (out + self.shared(flat)).view_as(x), balance
@@ -126,7 +131,7 @@ def measure(config, arguments, autocast, compiled):
     torch.manual_seed(1)
     model = Model(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
-    run = torch.compile(model, dynamic=False) if compiled else model
+    run = torch.compile(model) if compiled else model
     cos, sin = rope_tables(config, arguments.seq)
     batch = torch.randint(0, config["vocab_size"], (arguments.steps, arguments.batch, arguments.seq + 1))
     seconds = []

@@ -12,8 +12,7 @@
 namespace dsmoe::tensor {
 
 // Memory is 64-byte aligned (2 MiB and huge pages asked for from 2 MiB up), zero-filled, and freed
-// all at once. Large blocks take real memory when they are first touched, by whoever fills them. A
-// CUDA arena is made by kernels/cuda and passes its own allocator here.
+// all at once. Real memory comes with the first touch. kernels/cuda passes its own allocator here.
 class Arena {
  public:
   struct Allocator {

@@ -67,7 +67,7 @@ std::unique_ptr<ScratchFolder> SpeedSoak::scratch_;
 std::string SpeedSoak::model_;
 std::unique_ptr<RunningServer> SpeedSoak::server_;
 
-constexpr int kTokens = 192;
+constexpr int kTokens = 128;
 
 // Tokens per second of `count` clients that stream at once, from the first token of the first to
 // the last of the last.

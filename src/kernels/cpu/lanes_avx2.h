@@ -27,6 +27,9 @@ DSMOE_HD void store(float* p, F32x16 a) {
 DSMOE_HD F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
   return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
 }
+DSMOE_HD F32x16 fma_broadcast(const float& x, F32x16 b, F32x16 c) {
+  return fma(broadcast(x), b, c);
+}
 DSMOE_HD F32x16 add(F32x16 a, F32x16 b) {
   return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)};
 }

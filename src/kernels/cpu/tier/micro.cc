@@ -7,9 +7,8 @@ namespace dsmoe::kernels::DSMOE_TIER {
 namespace {
 
 // Registers: the chains of all rows, one weight vector each for even and odd k. AVX-512 has 32
-// registers; AVX2 has 16, and F32x16 takes two: there even and odd k go one after the other. A
-// broadcast that is part of its FMA costs nothing, one that two panels share takes a slot of its
-// own; so panels go side by side only where the chains of fewer rows would wait for one another.
+// registers; AVX2 has 16, and F32x16 takes two: there even and odd k go one after the other. Panels
+// go side by side where the chains of few rows would wait for one another, or for memory.
 #if defined(__AVX512F__)
 constexpr int kPairRows = 6;
 constexpr int kJointChains = 24;  // even and odd chains side by side fit into registers
@@ -77,8 +76,8 @@ void micro_bf16(const MicroArgs& args) {
           const F32x16 weight_even = low_halves(pairs);
           const F32x16 weight_odd = high_halves(pairs);
           for (int r = 0; r < kRows; ++r) {
-            even[r][p] = fma(broadcast(x[r * 32 + j]), weight_even, even[r][p]);
-            odd[r][p] = fma(broadcast(x[r * 32 + 16 + j]), weight_odd, odd[r][p]);
+            even[r][p] = fma_broadcast(x[r * 32 + j], weight_even, even[r][p]);
+            odd[r][p] = fma_broadcast(x[r * 32 + 16 + j], weight_odd, odd[r][p]);
           }
         }
       }

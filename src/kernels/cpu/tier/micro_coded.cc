@@ -8,7 +8,7 @@ namespace {
 // As in micro.cc. The decoding of a weight serves the rows of one call, and takes no slot that an
 // FMA could use where the scales are powers of two.
 #if defined(__AVX512F__)
-constexpr int kPairRows = 1;
+constexpr int kPairRows = 4;
 constexpr int kJointChains = 24;
 #else
 constexpr int kPairRows = 0;
@@ -75,8 +75,8 @@ class GroupProduct {
     }
     const float* x = x_ + half + line * kPairs + idx / 2;
     for (int r = 0; r < kRows; ++r) {
-      const F32x16 value = broadcast(x[r * kBlock]);
-      for (int p = 0; p < kPanels; ++p) chains[r][p] = fma(value, weight[p], chains[r][p]);
+      for (int p = 0; p < kPanels; ++p)
+        chains[r][p] = fma_broadcast(x[r * kBlock], weight[p], chains[r][p]);
     }
   }
 
