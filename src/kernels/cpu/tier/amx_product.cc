@@ -3,7 +3,7 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/tier/chunk.h"
-#include "kernels/cpu/tier/coded.h"
+#include "kernels/cpu/tier/decode_tile.h"
 
 namespace dsmoe::kernels::DSMOE_TIER {
 namespace {
@@ -11,9 +11,13 @@ namespace {
 constexpr int64_t kTileRows = 16;
 constexpr int64_t kTileK = 32;  // k of one step
 constexpr int64_t kTileBytes = 1024;
-constexpr int64_t kChunkRows = 96;
-constexpr int64_t kCodedChunkRows = 192;  // more rows share the work of decoding
-constexpr int64_t kPrefetchBytes = 2048;
+constexpr int64_t kTileSums = 256;
+constexpr int64_t kMostRows = 192;   // of a chunk: so many share the reading of a panel
+constexpr int64_t kSplitKRows = 64;  // of a chunk whose k does not fit the operand's memory
+// Steps whose weights stay in the first cache, beside the operand's tiles that pass them, until all
+// rows have met them.
+constexpr int64_t kPieceSteps = 8;
+constexpr int64_t kPrefetchSteps = 8;
 
 // Every tile is 16 rows of 64 bytes: accumulators 0-3 (two row tiles by two panels), operands 4 and
 // 5, weights 6 and 7.
@@ -26,15 +30,15 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-// GCC's tile intrinsics do not say that they read memory: what they read must be written before
-// this.
-DSMOE_HD void finish_writes(const void* data) { __asm__ volatile("" : : "r"(data) : "memory"); }
+// GCC's tile intrinsics do not say that they read and write memory: what comes before this in the
+// program is done before what comes behind it.
+DSMOE_HD void keep_order() { __asm__ volatile("" : : : "memory"); }
 
 class TilesConfigured {
  public:
   DSMOE_HD TilesConfigured() {
     const TileConfig config;
-    finish_writes(&config);
+    __asm__ volatile("" : : "r"(&config) : "memory");
     _tile_loadconfig(&config);
   }
   DSMOE_HD ~TilesConfigured() { _tile_release(); }
@@ -51,151 +55,222 @@ void pack_operand(const ProductBlock& args, const Chunk& chunk, int64_t k_begin,
     const char* x = r < chunk.rows ? row_of_x(args, chunk.row_begin + r, k_begin) : nullptr;
     for (int64_t k = 0; k < count; k += kTileK, target += kTileBytes) {
       const int64_t here = x == nullptr ? 0 : smaller(kTileK, count - k);
-      if (here < kTileK) std::memset(target, 0, 64);
+      if (here == kTileK) {
+        _mm512_store_si512(target, _mm512_loadu_si512(x + k * 2));
+        continue;
+      }
+      std::memset(target, 0, 64);
       if (here > 0) std::memcpy(target, x + k * 2, static_cast<size_t>(here) * 2);
     }
   }
 }
 
-struct TileArgs {
-  const char* x[2];
-  const char* weight[2];
-  float* acc[2][2];  // [row tile][panel]
-  int64_t steps;
+// Where the weight tiles of one or two panels come from. ahead(step) is called once per step, among
+// the tile instructions, and does what later steps need.
+template <int kPanels>
+class PlainPanels {
+ public:
+  DSMOE_HD PlainPanels(const char* const* panel, int64_t, char*) : panel_(panel) {}
+  DSMOE_HD const char* tile(int p, int64_t step) const { return panel_[p] + step * kTileBytes; }
+  DSMOE_HD void ahead(int64_t step) const {
+    for (int p = 0; p < kPanels; ++p) {
+      const char* next = tile(p, step + kPrefetchSteps);
+      for (int64_t line = 0; line < kTileBytes; line += 64) _mm_prefetch(next + line, _MM_HINT_T1);
+    }
+  }
+
+ private:
+  const char* const* panel_;
 };
 
-DSMOE_HD void prefetch_tile(const char* weight) {
-  for (int64_t line = 0; line < kTileBytes; line += 64)
-    _mm_prefetch(weight + kPrefetchBytes + line, _MM_HINT_T0);
-}
+// Integers are decoded one piece ahead, into a ring of two pieces: vector units decode while the
+// tile unit multiplies.
+template <Coding coding, int kPanels>
+class CodedPanels {
+ public:
+  DSMOE_HD CodedPanels(const char* const* panel, int64_t steps, char* decoded)
+      : panel_(panel), steps_(steps), decoded_(decoded) {
+    for (int64_t step = 0; step < smaller(kPieceSteps, steps); ++step) decode(step);
+    keep_order();
+  }
+  DSMOE_HD const char* tile(int p, int64_t step) const { return place(p, step); }
+  DSMOE_HD void ahead(int64_t step) const {
+    if (step + kPieceSteps < steps_) decode(step + kPieceSteps);
+    keep_order();
+  }
 
-// Tile numbers are immediate operands: kRowTiles and kPanels pick the instructions, not the
-// registers.
-template <int kRowTiles, int kPanels>
-void multiply_tiles(const TileArgs& args) {
-  finish_writes(args.x[0]);
-  _tile_loadd(0, args.acc[0][0], 64);
-  if constexpr (kPanels > 1) _tile_loadd(1, args.acc[0][1], 64);
-  if constexpr (kRowTiles > 1) _tile_loadd(2, args.acc[1][0], 64);
-  if constexpr (kRowTiles > 1 && kPanels > 1) _tile_loadd(3, args.acc[1][1], 64);
-  for (int64_t step = 0; step < args.steps; ++step) {
+ private:
+  DSMOE_HD char* place(int p, int64_t step) const {
+    return decoded_ + (p * 2 * kPieceSteps + step % (2 * kPieceSteps)) * kTileBytes;
+  }
+  DSMOE_HD void decode(int64_t step) const {
+    for (int p = 0; p < kPanels; ++p) {
+      decode_tile<coding>(panel_[p] + step * kGroupBytes<coding>, place(p, step));
+    }
+  }
+
+  const char* const* panel_;
+  int64_t steps_;
+  char* decoded_;
+};
+static_assert(2 * 2 * kPieceSteps * kTileBytes <= cpu::kProductPanelFloats * 4);
+
+struct RowTiles {
+  const char* x[2];  // at step 0
+  float* acc[2][2];  // [row tile][panel]
+};
+
+// Steps [begin, end) of one or two row tiles by one or two panels. Tile numbers are immediate
+// operands: kRowTiles and kPanels pick the instructions, not the registers.
+template <int kRowTiles, int kPanels, bool kAhead, class Panels>
+DSMOE_HD void multiply_tiles(const RowTiles& rows, const Panels& panels, int64_t begin,
+                             int64_t end) {
+  keep_order();
+  _tile_loadd(0, rows.acc[0][0], 64);
+  if constexpr (kPanels > 1) _tile_loadd(1, rows.acc[0][1], 64);
+  if constexpr (kRowTiles > 1) _tile_loadd(2, rows.acc[1][0], 64);
+  if constexpr (kRowTiles > 1 && kPanels > 1) _tile_loadd(3, rows.acc[1][1], 64);
+  for (int64_t step = begin; step < end; ++step) {
     const int64_t byte = step * kTileBytes;
-    prefetch_tile(args.weight[0] + byte);
-    _tile_loadd(4, args.x[0] + byte, 64);
-    _tile_loadd(6, args.weight[0] + byte, 64);
+    _tile_loadd(4, rows.x[0] + byte, 64);
+    _tile_loadd(6, panels.tile(0, step), 64);
     _tile_dpbf16ps(0, 4, 6);
     if constexpr (kPanels > 1) {
-      prefetch_tile(args.weight[1] + byte);
-      _tile_loadd(7, args.weight[1] + byte, 64);
+      _tile_loadd(7, panels.tile(1, step), 64);
       _tile_dpbf16ps(1, 4, 7);
     }
     if constexpr (kRowTiles > 1) {
-      _tile_loadd(5, args.x[1] + byte, 64);
+      _tile_loadd(5, rows.x[1] + byte, 64);
       _tile_dpbf16ps(2, 5, 6);
       if constexpr (kPanels > 1) _tile_dpbf16ps(3, 5, 7);
     }
+    if constexpr (kAhead) panels.ahead(step);
   }
-  _tile_stored(0, args.acc[0][0], 64);
-  if constexpr (kPanels > 1) _tile_stored(1, args.acc[0][1], 64);
-  if constexpr (kRowTiles > 1) _tile_stored(2, args.acc[1][0], 64);
-  if constexpr (kRowTiles > 1 && kPanels > 1) _tile_stored(3, args.acc[1][1], 64);
+  _tile_stored(0, rows.acc[0][0], 64);
+  if constexpr (kPanels > 1) _tile_stored(1, rows.acc[0][1], 64);
+  if constexpr (kRowTiles > 1) _tile_stored(2, rows.acc[1][0], 64);
+  if constexpr (kRowTiles > 1 && kPanels > 1) _tile_stored(3, rows.acc[1][1], 64);
+  keep_order();
 }
 
-void multiply_tiles(int64_t row_tiles, int64_t panels, const TileArgs& args) {
-  if (row_tiles > 1) {
-    panels > 1 ? multiply_tiles<2, 2>(args) : multiply_tiles<2, 1>(args);
-  } else {
-    panels > 1 ? multiply_tiles<1, 2>(args) : multiply_tiles<1, 1>(args);
-  }
-}
-
-// Every row tile times one pair of panels, over the steps of one piece of k.
+// Every row tile times one pair of panels.
 struct PairOfPanels {
-  const char* operand;    // [row tiles][all_steps] tiles
-  int64_t first_step;     // of this piece within the operand
-  int64_t all_steps;      // that the operand holds
-  int64_t steps;          // of this piece
-  const char* weight[2];  // plain panels at the first step
+  const char* operand;  // [row tiles][steps] tiles
+  int64_t steps;
+  const char* weight[2];  // panels at the first step
   float* acc[2];          // [row tiles][16][16]
   int64_t row_tiles;
-  int64_t panels;
 };
 
-void multiply_pair(const PairOfPanels& pair) {
-  for (int64_t t = 0; t < pair.row_tiles; t += 2) {
-    const int64_t next = t + 1 < pair.row_tiles ? t + 1 : t;
-    const auto tile = [&](int64_t row_tile) {
-      return pair.operand + (row_tile * pair.all_steps + pair.first_step) * kTileBytes;
-    };
-    multiply_tiles(pair.row_tiles - t, pair.panels,
-                   {.x = {tile(t), tile(next)},
-                    .weight = {pair.weight[0], pair.weight[1]},
-                    .acc = {{pair.acc[0] + t * 256, pair.acc[1] + t * 256},
-                            {pair.acc[0] + next * 256, pair.acc[1] + next * 256}},
-                    .steps = pair.steps});
+template <int kPanels, bool kAhead, class Panels>
+DSMOE_HD void multiply_two(const PairOfPanels& pair, const Panels& panels, int64_t first_tile,
+                           int64_t begin, int64_t end) {
+  const int64_t next = first_tile + 1 < pair.row_tiles ? first_tile + 1 : first_tile;
+  const auto x = [&](int64_t tile) { return pair.operand + tile * pair.steps * kTileBytes; };
+  const auto acc = [&](int p, int64_t tile) { return pair.acc[p] + tile * kTileSums; };
+  const RowTiles rows{
+      .x = {x(first_tile), x(next)},
+      .acc = {{acc(0, first_tile), acc(1, first_tile)}, {acc(0, next), acc(1, next)}}};
+  if (next > first_tile) {
+    multiply_tiles<2, kPanels, kAhead>(rows, panels, begin, end);
+  } else {
+    multiply_tiles<1, kPanels, kAhead>(rows, panels, begin, end);
   }
 }
 
-// Integers are decoded a piece of k at a time, which then serves all rows from the first cache.
-constexpr int64_t kDecodeSteps = 16;
-static_assert(2 * kDecodeSteps * kTileBytes <= cpu::kProductPanelFloats * 4);
-
-void multiply_coded_pair(Coding coding, const PairOfPanels& pair, char* decoded) {
-  const int64_t group_bytes =
-      coding == Coding::int8 ? kGroupBytes<Coding::int8> : kGroupBytes<Coding::int4>;
-  PairOfPanels piece = pair;
-  for (int64_t step = 0; step < pair.steps; step += kDecodeSteps) {
-    piece.first_step = pair.first_step + step;
-    piece.steps = smaller(kDecodeSteps, pair.steps - step);
-    for (int64_t p = 0; p < pair.panels; ++p) {
-      char* out = decoded + p * kDecodeSteps * kTileBytes;
-      decode_panel(coding, pair.weight[p] + step * group_bytes, piece.steps * kTileK,
-                   reinterpret_cast<uint16_t*>(out));
-      piece.weight[p] = out;
-    }
-    multiply_pair(piece);
+template <class Panels, int kPanels>
+void multiply_pair(const PairOfPanels& pair, char* decoded) {
+  const Panels panels(pair.weight, pair.steps, decoded);
+  const int64_t piece = pair.row_tiles <= 2 ? pair.steps : kPieceSteps;
+  for (int64_t begin = 0; begin < pair.steps; begin += piece) {
+    const int64_t end = smaller(begin + piece, pair.steps);
+    multiply_two<kPanels, true>(pair, panels, 0, begin, end);
+    for (int64_t tile = 2; tile < pair.row_tiles; tile += 2)
+      multiply_two<kPanels, false>(pair, panels, tile, begin, end);
   }
 }
 
-void multiply_chunk(const ProductBlock& args, const Chunk& chunk) {
-  char* operand = reinterpret_cast<char*>(args.scratch);
-  float* acc = args.scratch + kProductOperandFloats;
-  char* decoded = reinterpret_cast<char*>(acc + kProductTileFloats);
+using MultiplyPair = void (*)(const PairOfPanels& pair, char* decoded);
+
+MultiplyPair multiply_pair_of(Coding coding, int64_t panels) {
+  switch (coding) {
+    case Coding::int8:
+      return panels > 1 ? multiply_pair<CodedPanels<Coding::int8, 2>, 2>
+                        : multiply_pair<CodedPanels<Coding::int8, 1>, 1>;
+    case Coding::int4:
+      return panels > 1 ? multiply_pair<CodedPanels<Coding::int4, 2>, 2>
+                        : multiply_pair<CodedPanels<Coding::int4, 1>, 1>;
+    default:
+      return panels > 1 ? multiply_pair<PlainPanels<2>, 2> : multiply_pair<PlainPanels<1>, 1>;
+  }
+}
+
+// The scratch memory of a product.
+struct Memory {
+  char* operand;
+  float* acc;
+  char* decoded;
+  explicit Memory(float* scratch)
+      : operand(reinterpret_cast<char*>(scratch)),
+        acc(scratch + cpu::kTileOperandFloats),
+        decoded(reinterpret_cast<char*>(acc + kProductTileFloats)) {}
+};
+
+// Some rows times some panels. k_step: of one packed operand; packed: it is there already.
+void multiply_chunk(const ProductBlock& args, const Chunk& chunk, int64_t k_step, bool packed) {
+  const Memory memory(args.scratch);
   const int64_t tile_size = chunk.tile_rows * 16;
   const Streams streams = streams_of(args, chunk);
-  float* second = acc + streams.steps * tile_size;
-  start_chunk(args, chunk, streams, acc);
-  const int64_t k_step = kProductOperandFloats * 4 / (chunk.tile_rows * 2) / kTileK * kTileK;
+  float* second = memory.acc + streams.steps * tile_size;
+  start_chunk(args, chunk, streams, memory.acc);
   for (int64_t k = 0; k < args.k; k += k_step) {
     const int64_t count = smaller(k_step, args.k - k);
-    const int64_t steps = (count + kTileK - 1) / kTileK;
-    pack_operand(args, chunk, k, count, operand);
+    if (!packed) pack_operand(args, chunk, k, count, memory.operand);
     for (int64_t pair = 0; pair < streams.steps; ++pair) {
       const int64_t byte = pair * args.panel_bytes + panel_byte(args, k);
-      const PairOfPanels panels{.operand = operand,
-                                .first_step = 0,
-                                .all_steps = steps,
-                                .steps = steps,
-                                .weight = {streams.base[0] + byte, streams.base[1] + byte},
-                                .acc = {acc + pair * tile_size, second + pair * tile_size},
-                                .row_tiles = chunk.tile_rows / kTileRows,
-                                .panels = pair < streams.second ? 2 : 1};
-      if (args.coding == Coding::plain) {
-        multiply_pair(panels);
-      } else {
-        multiply_coded_pair(args.coding, panels, decoded);
-      }
+      const int64_t panels = pair < streams.second ? 2 : 1;
+      multiply_pair_of(args.coding, panels)(
+          {.operand = memory.operand,
+           .steps = (count + kTileK - 1) / kTileK,
+           .weight = {streams.base[0] + byte, streams.base[1] + byte},
+           .acc = {memory.acc + pair * tile_size, second + pair * tile_size},
+           .row_tiles = chunk.tile_rows / kTileRows},
+          memory.decoded);
     }
   }
-  finish_chunk(args, chunk, streams, acc);
+  finish_chunk(args, chunk, streams, memory.acc);
 }
 
 }  // namespace
 
-void product_bf16(const cpu::ProductBlock& args) {
+// Rows are packed once and stay in the second cache while all panels pass them; with a k too long
+// for that, pieces of k are packed for every group of panels.
+void product_bf16(const ProductBlock& args) {
   const TilesConfigured tiles;
-  const int64_t rows = args.coding == Coding::plain ? kChunkRows : kCodedChunkRows;
-  for_each_chunk(args, rows, kTileRows, [&](const Chunk& chunk) { multiply_chunk(args, chunk); });
+  const int64_t depth = larger(kTileK, (args.k + kTileK - 1) / kTileK * kTileK);
+  const int64_t capacity = cpu::kTileOperandFloats * 4 / 2;  // values
+  const int64_t fitting = capacity / depth / kTileRows * kTileRows;
+  const bool whole = fitting >= 2 * kTileRows;
+  const int64_t most = whole ? smaller(fitting, kMostRows) : kSplitKRows;
+  const int64_t rows = args.row_end - args.row_begin;
+  const int64_t chunks = (rows + most - 1) / most;
+  const int64_t chunk_rows = ((rows + chunks - 1) / chunks + kTileRows - 1) / kTileRows * kTileRows;
+  const int64_t k_step = whole ? depth : capacity / chunk_rows / kTileK * kTileK;
+  const bool swiglu = args.epilogue == Epilogue::swiglu;
+  const int64_t sums = chunk_rows * 16 * (swiglu ? 2 : 1);
+  const int64_t group = kProductTileFloats / sums / (swiglu ? 1 : 2) * (swiglu ? 1 : 2);
+  for (int64_t row = args.row_begin; row < args.row_end; row += chunk_rows) {
+    for (int64_t panel = args.panel_begin; panel < args.panel_end; panel += group) {
+      const int64_t here = smaller(chunk_rows, args.row_end - row);
+      multiply_chunk(args,
+                     {.row_begin = row,
+                      .rows = here,
+                      .panel_begin = panel,
+                      .panels = smaller(group, args.panel_end - panel),
+                      .tile_rows = (here + kTileRows - 1) / kTileRows * kTileRows},
+                     k_step, whole && panel > args.panel_begin);
+    }
+  }
 }
 
 }  // namespace dsmoe::kernels::DSMOE_TIER
