@@ -289,4 +289,5 @@ namespace dsmoe::kernels::amx {
 extern const cpu::Tier kTier;
 // Both types bf16, any coding; at least one row and one panel.
 void product_bf16(const cpu::ProductBlock& args);
+void attend_bf16(const cpu::AttendBlock& args);
 }  // namespace dsmoe::kernels::amx
