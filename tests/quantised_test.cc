@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/json.h"
 #include "base/mapped_file.h"
 #include "base/rng.h"
 #include "base/scratch_folder.h"

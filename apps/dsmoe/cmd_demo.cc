@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "base/progress.h"

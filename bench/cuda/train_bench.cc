@@ -1,8 +1,9 @@
 // Training on a GPU: one MoE layer forward and backward, and whole steps of a model.
 //
-//   train_bench layer [--tokens 16384] [--reps 20]    shape of DeepSeek-MoE-16B, rows of 2048
-//   tokens train_bench step [--rows 16] [--micro-batch 16] [--steps 8] [--recompute]
-//                                                     0.97B parameters, 0.19B active, rows of 2048
+//   cuda_train_bench layer [--tokens 16384] [--reps 20]   shape of DeepSeek-MoE-16B, rows of 2048
+//   tokens cuda_train_bench step [--rows 16] [--micro-batch 16] [--steps 8] [--recompute]
+//                                                         0.97B parameters, 0.19B active, rows of
+//                                                         2048
 //
 // Values repeat a pattern of normal numbers. Layer times are CUDA events around `reps` passes after
 // a warm-up, step times wall clock, both medians; then every op is timed by itself.
@@ -10,6 +11,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -411,7 +413,7 @@ int main(int argc, char** argv) {
       }
       dsmoe::run_steps(options);
     } else {
-      std::fprintf(stderr, "usage: train_bench layer|step [options]\n");
+      std::fprintf(stderr, "usage: cuda_train_bench layer|step [options]\n");
       return 2;
     }
   } catch (const std::exception& error) {

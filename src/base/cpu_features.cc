@@ -67,6 +67,7 @@ CpuFeatures read_features() {
   f.avx512bw = f.os_avx512 && bit(leaf7.ebx, 30);
   f.avx512vl = f.os_avx512 && bit(leaf7.ebx, 31);
   f.avx512_bf16 = f.os_avx512 && bit(leaf7_1.eax, 5);
+  f.sha = bit(leaf1.ecx, 19) && bit(leaf7.ebx, 29);
   f.amx_bf16 = f.os_amx && bit(leaf7.edx, 22);
   f.amx_tile = f.os_amx && bit(leaf7.edx, 24);
   f.amx_int8 = f.os_amx && bit(leaf7.edx, 25);

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
+#include "base/cpu_features.h"
+
 namespace dsmoe {
 namespace {
 
@@ -29,6 +33,21 @@ TEST(Sha256, PartsDoNotMatter) {
     hash.update(std::string_view(text).substr(0, cut));
     hash.update(std::string_view(text).substr(cut));
     EXPECT_EQ(hash.finish(), sha256(text)) << cut;
+  }
+}
+
+TEST(Sha256, InstructionsComputeTheSame) {
+  if (!cpu_features().sha) GTEST_SKIP() << "this CPU has no SHA instructions";
+  std::vector<std::byte> blocks(64 * 9);
+  for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i] = std::byte(i * i * 31 >> 3);
+  for (std::size_t count = 0; count <= 9; ++count) {
+    std::array<uint32_t, 8> plain{1, 2, 3, 0xffffffffu, 5, 6, 0x80000000u, 8};
+    std::array<uint32_t, 8> quick = plain;
+    const std::array<uint32_t, 8> start = plain;
+    sha256_compress(plain, blocks.data(), count);
+    sha256_compress_by_instructions(quick, blocks.data(), count);
+    EXPECT_EQ(plain, quick) << count;
+    EXPECT_EQ(plain == start, count == 0);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/json.h"
 #include "base/mapped_file.h"
 #include "base/thread_pool.h"
 #include "infer/load_model.h"

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/json.h"
 
 namespace dsmoe::model {
 namespace {
@@ -371,7 +372,7 @@ ModelConfig parse_config(std::string_view text, std::string_view what) {
   read_token_ids(reader, config);
   read_quantization(reader, config);
   check_unimplemented(reader);
-  config.extra = reader.take_rest();
+  config.extra = reader.take_rest().dump();
   config.check(what);
   if (model_type == "deepseek" && !config.within_released_options()) {
     fail(ErrorKind::input,
@@ -395,7 +396,7 @@ Json ModelConfig::to_json() const {
   const auto optional = [](const std::optional<int64_t>& value) {
     return value ? Json(*value) : Json();
   };
-  Json json = extra;
+  Json json = Json::parse(extra);
   const bool released = within_released_options();
   json["model_type"] = model_type();
   json["architectures"] = Json::array({released ? "DeepseekForCausalLM" : "DsmoeForCausalLM"});

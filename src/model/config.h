@@ -4,12 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/json.h"
 #include "tensor/quantised.h"
 #include "tensor/tensor_spec.h"
 
@@ -79,8 +79,8 @@ struct ModelConfig {
   std::vector<int64_t> eos_token_ids;  // empty: none
   std::optional<int64_t> pad_token_id;
 
-  Quantization quantization;    // quantization_config with quant_method "dsmoe"
-  Json extra = Json::object();  // keys this program does not know, written back by to_json
+  Quantization quantization;  // quantization_config with quant_method "dsmoe"
+  std::string extra = "{}";   // keys this program does not know, as JSON: written back by to_json
 
   // Throws Error(input) that starts with `what` and names key, expected and found.
   void check(std::string_view what) const;
@@ -89,7 +89,7 @@ struct ModelConfig {
   // that other programs refuse it instead of misreading it.
   bool within_released_options() const;
   std::string_view model_type() const { return within_released_options() ? "deepseek" : "dsmoe"; }
-  Json to_json() const;
+  nlohmann::json to_json() const;
 
   bool is_moe_layer(int64_t layer) const {
     return n_routed_experts > 0 && layer >= first_k_dense_replace && layer % moe_layer_freq == 0;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "kernels/checks.h"
 #include "kernels/embedding.h"
@@ -17,6 +18,13 @@ namespace {
 // A weight gradient's blocks restart at each row's beginning, so a row may only be cut at multiples
 // of the longest block: 256 (the fp32 rule), which the 32 of the bf16 rule divides.
 constexpr int64_t kChunkAlignment = 256;
+
+// The KV cache is made for so many documents in a micro-batch besides the first of each row, and
+// anew where there are more: one for every token would be 64 times the memory of long documents.
+int64_t expected_documents(const TrainingPass::Limits& limits) {
+  return std::min(limits.max_documents,
+                  limits.max_rows + std::max<int64_t>(64, limits.max_tokens / 32));
+}
 
 // The rows of a batch cut into chunks of tokens whose logits are held at once.
 class HeadChunks {
@@ -81,6 +89,8 @@ struct TrainingPass::Impl {
 
   void check(const MicroBatch& batch) const;
   void reserve_memory();
+  int64_t most_pages(int64_t num_documents) const;
+  void make_cache(int64_t num_pages);
   void place_documents(std::span<const int32_t> document_lengths);
   BatchViews upload(const MicroBatch& batch);
   BatchViews start(const MicroBatch& batch);
@@ -99,7 +109,7 @@ struct TrainingPass::Impl {
   Limits limits;
   Recompute recompute;
   tensor::Arena arena;
-  KvCache cache;
+  std::optional<KvCache> cache;  // made anew for a micro-batch of more documents than expected
   KvSequence documents;  // of the current micro-batch: the pages of one follow those of the other
   HostBatch host;
   HeadChunks chunks;
@@ -128,8 +138,7 @@ TrainingPass::Impl::Impl(const Context& ctx, const Model& m, const Gradients& g,
       rule(r),
       limits(l),
       recompute(recompute_mode),
-      arena("training", ctx.table->allocator),
-      cache(ctx, m.config, m.operand, l.max_documents + l.max_tokens / kernels::kKeyBlock) {
+      arena("training", ctx.table->allocator) {
   const ModelConfig& config = model.config;
   const DType scalar = kernels::scalar_type(model.operand);
   const TapeSize size{.max_tokens = limits.max_tokens,
@@ -190,6 +199,7 @@ TrainingPass::Impl::Impl(const Context& ctx, const Model& m, const Gradients& g,
 
 void TrainingPass::Impl::reserve_memory() {
   const ModelConfig& config = model.config;
+  make_cache(most_pages(expected_documents(limits)));
   const auto tokens_at_most = static_cast<std::size_t>(limits.max_tokens);
   for (auto* values : {&host.position, &host.kv_slot, &host.is_counted}) {
     values->reserve(tokens_at_most);
@@ -199,7 +209,7 @@ void TrainingPass::Impl::reserve_memory() {
   host.page_table.reserve(static_cast<std::size_t>(device_batch.page_table.num_elements()));
   host.expert_offsets.resize(static_cast<std::size_t>(config.n_routed_experts) + 1);
   host.log_prob.resize(log_prob.num_bytes());
-  documents.pages.reserve(static_cast<std::size_t>(cache.num_free_pages()));
+  documents.pages.reserve(static_cast<std::size_t>(most_pages(limits.max_documents)));
   chunks.row_offsets.reserve(static_cast<std::size_t>(limits.max_rows) + 1);
   losses.load.assign(static_cast<std::size_t>(config.num_moe_layers()),
                      std::vector<int64_t>(static_cast<std::size_t>(config.n_routed_experts), 0));
@@ -244,12 +254,25 @@ void TrainingPass::Impl::check(const MicroBatch& batch) const {
   }
 }
 
+// For every micro-batch of so many documents, however they share its tokens.
+int64_t TrainingPass::Impl::most_pages(int64_t num_documents) const {
+  return num_documents + limits.max_tokens / kernels::kKeyBlock;
+}
+
+void TrainingPass::Impl::make_cache(int64_t num_pages) {
+  documents.pages.clear();
+  cache.emplace(context, model.config, model.operand, num_pages);
+}
+
 // Positions, KV slots and page table: a document has whole pages of its own.
 void TrainingPass::Impl::place_documents(std::span<const int32_t> document_lengths) {
-  cache.truncate(documents, 0);
   int64_t pages = 0;
   for (const int32_t length : document_lengths) pages += KvCache::pages_for(length);
-  cache.reserve(documents, pages * kernels::kKeyBlock);
+  if (pages > cache->num_pages()) {
+    make_cache(std::min(most_pages(limits.max_documents), 2 * pages));
+  }
+  cache->truncate(documents, 0);
+  cache->reserve(documents, pages * kernels::kKeyBlock);
   const int64_t max_pages = device_batch.page_table.dim(1);
   host.position.clear();
   host.kv_slot.clear();
@@ -319,7 +342,7 @@ BlockForward TrainingPass::Impl::block(int64_t layer, const BatchViews& batch,
           .top_k = model.config.num_experts_per_tok,
           .weights = model.parameters.forward.blocks[layer],
           .rope = model.rope,
-          .kv = cache.layer(layer),
+          .kv = cache->layer(layer),
           .batch = batch,
           .tape = tape,
           .u = stream};
@@ -432,7 +455,7 @@ void TrainingPass::Impl::backward(const BatchViews& batch, const StepScale& scal
                              .weights = model.parameters.forward.blocks[layer],
                              .transposed = model.parameters.backward.blocks[layer],
                              .rope = model.rope,
-                             .kv = cache.layer(layer),
+                             .kv = cache->layer(layer),
                              .batch = batch,
                              .tape = tape,
                              .scratch = backward_tape,
@@ -473,6 +496,6 @@ const PassLosses& TrainingPass::evaluate(const MicroBatch& batch) {
 }
 
 const tensor::Arena& TrainingPass::arena() const { return impl_->arena; }
-const tensor::Arena& TrainingPass::kv_arena() const { return impl_->cache.arena(); }
+const tensor::Arena& TrainingPass::kv_arena() const { return impl_->cache->arena(); }
 
 }  // namespace dsmoe::model

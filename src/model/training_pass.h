@@ -58,8 +58,8 @@ class TrainingPass {
                const LossRule& rule, const Limits& limits, Recompute recompute);
   ~TrainingPass();
 
-  // Adds the micro-batch's share of the step's gradients. Allocates nothing; the losses hold until
-  // the next call.
+  // Adds the micro-batch's share of the step's gradients. Allocates nothing, unless its documents
+  // are shorter than any before and than expected; the losses hold until the next call.
   const PassLosses& run(const MicroBatch& batch, const StepScale& scale);
 
   // Forward and loss only: for validation.

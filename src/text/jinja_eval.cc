@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "base/json.h"
 #include "text/jinja_evaluator.h"
 
 namespace dsmoe::text::jinja {

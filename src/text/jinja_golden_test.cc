@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "base/json.h"
 #include "text/jinja_eval.h"
 
 namespace dsmoe::text::jinja {

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/json.h"
 #include "text/jinja_eval.h"
 
 namespace dsmoe::text::jinja {

@@ -1,5 +1,6 @@
 // Python's rules for truth, equality, order, membership and iteration.
 #include "text/jinja_value.h"
+#include "base/json.h"
 #include "base/utf8.h"
 
 #include <algorithm>

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -12,7 +13,6 @@
 #include <variant>
 #include <vector>
 
-#include "base/json.h"
 #include "text/jinja_run.h"
 
 namespace dsmoe::text::jinja {

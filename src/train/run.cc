@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/sha256.h"
 #include "train/name_pattern.h"

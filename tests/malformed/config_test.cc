@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/atomic_file.h"
+#include "base/json.h"
 #include "base/mapped_file.h"
 #include "base/scratch_folder.h"
 #include "refusal.h"

@@ -66,14 +66,14 @@ void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
 // What the loop of a run does per step, without the lines it writes about it.
 class Loop {
  public:
-  explicit Loop(const Kind& kind)
+  explicit Loop(const Kind& kind, int64_t seq = kSeq)
       : pool_(kind.threads),
         context_{.table = &kernels::select_cpu_table(), .pool = &pool_},
         weights_(kind.config),
         stored_(weights_, kind.config.torch_dtype),
         model_(model::make_model(context_, kind.config, stored_,
                                  {.operand = kind.config.torch_dtype,
-                                  .context = kSeq,
+                                  .context = seq,
                                   .passes = moe::Passes::forward_and_backward})),
         trainer_(context_, *model_, [](const std::string&) { return true; }, weights_,
                  {.losses = {.balance_alpha = 0.01,
@@ -81,11 +81,11 @@ class Loop {
                              .num_devices = 2,
                              .z_alpha = 1e-3},
                   .rows_per_micro_batch = 3,  // the last one is smaller
-                  .max_row_tokens = kSeq,
+                  .max_row_tokens = seq,
                   .recompute = kind.recompute}),
         corpus_(tiny_corpus(kind.config.vocab_size)),
         split_(corpus_, {.fraction = 0.1}),
-        batches_(split_, {.batch = kBatch, .seq = kSeq, .seed = 1}) {}
+        batches_(split_, {.batch = kBatch, .seq = seq, .seed = 1}) {}
 
   const train::StepResult& step() {
     batches_.fill(static_cast<uint64_t>(steps_++), batch_);
@@ -93,7 +93,8 @@ class Loop {
     return step(rows_);
   }
   const train::StepResult& step(const train::StepRows& rows) { return trainer_.step(rows, 1e-3); }
-  double validate() { return trainer_.evaluate(rows_).nats; }
+  double validate() { return validate(rows_); }
+  double validate(const train::StepRows& rows) { return trainer_.evaluate(rows).nats; }
   const train::StepRows& rows() const { return rows_; }
   uint64_t epoch() const { return batch_.epoch; }
 
@@ -140,6 +141,29 @@ TEST_P(Allocation, TheFirstStepMayBeTheSmallest) {
              .documents_per_row = {1},
              .document_lengths = {1}});
   EXPECT_EQ(allocations_of([&] { loop.step(other.rows()); }), 0);
+}
+
+// Documents of one token each: more than the KV cache was made for. It is made anew, once.
+TEST_P(Allocation, MoreDocumentsThanExpected) {
+  constexpr int32_t kRow = 40;
+  Loop loop(GetParam(), kRow);
+  loop.step();
+  train::StepRows many{.row_lengths = {kRow, kRow, kRow}, .documents_per_row = {kRow, kRow, kRow}};
+  double alone = 0;
+  for (int32_t i = 0; i < 3 * kRow; ++i) {
+    many.tokens.push_back(i % 7);
+    many.targets.push_back(i % 5);
+    many.document_lengths.push_back(1);
+    alone += loop.validate({.tokens = {i % 7},
+                            .targets = {i % 5},
+                            .row_lengths = {1},
+                            .documents_per_row = {1},
+                            .document_lengths = {1}});
+  }
+  double together = 0;
+  EXPECT_GT(allocations_of([&] { together = loop.validate(many); }), 0);
+  EXPECT_NEAR(together, alone, 1e-9 * alone);
+  EXPECT_EQ(allocations_of([&] { loop.validate(many); }), 0);
 }
 
 // The counter sees what a step might do: in the caller, and in a worker.

@@ -1,7 +1,8 @@
 // Attention. Three kernels that give one another's bits where their shapes overlap:
-//   many queries: four warps of 16 rows each, all keys in turn;
-//   few queries:  16 rows, the four warps share keys and dimensions, and a cluster of blocks takes
-//   the spans in parallel; plain:        fp32, or head sizes beyond 128.
+//   many queries: attention_many.cu;
+//   few queries:  16 rows, four warps share keys and dimensions, and a cluster of blocks takes the
+//                 spans in parallel;
+//   plain:        fp32, or head sizes beyond 128.
 #include <cooperative_groups.h>
 
 #include <algorithm>
@@ -21,179 +22,6 @@ constexpr int kSpan = static_cast<int>(kBlocksPerSpan);
 
 template <int kDim>
 constexpr int kBlockBytes = 64 * kDim * 2;
-
-// --- many queries
-// ----------------------------------------------------------------------------------------------------------
-template <int kDim>
-struct RowState {
-  float max[2];
-  float sum[2];
-  float o[kDim / 8][4];
-
-  __device__ void clear() {
-    max[0] = max[1] = -INFINITY;
-    sum[0] = sum[1] = 0;
-#pragma unroll
-    for (auto& tile : o) {
-#pragma unroll
-      for (float& v : tile) v = 0;
-    }
-  }
-
-  // One block of 64 keys, the first of which is `first_key`.
-  __device__ void visit(const uint32_t (&q)[kDim / 16][4], uint32_t keys, uint32_t values,
-                        int first_key, const int (&position)[2], float scale) {
-    const int quarter = threadIdx.x % 4;
-    float s[4][2][4];
-    float best[2] = {-INFINITY, -INFINITY};
-#pragma unroll
-    for (int g = 0; g < 4; ++g) {
-      score_keys<kDim>(s[g], q, keys, 16 * g);
-#pragma unroll
-      for (int tile = 0; tile < 2; ++tile) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int key = first_key + 16 * g + 8 * tile + 2 * quarter + i % 2;
-          float& v = s[g][tile][i];
-          v = key <= position[i / 2] ? v * scale : -INFINITY;
-          best[i / 2] = fmaxf(best[i / 2], v);
-        }
-      }
-    }
-    float c[2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float next = fmaxf(max[h], row_max4(best[h]));
-      c[h] = decay(max[h], next);
-      max[h] = next;
-    }
-    float block_sum[2];
-#pragma unroll
-    for (int g = 0; g < 4; ++g) {
-      float part[2];
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-#pragma unroll
-        for (int tile = 0; tile < 2; ++tile) {
-#pragma unroll
-          for (int i = 2 * h; i < 2 * h + 2; ++i) {
-            float& v = s[g][tile][i];
-            v = v == -INFINITY ? 0.0f : exp_device(v - max[h]);
-          }
-        }
-        part[h] =
-            row_sum4((s[g][0][2 * h] + s[g][0][2 * h + 1]) + (s[g][1][2 * h] + s[g][1][2 * h + 1]));
-        block_sum[h] = g == 0 ? part[h] : block_sum[h] + part[h];
-      }
-    }
-#pragma unroll
-    for (int h = 0; h < 2; ++h) sum[h] = fmaf(sum[h], c[h], block_sum[h]);
-#pragma unroll
-    for (auto& tile : o) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) tile[i] = tile[i] * c[i / 2];
-    }
-#pragma unroll
-    for (int g = 0; g < 4; ++g) {
-      const uint32_t p[4] = {pack_bf16(s[g][0][0], s[g][0][1]), pack_bf16(s[g][0][2], s[g][0][3]),
-                             pack_bf16(s[g][1][0], s[g][1][1]), pack_bf16(s[g][1][2], s[g][1][3])};
-#pragma unroll
-      for (int d = 0; d < kDim; d += 16)
-        add_values<kDim>(o[d / 8], o[d / 8 + 1], p, values, 16 * g, d);
-    }
-  }
-};
-
-template <int kDim>
-__global__ void __launch_bounds__(kThreads)
-    attention_many(const __grid_constant__ AttentionParameters p) {
-  extern __shared__ __align__(128) unsigned char memory[];
-  const uint32_t buffers = shared_address(memory);
-  auto* running = reinterpret_cast<float*>(
-      memory + 4 * kBlockBytes<kDim>);  // [kDim / 2][threads]: sums of earlier spans
-  __shared__ int last_position;
-  wait_for_previous_kernel();
-  let_next_kernel_start();
-  const QueryTile tile = find_tile<64>(p, static_cast<int>(blockIdx.x));
-  if (tile.sequence < 0) return;
-  const int kv_head = static_cast<int>(blockIdx.y);
-  const int lane = threadIdx.x % 32;
-  const int first = threadIdx.x / 32 * 16 + lane / 4;
-
-  const bf16* row[2];
-  int position[2];
-  if (threadIdx.x == 0) last_position = 0;
-  __syncthreads();
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int r = first + 8 * h;
-    row[h] = r < tile.num_rows ? static_cast<const bf16*>(p.q) + query_offset(p, tile, kv_head, r)
-                               : nullptr;
-    position[h] = r < tile.num_rows ? query_position(p, tile, r) : -1;
-    if (lane % 4 == 0 && r < tile.num_rows) atomicMax(&last_position, position[h]);
-  }
-  __syncthreads();
-  uint32_t q[kDim / 16][4];
-  load_queries<kDim>(q, row, p.head_dim);
-  const int num_blocks = last_position / 64 + 1;
-
-  float max[2];
-  float sum[2];
-  RowState<kDim> state;
-  load_kv_block<kDim>(p, tile.sequence, kv_head, 0, buffers, buffers + kBlockBytes<kDim>);
-  for (int block = 0; block < num_blocks; ++block) {
-    if (block % kSpan == 0) state.clear();
-    const uint32_t keys = buffers + (block % 2) * 2 * kBlockBytes<kDim>;
-    const uint32_t next = buffers + ((block + 1) % 2) * 2 * kBlockBytes<kDim>;
-    if (block + 1 < num_blocks) {
-      load_kv_block<kDim>(p, tile.sequence, kv_head, block + 1, next, next + kBlockBytes<kDim>);
-      copy_async_wait<1>();
-    } else {
-      copy_async_wait<0>();
-    }
-    __syncthreads();
-    state.visit(q, keys, keys + kBlockBytes<kDim>, block * 64, position, p.scale);
-    __syncthreads();
-    if (block % kSpan == kSpan - 1 || block + 1 == num_blocks) {
-      const bool only = block < kSpan;
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        if (only) {
-          max[h] = state.max[h];
-          sum[h] = state.sum[h];
-        } else {
-          const Merge merge(max[h], state.max[h]);
-          max[h] = merge.max;
-          sum[h] = merge(sum[h], state.sum[h]);
-          state.max[h] = merge.keep;
-          state.sum[h] = merge.take;
-        }
-      }
-      const bool last = block + 1 == num_blocks;
-#pragma unroll
-      for (int j = 0; j < kDim / 2; ++j) {
-        float* slot = running + j * kThreads + threadIdx.x;
-        float& o = state.o[j / 4][j % 4];
-        if (!only) o = fmaf(*slot, state.max[j % 4 / 2], o * state.sum[j % 4 / 2]);
-        if (!last) *slot = o;
-      }
-    }
-  }
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int r = first + 8 * h;
-    if (r >= tile.num_rows) continue;
-    bf16* out = static_cast<bf16*>(p.out) + query_offset(p, tile, kv_head, r);
-#pragma unroll
-    for (int j = 0; j < kDim / 8; ++j) {
-      const int d = 8 * j + 2 * (lane % 4);
-      if (d < p.head_dim) {
-        *reinterpret_cast<uint32_t*>(out + d) =
-            pack_bf16(state.o[j][2 * h] / sum[h], state.o[j][2 * h + 1] / sum[h]);
-      }
-    }
-  }
-}
 
 // --- few queries
 // -----------------------------------------------------------------------------------------------------------
@@ -480,15 +308,7 @@ template <int kDim>
 void launch_tiled(const Context& context, const AttentionParameters& p, int64_t tokens) {
   const int64_t rows = tokens * (p.heads / p.kv_heads);
   const auto grid_y = static_cast<unsigned>(p.kv_heads);
-  if (rows > 16 * p.sequences || !has_clusters()) {
-    const std::size_t bytes = 4 * kBlockBytes<kDim> + kDim / 2 * kThreads * 4;
-    static const bool once = (allow_shared(attention_many<kDim>, bytes), true);
-    (void)once;
-    const auto tiles = static_cast<unsigned>(rows / 64 + p.sequences);
-    return launch(context,
-                  {.grid = dim3(tiles, grid_y), .block = dim3(kThreads), .shared_bytes = bytes},
-                  attention_many<kDim>, p);
-  }
+  if (rows > 16 * p.sequences || !has_clusters()) return attention_of_many(context, p, tokens);
   const std::size_t bytes = 4 * kBlockBytes<kDim> + sizeof(SpanResult<kDim>);
   static const bool once = (allow_shared(attention_few<kDim>, bytes), true);
   (void)once;

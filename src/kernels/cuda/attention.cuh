@@ -2,6 +2,7 @@
 // order of every sum.
 #pragma once
 
+#include "kernels/context.h"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/layout.h"
 
@@ -22,6 +23,9 @@ struct AttentionParameters {
   int32_t kv_heads;
   int32_t head_dim;
 };
+
+// For bf16 and head sizes up to 128, where a sequence has more than a few rows.
+void attention_of_many(const Context& context, const AttentionParameters& p, int64_t tokens);
 
 // Queries of one sequence and one KV head: row r is token r / group of the sequence, query head r %
 // group of the KV head.
@@ -62,24 +66,33 @@ __device__ QueryTile find_tile(const AttentionParameters& p, int idx) {
   return {-1, 0, 0, 0};
 }
 
-// Rows of kDim bf16 values in shared memory; pieces of 16 bytes are permuted within a row so that
-// eight neighbouring rows never meet in a bank.
+// 64 rows of kDim bf16 values in shared memory, 64 dimensions to a box of 128-byte rows; pieces of
+// 16 bytes are permuted within a row so that eight neighbouring rows never meet in a bank, which is
+// the 128-byte swizzle where the tile starts on a multiple of 1024.
 template <int kDim>
 __device__ uint32_t piece_address(uint32_t base, int row, int piece) {
-  return base + row * (kDim * 2) + ((piece & ~7) | ((piece ^ row) & 7)) * 16;
+  return base + piece / 8 * (64 * 128) + row * 128 + ((piece ^ row) & 7) * 16;
 }
 
-// Starts copying a block of 64 keys or values; dimensions past head_dim become zero. head_dim is a
-// multiple of 8.
+// Starts copying 64 rows that lie `pitch` apart, as thread `thread` of `threads`; rows from `count`
+// on and dimensions past head_dim become zero. head_dim is a multiple of 8.
 template <int kDim>
-__device__ void load_block(uint32_t target, const bf16* page, int head_dim) {
-  for (int item = threadIdx.x; item < 64 * (kDim / 8); item += blockDim.x) {
+__device__ void load_rows(uint32_t target, const bf16* rows, int64_t pitch, int count, int head_dim,
+                          int thread, int threads) {
+  for (int item = thread; item < 64 * (kDim / 8); item += threads) {
     const int row = item / (kDim / 8);
     const int piece = item % (kDim / 8);
-    const bool inside = piece * 8 < head_dim;
+    const bool inside = row < count && piece * 8 < head_dim;
     copy_async_16(piece_address<kDim>(target, row, piece),
-                  page + row * head_dim + (inside ? piece * 8 : 0), inside ? 16 : 0);
+                  rows + (inside ? row * pitch + piece * 8 : 0), inside ? 16 : 0);
   }
+}
+
+// Starts copying a block of 64 keys or values.
+template <int kDim>
+__device__ void load_block(uint32_t target, const bf16* page, int head_dim) {
+  load_rows<kDim>(target, page, head_dim, 64, head_dim, static_cast<int>(threadIdx.x),
+                  static_cast<int>(blockDim.x));
 }
 
 template <int kDim>

@@ -1,7 +1,7 @@
 // Attention's backward pass. Statistics of every query first (maximum, sum, d_out . out); then dq
 // over key blocks, and dk and dv over the heads of a group and query blocks, each in kernels of
 // their own, so that every sum is one ascending chain and nothing is added by atomics.
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention_steps.cuh"
 #include "kernels/cuda/backward_attention.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
@@ -9,28 +9,40 @@
 namespace dsmoe::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 128;
-
 template <int kDim>
 constexpr int kBlockBytes = 64 * kDim * 2;
+constexpr int kStages = 2;
 
-// 64 positions of one sequence.
+// Groups of four warps to a thread block, 64 positions each, which share what is loaded; and thread
+// blocks that should fit a multiprocessor.
+template <class Steps>
+constexpr int kQueryGroups = Steps::kHopper ? 2 : 1;
+template <class Steps, int kDim>
+constexpr int kKeyGroups = Steps::kHopper ? (kDim == 64 ? 3 : 2) : 1;
+template <class Steps, int kDim>
+constexpr int kQueryResident = Steps::kHopper&& kDim == 64 ? 2 : 1;
+
+// 64 positions to each group of a thread block, of one sequence.
 struct PositionTile {
   int sequence;  // -1: none
-  int first;     // position
-  int count;
+  int first;     // position of this group
+  int count;     // its positions: none are left when negative
+  int block_first;
+  int block_end;
   int length;       // of the sequence
   int first_token;  // of the sequence
 };
 
+template <int kGroups>
 __device__ PositionTile find_positions(const AttentionBackwardParameters& p, int idx) {
+  constexpr int kRows = 64 * kGroups;
   const int lane = threadIdx.x % 32;
   int base = 0;
   for (int s0 = 0; s0 < p.sequences; s0 += 32) {
     const int s = s0 + lane;
     const int begin = s < p.sequences ? p.q_starts[s] : 0;
     const int length = s < p.sequences ? p.q_starts[s + 1] - begin : 0;
-    const int tiles = (length + 63) / 64;
+    const int tiles = (length + kRows - 1) / kRows;
     int sum = tiles;
     for (int step = 1; step < 32; step *= 2) {
       const int other = __shfl_up_sync(~0u, sum, step);
@@ -40,13 +52,20 @@ __device__ PositionTile find_positions(const AttentionBackwardParameters& p, int
     const unsigned found = __ballot_sync(~0u, idx >= mine && idx < mine + tiles);
     if (found) {
       const int source = __ffs(found) - 1;
-      const int first = (idx - __shfl_sync(~0u, mine, source)) * 64;
+      const int block_first = (idx - __shfl_sync(~0u, mine, source)) * kRows;
       const int all = __shfl_sync(~0u, length, source);
-      return {s0 + source, first, min(64, all - first), all, __shfl_sync(~0u, begin, source)};
+      const int first = block_first + static_cast<int>(threadIdx.x) / 128 * 64;
+      return {s0 + source,
+              first,
+              min(64, all - first),
+              block_first,
+              min(all, block_first + kRows),
+              all,
+              __shfl_sync(~0u, begin, source)};
     }
     base += __shfl_sync(~0u, sum, 31);
   }
-  return {-1, 0, 0, 0, 0};
+  return {-1, 0, 0, 0, 0, 0, 0};
 }
 
 __device__ const bf16* page_of(const AttentionBackwardParameters& p, const void* pages,
@@ -55,112 +74,111 @@ __device__ const bf16* page_of(const AttentionBackwardParameters& p, const void*
   return static_cast<const bf16*>(pages) + (page * p.kv_heads + kv_head) * 64 * p.head_dim;
 }
 
-// Starts copying 64 rows that lie `pitch` apart; rows from `count` on become zero.
-template <int kDim>
-__device__ void load_rows(uint32_t target, const bf16* rows, int64_t pitch, int count,
-                          int head_dim) {
-  for (int item = threadIdx.x; item < 64 * (kDim / 8); item += kThreads) {
-    const int row = item / (kDim / 8);
-    const int piece = item % (kDim / 8);
-    const bool inside = row < count && piece * 8 < head_dim;
-    copy_async_16(piece_address<kDim>(target, row, piece),
-                  rows + (inside ? row * pitch + piece * 8 : 0), inside ? 16 : 0);
-  }
-}
-
 // What a thread of a query tile works on: rows lane / 4 and lane / 4 + 8 of its warp's sixteen.
 struct QueryRows {
   int64_t token[2];  // of the batch
   int position[2];   // -1: none
   __device__ QueryRows(const PositionTile& tile) {
-    const int first = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    const int first = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int r = first + 8 * h;
       position[h] = r < tile.count ? tile.first + r : -1;
-      token[h] = tile.first_token + tile.first + min(r, tile.count - 1);
+      token[h] = tile.first_token + min(tile.first + r, tile.length - 1);
     }
-  }
-  template <int kDim>
-  __device__ void load(uint32_t (&fragment)[kDim / 16][4], const void* rows,
-                       const AttentionBackwardParameters& p, int head) const {
-    const bf16* row[2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      row[h] = position[h] >= 0
-                   ? static_cast<const bf16*>(rows) + (token[h] * p.heads + head) * p.head_dim
-                   : nullptr;
-    }
-    load_queries<kDim>(fragment, row, p.head_dim);
   }
 };
 
-template <int kDim>
-__global__ void __launch_bounds__(kThreads)
+// A group's queries, or their gradients of the output.
+template <class Steps, int kDim>
+__device__ void load_query_rows(typename Steps::template Rows<kDim>& rows, uint32_t memory,
+                                const void* from, const AttentionBackwardParameters& p,
+                                const PositionTile& tile, int head) {
+  const int64_t token = tile.first_token + (tile.count > 0 ? tile.first : 0);
+  rows.load(memory, static_cast<const bf16*>(from) + (token * p.heads + head) * p.head_dim,
+            static_cast<int64_t>(p.heads) * p.head_dim, tile.count, p.head_dim);
+}
+
+// Blocks in turn: `load(step, target)` starts copying, `body(step, block)` multiplies and is done
+// with the block when it returns.
+template <class Steps, int kStageBytes, class Load, class Body>
+__device__ void for_each_block(uint32_t ring, int steps, Load&& load, Body&& body) {
+  const auto stage = [&](int step) { return ring + step % kStages * kStageBytes; };
+  load(0, stage(0));
+  copy_async_commit();
+  for (int step = 0; step < steps; ++step) {
+    copy_async_wait<0>();
+    Steps::copies_landed();
+    __syncthreads();
+    if (step + 1 < steps) load(step + 1, stage(step + 1));
+    copy_async_commit();
+    body(step, stage(step));
+  }
+}
+
+template <class Steps, int kDim>
+__global__ void __launch_bounds__(128 * kQueryGroups<Steps>, (kQueryResident<Steps, kDim>))
     statistics_kernel(const __grid_constant__ AttentionBackwardParameters p) {
-  extern __shared__ __align__(128) unsigned char memory[];
-  const uint32_t buffers = shared_address(memory);
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const uint32_t ring = shared_address(memory);
+  const int group = static_cast<int>(threadIdx.x) / 128;
   wait_for_previous_kernel();
   let_next_kernel_start();
-  const PositionTile tile = find_positions(p, static_cast<int>(blockIdx.x));
+  // The last tiles of a sequence see the most keys and come first.
+  const PositionTile tile =
+      find_positions<kQueryGroups<Steps>>(p, static_cast<int>(gridDim.y - 1 - blockIdx.y));
   if (tile.sequence < 0) return;
-  const int head = static_cast<int>(blockIdx.y);
+  const int head = static_cast<int>(blockIdx.x);
   const int kv_head = head / (p.heads / p.kv_heads);
   const int quarter = threadIdx.x % 4;
   const QueryRows rows(tile);
-  uint32_t q[kDim / 16][4];
-  rows.load<kDim>(q, p.q, p, head);
-  const int num_blocks = tile.first / 64 + 1;
-  float max[2] = {-INFINITY, -INFINITY};
+  typename Steps::template Rows<kDim> q;
+  load_query_rows<Steps, kDim>(q, ring + (kStages + group) * kBlockBytes<kDim>, p.q, p, tile, head);
+  const int own_blocks = tile.count > 0 ? tile.first / 64 + 1 : 0;
+  const float scale2 = p.scale * kLog2E;
+  float max[2] = {-INFINITY, -INFINITY};  // of the scores before the factor scale2
   float sum[2] = {0, 0};
-  const auto load = [&](int block) {
-    load_block<kDim>(buffers + block % 2 * kBlockBytes<kDim>,
-                     page_of(p, p.keys, tile.sequence, block, kv_head), p.head_dim);
-    copy_async_commit();
-  };
-  load(0);
-  for (int block = 0; block < num_blocks; ++block) {
-    if (block + 1 < num_blocks) {
-      load(block + 1);
-      copy_async_wait<1>();
-    } else {
-      copy_async_wait<0>();
-    }
-    __syncthreads();
-    float s[4][2][4];
-    float best[2] = {-INFINITY, -INFINITY};
+  for_each_block<Steps, kBlockBytes<kDim>>(
+      ring, (tile.block_end + 63) / 64,
+      [&](int block, uint32_t target) {
+        load_block<kDim>(target, page_of(p, p.keys, tile.sequence, block, kv_head), p.head_dim);
+      },
+      [&](int block, uint32_t keys) {
+        if (block >= own_blocks) return;
+        float s[8][4];
+        Steps::start();
+        Steps::template score<kDim>(s, q, keys);
+        Steps::close();
+        Steps::template wait<0>();
+        Steps::keep(s);
+        if (block + 1 == own_blocks) {
 #pragma unroll
-    for (int g = 0; g < 4; ++g) {
-      score_keys<kDim>(s[g], q, buffers + block % 2 * kBlockBytes<kDim>, 16 * g);
+          for (int t = 0; t < 8; ++t) {
 #pragma unroll
-      for (int t = 0; t < 2; ++t) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int key = block * 64 + 16 * g + 8 * t + 2 * quarter + i % 2;
-          float& v = s[g][t][i];
-          v = key <= rows.position[i / 2] ? v * p.scale : -INFINITY;
-          best[i / 2] = fmaxf(best[i / 2], v);
+            for (int i = 0; i < 4; ++i) {
+              if (block * 64 + 8 * t + 2 * quarter + i % 2 > rows.position[i / 2])
+                s[t][i] = -INFINITY;
+            }
+          }
         }
-      }
-    }
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float next = fmaxf(max[h], row_max4(best[h]));
-      float part = 0;
+        for (int h = 0; h < 2; ++h) {
+          float best = -INFINITY;
 #pragma unroll
-      for (int g = 0; g < 4; ++g) {
+          for (auto& t : s) best = fmaxf(best, fmaxf(t[2 * h], t[2 * h + 1]));
+          const float next = fmaxf(max[h], row_max4(best));
+          const float from = next == -INFINITY ? 0.0f : next * scale2;
+          float part = 0;
 #pragma unroll
-        for (int t = 0; t < 2; ++t) {
-#pragma unroll
-          for (int i = 2 * h; i < 2 * h + 2; ++i)
-            part += s[g][t][i] == -INFINITY ? 0.0f : exp_device(s[g][t][i] - next);
+          for (auto& t : s) {
+            part += exp2_approx(fmaf(t[2 * h], scale2, -from));
+            part += exp2_approx(fmaf(t[2 * h + 1], scale2, -from));
+          }
+          const float c = next == -INFINITY ? 1.0f : exp2_approx(fmaf(max[h], scale2, -from));
+          sum[h] = fmaf(sum[h], c, row_sum4(part));
+          max[h] = next;
         }
-      }
-      sum[h] = fmaf(sum[h], decay(max[h], next), row_sum4(part));
-      max[h] = next;
-    }
-    __syncthreads();
-  }
+      });
   // D = row_sum(d_out * out): a quarter of the dimensions per lane.
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -174,42 +192,36 @@ __global__ void __launch_bounds__(kThreads)
     }
     d = row_sum4(d);
     if (quarter == 0 && rows.position[h] >= 0)
-      p.statistics[row] = make_float4(max[h] * kLog2E, 1.0f / sum[h], d, 0.0f);
+      p.tile_statistics()[row] = make_float2(fmaf(max[h], scale2, log2f(sum[h])), d * p.scale);
   }
 }
 
-// p and ds of sixteen rows and sixteen columns; kMasked: only where `inside(row half, column)`.
-template <bool kMasked>
-struct Gradient {
-  uint32_t p[4];
-  uint32_t ds[4];
-  template <class Statistics, class Inside>
-  __device__ Gradient(const float (&s)[2][4], const float (&dp)[2][4], float scale,
-                      Statistics&& statistics, Inside&& inside) {
-    const float scale2 = scale * kLog2E;
-    float probability[2][4];
-    float score[2][4];
+// From scores and d_out . v, 64 columns of a row, to p (kept in s) and ds (in dp); `of(column
+// pair)` gives the statistics of columns 8 t + 2 (lane % 4) + {0, 1}, x and y of the first, z and w
+// of the second.
+template <class Of>
+__device__ void gradient_of_scores(float (&s)[8][4], float (&dp)[8][4], float scale, Of&& of) {
+  const float scale2 = scale * kLog2E;
 #pragma unroll
-    for (int t = 0; t < 2; ++t) {
+  for (int t = 0; t < 8; ++t) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float4 of = statistics(i / 2, 8 * t + i % 2);
-        float v = exp2_approx(fmaf(s[t][i], scale2, -of.x)) * of.y;
-        if (kMasked && !inside(i / 2, 8 * t + i % 2)) v = 0;
-        probability[t][i] = v;
-        score[t][i] = (v * (dp[t][i] - of.z)) * scale;
-      }
-    }
-#pragma unroll
-    for (int t = 0; t < 2; ++t) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        p[2 * t + h] = pack_bf16(probability[t][2 * h], probability[t][2 * h + 1]);
-        ds[2 * t + h] = pack_bf16(score[t][2 * h], score[t][2 * h + 1]);
-      }
+    for (int i = 0; i < 4; ++i) {
+      const float2 statistics = of(t, i);
+      s[t][i] = exp2_approx(fmaf(s[t][i], scale2, -statistics.x));
+      dp[t][i] = s[t][i] * fmaf(dp[t][i], scale, -statistics.y);
     }
   }
-};
+}
+
+// Sums of a tile as the rows of the next product.
+__device__ inline void round_tile(uint32_t (&rounded)[4][4], const float (&s)[8][4]) {
+#pragma unroll
+  for (int g = 0; g < 4; ++g) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      rounded[g][i] = pack_bf16(s[2 * g + i / 2][i % 2 * 2], s[2 * g + i / 2][i % 2 * 2 + 1]);
+  }
+}
 
 // Rows of sums to fp32 memory, `target(half)` null where there is no row.
 template <int kDim, class Target>
@@ -227,162 +239,163 @@ __device__ void write_rows(const float (&sums)[kDim / 8][4], int head_dim, Targe
   }
 }
 
-template <int kDim>
-__global__ void __launch_bounds__(kThreads, kDim == 64 ? 4 : 2)
+template <class Steps, int kDim>
+__global__ void __launch_bounds__(128 * kQueryGroups<Steps>, (kQueryResident<Steps, kDim>))
     query_gradient_kernel(const __grid_constant__ AttentionBackwardParameters p) {
-  extern __shared__ __align__(128) unsigned char memory[];
-  const uint32_t buffers = shared_address(memory);
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const uint32_t ring = shared_address(memory);
+  const int group = static_cast<int>(threadIdx.x) / 128;
   wait_for_previous_kernel();
   let_next_kernel_start();
-  const PositionTile tile = find_positions(p, static_cast<int>(blockIdx.x));
+  const PositionTile tile =
+      find_positions<kQueryGroups<Steps>>(p, static_cast<int>(gridDim.y - 1 - blockIdx.y));
   if (tile.sequence < 0) return;
-  const int head = static_cast<int>(blockIdx.y);
+  const int head = static_cast<int>(blockIdx.x);
   const int kv_head = head / (p.heads / p.kv_heads);
   const int quarter = threadIdx.x % 4;
   const QueryRows rows(tile);
-  uint32_t q[kDim / 16][4];
-  uint32_t d_out[kDim / 16][4];
-  rows.load<kDim>(q, p.q, p, head);
-  rows.load<kDim>(d_out, p.d_out, p, head);
-  float4 statistics[2];
+  typename Steps::template Rows<kDim> q;
+  typename Steps::template Rows<kDim> d_out;
+  const uint32_t own = ring + (kStages + group) * 2 * kBlockBytes<kDim>;
+  load_query_rows<Steps, kDim>(q, own, p.q, p, tile, head);
+  load_query_rows<Steps, kDim>(d_out, own + kBlockBytes<kDim>, p.d_out, p, tile, head);
+  float2 statistics[2];
 #pragma unroll
-  for (int h = 0; h < 2; ++h) statistics[h] = p.statistics[rows.token[h] * p.heads + head];
+  for (int h = 0; h < 2; ++h) statistics[h] = p.tile_statistics()[rows.token[h] * p.heads + head];
   float dq[kDim / 8][4] = {};
-  const int num_blocks = tile.first / 64 + 1;
-  const auto load = [&](int block) {
-    const uint32_t target = buffers + block % 2 * 2 * kBlockBytes<kDim>;
-    load_block<kDim>(target, page_of(p, p.keys, tile.sequence, block, kv_head), p.head_dim);
-    load_block<kDim>(target + kBlockBytes<kDim>,
-                     page_of(p, p.values, tile.sequence, block, kv_head), p.head_dim);
-    copy_async_commit();
-  };
-  load(0);
-  for (int block = 0; block < num_blocks; ++block) {
-    if (block + 1 < num_blocks) {
-      load(block + 1);
-      copy_async_wait<1>();
-    } else {
-      copy_async_wait<0>();
-    }
-    __syncthreads();
-    const uint32_t keys = buffers + block % 2 * 2 * kBlockBytes<kDim>;
-    const auto visit = [&]<bool kMasked>() {
+  const int own_blocks = tile.count > 0 ? tile.first / 64 + 1 : 0;
+  for_each_block<Steps, 2 * kBlockBytes<kDim>>(
+      ring, (tile.block_end + 63) / 64,
+      [&](int block, uint32_t target) {
+        load_block<kDim>(target, page_of(p, p.keys, tile.sequence, block, kv_head), p.head_dim);
+        load_block<kDim>(target + kBlockBytes<kDim>,
+                         page_of(p, p.values, tile.sequence, block, kv_head), p.head_dim);
+      },
+      [&](int block, uint32_t keys) {
+        if (block >= own_blocks) return;
+        float s[8][4];
+        float dp[8][4];
+        Steps::start();
+        Steps::template score<kDim>(s, q, keys);
+        Steps::template score<kDim>(dp, d_out, keys + kBlockBytes<kDim>);
+        Steps::close();
+        Steps::template wait<0>();
+        Steps::keep(s);
+        Steps::keep(dp);
+        if (block + 1 == own_blocks) {
 #pragma unroll
-      for (int g = 0; g < 4; ++g) {
-        float s[2][4];
-        float dp[2][4];
-        score_keys<kDim>(s, q, keys, 16 * g);
-        score_keys<kDim>(dp, d_out, keys + kBlockBytes<kDim>, 16 * g);
-        const int first_key = block * 64 + 16 * g + 2 * quarter;
-        const Gradient<kMasked> gradient(
-            s, dp, p.scale, [&](int half, int) { return statistics[half]; },
-            [&](int half, int column) { return first_key + column <= rows.position[half]; });
+          for (int t = 0; t < 8; ++t) {
 #pragma unroll
-        for (int d = 0; d < kDim; d += 16)
-          add_values<kDim>(dq[d / 8], dq[d / 8 + 1], gradient.ds, keys, 16 * g, d);
-      }
-    };
-    if (block + 1 == num_blocks) {
-      visit.template operator()<true>();
-    } else {
-      visit.template operator()<false>();
-    }
-    __syncthreads();
-  }
+            for (int i = 0; i < 4; ++i) {
+              if (block * 64 + 8 * t + 2 * quarter + i % 2 > rows.position[i / 2])
+                s[t][i] = -INFINITY;
+            }
+          }
+        }
+        gradient_of_scores(s, dp, p.scale, [&](int, int i) { return statistics[i / 2]; });
+        uint32_t rounded[4][4];
+        round_tile(rounded, dp);
+        Steps::start();
+        Steps::template add<kDim>(dq, rounded, keys);
+        Steps::close();
+        Steps::template wait<0>();
+        Steps::keep(dq);
+      });
   write_rows<kDim>(dq, p.head_dim, [&](int h) {
     return rows.position[h] < 0 ? nullptr : p.gradient_row(rows.token[h], head);
   });
 }
 
-template <int kDim>
-__global__ void __launch_bounds__(kThreads, kDim == 64 ? 3 : 2)
+template <class Steps, int kDim>
+__global__ void __launch_bounds__(128 * kKeyGroups<Steps, kDim>, 1)
     key_gradient_kernel(const __grid_constant__ AttentionBackwardParameters p) {
-  extern __shared__ __align__(128) unsigned char memory[];
-  const uint32_t buffers = shared_address(memory);
-  auto* statistics = reinterpret_cast<float4*>(memory + 4 * kBlockBytes<kDim>);  // [2][64 queries]
+  constexpr int kGroups = kKeyGroups<Steps, kDim>;
+  constexpr int kStageBytes = 2 * kBlockBytes<kDim> + 1024;  // queries, d_out, their statistics
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const uint32_t ring = shared_address(memory);
+  const int group = static_cast<int>(threadIdx.x) / 128;
   wait_for_previous_kernel();
   let_next_kernel_start();
-  const PositionTile tile = find_positions(p, static_cast<int>(blockIdx.x));
+  // The first tiles of a sequence are seen by the most queries.
+  const PositionTile tile = find_positions<kGroups>(p, static_cast<int>(blockIdx.y));
   if (tile.sequence < 0) return;
-  const int kv_head = static_cast<int>(blockIdx.y);
-  const int group = p.heads / p.kv_heads;
+  const int kv_head = static_cast<int>(blockIdx.x);
+  const int heads_of_group = p.heads / p.kv_heads;
   const int lane = threadIdx.x % 32;
-  const int first_row = threadIdx.x / 32 * 16 + lane / 4;
-  uint32_t k[kDim / 16][4];
-  uint32_t v[kDim / 16][4];
+  const int first_row = threadIdx.x % 128 / 32 * 16 + lane / 4;
+  typename Steps::template Rows<kDim> k;
+  typename Steps::template Rows<kDim> v;
   {
-    const bf16* rows[2];
-    const bf16* page = page_of(p, p.keys, tile.sequence, tile.first / 64, kv_head);
-    for (int h = 0; h < 2; ++h) rows[h] = page + (first_row + 8 * h) * p.head_dim;
-    load_queries<kDim>(k, rows, p.head_dim);
-    page = page_of(p, p.values, tile.sequence, tile.first / 64, kv_head);
-    for (int h = 0; h < 2; ++h) rows[h] = page + (first_row + 8 * h) * p.head_dim;
-    load_queries<kDim>(v, rows, p.head_dim);
+    const uint32_t own = ring + kStages * kStageBytes + group * 2 * kBlockBytes<kDim>;
+    const int block = (tile.count > 0 ? tile.first : tile.block_first) / 64;
+    k.load(own, page_of(p, p.keys, tile.sequence, block, kv_head), p.head_dim, 64, p.head_dim);
+    v.load(own + kBlockBytes<kDim>, page_of(p, p.values, tile.sequence, block, kv_head), p.head_dim,
+           64, p.head_dim);
   }
   float dk[kDim / 8][4] = {};
   float dv[kDim / 8][4] = {};
-  const int first_block = tile.first / 64;
+  const int first_block = tile.block_first / 64;
   const int blocks = (tile.length + 63) / 64 - first_block;  // of queries, per head
   const int64_t pitch = static_cast<int64_t>(p.heads) * p.head_dim;
-  const auto load = [&](int step) {
-    const int head = kv_head * group + step / blocks;
-    const int first = (first_block + step % blocks) * 64;
-    const int count = min(64, tile.length - first);
-    const int64_t token = tile.first_token + first;
-    const uint32_t target = buffers + step % 2 * 2 * kBlockBytes<kDim>;
-    const int64_t offset = (token * p.heads + head) * p.head_dim;
-    load_rows<kDim>(target, static_cast<const bf16*>(p.q) + offset, pitch, count, p.head_dim);
-    load_rows<kDim>(target + kBlockBytes<kDim>, static_cast<const bf16*>(p.d_out) + offset, pitch,
-                    count, p.head_dim);
-    if (threadIdx.x < 64) {
-      const int row = static_cast<int>(threadIdx.x);
-      copy_async_16(shared_address(statistics + step % 2 * 64 + row),
-                    p.statistics + (token + min(row, count - 1)) * p.heads + head, 16);
-    }
-    copy_async_commit();
-  };
-  const int steps = group * blocks;
-  load(0);
-  for (int step = 0; step < steps; ++step) {
-    if (step + 1 < steps) {
-      load(step + 1);
-      copy_async_wait<1>();
-    } else {
-      copy_async_wait<0>();
-    }
-    __syncthreads();
-    const uint32_t queries = buffers + step % 2 * 2 * kBlockBytes<kDim>;
-    const float4* of_query = statistics + step % 2 * 64;
-    const int first = (first_block + step % blocks) * 64;
-    const auto visit = [&]<bool kMasked>() {
-#pragma unroll
-      for (int g = 0; g < 4; ++g) {
-        float s[2][4];
-        float dp[2][4];
-        score_keys<kDim>(s, k, queries, 16 * g);
-        score_keys<kDim>(dp, v, queries + kBlockBytes<kDim>, 16 * g);
-        const int column0 = 16 * g + 2 * (lane % 4);
-        const Gradient<kMasked> gradient(
-            s, dp, p.scale, [&](int, int column) { return of_query[column0 + column]; },
-            [&](int half, int column) {
-              const int query = first + column0 + column;
-              return tile.first + first_row + 8 * half <= query && query < tile.length;
-            });
-#pragma unroll
-        for (int d = 0; d < kDim; d += 16) {
-          add_values<kDim>(dv[d / 8], dv[d / 8 + 1], gradient.p, queries + kBlockBytes<kDim>,
-                           16 * g, d);
-          add_values<kDim>(dk[d / 8], dk[d / 8 + 1], gradient.ds, queries, 16 * g, d);
+  for_each_block<Steps, kStageBytes>(
+      ring, heads_of_group * blocks,
+      [&](int step, uint32_t target) {
+        const int head = kv_head * heads_of_group + step / blocks;
+        const int first = (first_block + step % blocks) * 64;
+        const int count = min(64, tile.length - first);
+        const int64_t token = tile.first_token + first;
+        const int64_t offset = (token * p.heads + head) * p.head_dim;
+        const int thread = static_cast<int>(threadIdx.x);
+        load_rows<kDim>(target, static_cast<const bf16*>(p.q) + offset, pitch, count, p.head_dim,
+                        thread, 128 * kGroups);
+        load_rows<kDim>(target + kBlockBytes<kDim>, static_cast<const bf16*>(p.d_out) + offset,
+                        pitch, count, p.head_dim, thread, 128 * kGroups);
+        if (thread < 64) {
+          copy_async_8(target + 2 * kBlockBytes<kDim> + thread * 8,
+                       p.tile_statistics() + (token + min(thread, count - 1)) * p.heads + head);
         }
-      }
-    };
-    if (first == tile.first || first + 64 > tile.length) {
-      visit.template operator()<true>();
-    } else {
-      visit.template operator()<false>();
-    }
-    __syncthreads();
-  }
+      },
+      [&](int step, uint32_t queries) {
+        const int first = (first_block + step % blocks) * 64;
+        if (first < tile.first || tile.count <= 0) return;
+        float s[8][4];
+        float dp[8][4];
+        Steps::start();
+        Steps::template score<kDim>(s, k, queries);
+        Steps::template score<kDim>(dp, v, queries + kBlockBytes<kDim>);
+        Steps::close();
+        Steps::template wait<0>();
+        Steps::keep(s);
+        Steps::keep(dp);
+        if (first == tile.first || first + 64 > tile.length) {
+#pragma unroll
+          for (int t = 0; t < 8; ++t) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              const int query = first + 8 * t + 2 * (lane % 4) + i % 2;
+              if (tile.first + first_row + i / 2 * 8 > query || query >= tile.length)
+                s[t][i] = -INFINITY;
+            }
+          }
+        }
+        const uint32_t statistics = queries + 2 * kBlockBytes<kDim> + lane % 4 * 16;
+        float4 pair;
+        gradient_of_scores(s, dp, p.scale, [&](int t, int i) {
+          if (i == 0) pair = load_shared_float4(statistics + t * 64);
+          return i % 2 == 0 ? make_float2(pair.x, pair.y) : make_float2(pair.z, pair.w);
+        });
+        uint32_t rounded_p[4][4];
+        uint32_t rounded_ds[4][4];
+        round_tile(rounded_p, s);
+        round_tile(rounded_ds, dp);
+        Steps::start();
+        Steps::template add<kDim>(dv, rounded_p, queries + kBlockBytes<kDim>);
+        Steps::template add<kDim>(dk, rounded_ds, queries);
+        Steps::close();
+        Steps::template wait<0>();
+        Steps::keep(dv);
+        Steps::keep(dk);
+      });
   const auto row_of = [&](int h, int head) {
     const int row = first_row + 8 * h;
     return row < tile.count ? p.gradient_row(tile.first_token + tile.first + row, head) : nullptr;
@@ -392,23 +405,38 @@ __global__ void __launch_bounds__(kThreads, kDim == 64 ? 3 : 2)
                    [&](int h) { return row_of(h, p.heads + p.kv_heads + kv_head); });
 }
 
-template <int kDim>
+template <class Steps, int kDim>
 void launch_tiled(const Context& context, const AttentionBackwardParameters& p, int64_t tokens) {
-  constexpr std::size_t kKeyBytes = 4 * kBlockBytes<kDim> + 2 * 64 * sizeof(float4);
-  static const bool once = (allow_shared(query_gradient_kernel<kDim>, 4 * kBlockBytes<kDim>),
-                            allow_shared(key_gradient_kernel<kDim>, kKeyBytes), true);
+  constexpr int kGroups = kQueryGroups<Steps>;
+  constexpr int kOfKeys = kKeyGroups<Steps, kDim>;
+  constexpr std::size_t kOwn = Steps::kHopper ? kBlockBytes<kDim> : 0;  // rows that stay, per group
+  constexpr std::size_t kStatisticsBytes = kStages * kBlockBytes<kDim> + kGroups * kOwn;
+  constexpr std::size_t kQueryBytes = 2 * kStatisticsBytes;
+  constexpr std::size_t kKeyBytes = kStages * (2 * kBlockBytes<kDim> + 1024) + kOfKeys * 2 * kOwn;
+  static const bool once = (allow_shared(statistics_kernel<Steps, kDim>, kStatisticsBytes),
+                            allow_shared(query_gradient_kernel<Steps, kDim>, kQueryBytes),
+                            allow_shared(key_gradient_kernel<Steps, kDim>, kKeyBytes), true);
   (void)once;
-  const auto tiles = static_cast<unsigned>(tokens / 64 + p.sequences);
-  const dim3 by_head(tiles, static_cast<unsigned>(p.heads));
-  launch(context, {.grid = by_head, .block = dim3(kThreads), .shared_bytes = 2 * kBlockBytes<kDim>},
-         statistics_kernel<kDim>, p);
+  const auto tiles = [&](int groups) {
+    return static_cast<unsigned>(tokens / (64 * groups) + p.sequences);
+  };
+  LaunchShape shape{.grid = dim3(static_cast<unsigned>(p.heads), tiles(kGroups)),
+                    .block = dim3(128 * kGroups),
+                    .shared_bytes = kStatisticsBytes};
+  launch(context, shape, statistics_kernel<Steps, kDim>, p);
   launch(context,
-         {.grid = dim3(tiles, static_cast<unsigned>(p.kv_heads)),
-          .block = dim3(kThreads),
+         {.grid = dim3(static_cast<unsigned>(p.kv_heads), tiles(kOfKeys)),
+          .block = dim3(128 * kOfKeys),
           .shared_bytes = kKeyBytes},
-         key_gradient_kernel<kDim>, p);
-  launch(context, {.grid = by_head, .block = dim3(kThreads), .shared_bytes = 4 * kBlockBytes<kDim>},
-         query_gradient_kernel<kDim>, p);
+         key_gradient_kernel<Steps, kDim>, p);
+  shape.shared_bytes = kQueryBytes;
+  launch(context, shape, query_gradient_kernel<Steps, kDim>, p);
+}
+
+template <class Steps>
+void launch_tiled(const Context& context, const AttentionBackwardParameters& p, int64_t tokens) {
+  if (p.head_dim <= 64) return launch_tiled<Steps, 64>(context, p, tokens);
+  launch_tiled<Steps, 128>(context, p, tokens);
 }
 
 }  // namespace
@@ -436,9 +464,10 @@ void attention_backward(const Context& context, const AttentionBackward& args) {
   p.statistics = static_cast<float4*>(
       scratch_of(context, static_cast<std::size_t>(tokens * p.heads) * sizeof(float4)));
   // The choice depends on head_dim and type alone.
-  const bool tiled = args.q.dtype == DType::BF16 && p.head_dim % 8 == 0;
-  if (tiled && p.head_dim <= 64) return launch_tiled<64>(context, p, tokens);
-  if (tiled && p.head_dim <= 128) return launch_tiled<128>(context, p, tokens);
+  if (args.q.dtype == DType::BF16 && p.head_dim % 8 == 0 && p.head_dim <= 128) {
+    return is_hopper() ? launch_tiled<WarpgroupSteps>(context, p, tokens)
+                       : launch_tiled<WarpSteps>(context, p, tokens);
+  }
   attention_backward_plain(context, args.q.dtype, p, tokens);
 }
 

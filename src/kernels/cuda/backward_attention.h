@@ -19,7 +19,7 @@ struct AttentionBackwardParameters {
   const void* out;
   const void* d_out;
   float* d_qkv;
-  float4* statistics;  // [tokens, heads]: maximum (tiles: times log2 e), 1 / sum, d_out . out
+  float4* statistics;  // [tokens, heads]: maximum, 1 / sum, d_out . out
   float scale;
   int32_t sequences;
   int32_t max_pages;
@@ -28,6 +28,8 @@ struct AttentionBackwardParameters {
   int32_t head_dim;
 
 #ifdef __CUDACC__
+  // What the tiles keep there: log2 of the sum of exp(score), (d_out . out) * scale.
+  __device__ float2* tile_statistics() const { return reinterpret_cast<float2*>(statistics); }
   // Of a query head, then of key heads, then of value heads.
   __device__ float* gradient_row(int64_t token, int head) const {
     return d_qkv + (token * (heads + 2 * kv_heads) + head) * head_dim;

@@ -195,25 +195,40 @@ struct RopeBackwardParameters {
   int32_t head_dim;
 };
 
-template <class Operand>
+// kWide neighbours of each half of a head per thread.
+template <class Operand, int kWide>
 __global__ void __launch_bounds__(kThreads)
     rope_backward_kernel(const __grid_constant__ RopeBackwardParameters p) {
   wait_for_previous_kernel();
   let_next_kernel_start();
   const int64_t token = blockIdx.x;
   const int half = p.head_dim / 2;
+  const int pieces = half / kWide;
   const float* row = p.d_qkv + token * p.heads * p.head_dim;
   Operand* out = static_cast<Operand*>(p.out) + token * p.heads * p.head_dim;
-  const float* cos = p.cos + static_cast<int64_t>(p.position[token]) * half;
-  const float* sin = p.sin + static_cast<int64_t>(p.position[token]) * half;
-  for (int item = threadIdx.x; item < p.heads * half; item += kThreads) {
-    const int head = item / half;
-    const int i = item % half;
-    const float a = row[head * p.head_dim + i];
-    const float b = row[head * p.head_dim + i + half];
-    const bool rotated = head < p.rotated_heads;
-    round_into(out[head * p.head_dim + i], rotated ? fmaf(a, cos[i], b * sin[i]) : a);
-    round_into(out[head * p.head_dim + i + half], rotated ? fmaf(b, cos[i], -(a * sin[i])) : b);
+  const int64_t angle = static_cast<int64_t>(p.position[token]) * half;
+  for (int item = threadIdx.x; item < p.heads * pieces; item += blockDim.x) {
+    const int head = item / pieces;
+    const int i = item % pieces * kWide;
+    const int place = head * p.head_dim + i;
+    float a[kWide];
+    float b[kWide];
+    load_wide(a, row + place);
+    load_wide(b, row + place + half);
+    if (head < p.rotated_heads) {
+      float cos[kWide];
+      float sin[kWide];
+      load_wide(cos, p.cos + angle + i);
+      load_wide(sin, p.sin + angle + i);
+#pragma unroll
+      for (int j = 0; j < kWide; ++j) {
+        const float first = fmaf(a[j], cos[j], b[j] * sin[j]);
+        b[j] = fmaf(b[j], cos[j], -(a[j] * sin[j]));
+        a[j] = first;
+      }
+    }
+    store_wide(a, out + place);
+    store_wide(b, out + place + half);
   }
 }
 
@@ -288,10 +303,13 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // --- cross-entropy: the same sums as log_prob_forward
+constexpr int kKept = 27 * 1024;  // logits of a row that stay in shared memory; two rows fit there
+
 template <class Operand>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     cross_entropy_kernel(const float* logits, const int32_t* target, float* log_prob,
                          Operand* d_logits, int vocabulary, float scale) {
+  extern __shared__ __align__(16) float kept[];
   __shared__ float memory[kThreads / 32];
   wait_for_previous_kernel();
   let_next_kernel_start();
@@ -305,19 +323,43 @@ __global__ void __launch_bounds__(kThreads)
   }
   float max = -INFINITY;
 #pragma unroll 4
-  for (int i = threadIdx.x; i < vocabulary; i += kThreads) max = fmaxf(max, row[i]);
+  for (int i = threadIdx.x * 8; i < vocabulary; i += kThreads * 8) {
+    float v[8];
+    load_eight(v, row, i, vocabulary);
+    if (i < kKept) store_eight(v, kept, i, kKept);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) max = fmaxf(max, i + j < vocabulary ? v[j] : -INFINITY);
+  }
   max = block_max(max, memory);
+  // Numerators take the logits' place.
   float sum = 0;
+  const int end = min(vocabulary, kKept);
 #pragma unroll 4
-  for (int i = threadIdx.x; i < vocabulary; i += kThreads) sum += expf(row[i] - max);
+  for (int i = threadIdx.x; i < end; i += kThreads) {
+    const float e = expf(kept[i] - max);
+    kept[i] = e;
+    sum += e;
+  }
+#pragma unroll 4
+  for (int i = kKept + threadIdx.x; i < vocabulary; i += kThreads) sum += expf(row[i] - max);
   sum = block_sum(sum, memory);
   if (threadIdx.x == 0)
     log_prob[blockIdx.x] = (row[id] - max) - static_cast<float>(log(static_cast<double>(sum)));
   const float inverse = 1.0f / sum;
-#pragma unroll 4
-  for (int i = threadIdx.x; i < vocabulary; i += kThreads) {
-    const float p = expf(row[i] - max) * inverse;
-    round_into(out[i], (i == id ? p - 1.0f : p) * scale);
+#pragma unroll 2
+  for (int i = threadIdx.x * 8; i < vocabulary; i += kThreads * 8) {
+    float v[8];
+    if (i < kKept) {
+      load_eight(v, kept, i, kKept);
+    } else {
+      load_eight(v, row, i, vocabulary);
+#pragma unroll
+      for (float& e : v) e = expf(e - max);
+    }
+#pragma unroll
+    for (float& e : v) e = (e * inverse) * scale;
+    store_eight(v, out, i, vocabulary);
+    if (id >= i && id < i + 8) round_into(out[id], (expf(row[id] - max) * inverse - 1.0f) * scale);
   }
 }
 
@@ -401,9 +443,13 @@ void rope_backward(const Context& context, const RopeBackward& args) {
       .rotated_heads = static_cast<int32_t>(args.num_heads + args.num_kv_heads),
       .heads = static_cast<int32_t>(heads),
       .head_dim = static_cast<int32_t>(args.d_qkv.dim(1) / heads)};
-  const LaunchShape shape = blocks(args.d_qkv.dim(0));
-  if (args.out.dtype == DType::BF16) return launch(context, shape, rope_backward_kernel<bf16>, p);
-  launch(context, shape, rope_backward_kernel<float>, p);
+  LaunchShape shape = blocks(args.d_qkv.dim(0));
+  if (args.out.dtype != DType::BF16)
+    return launch(context, shape, rope_backward_kernel<float, 1>, p);
+  if (p.head_dim % 16 != 0) return launch(context, shape, rope_backward_kernel<bf16, 1>, p);
+  const int items = p.heads * p.head_dim / 16;
+  shape.block = dim3(static_cast<unsigned>(std::min(kThreads, (items + 31) / 32 * 32)));
+  launch(context, shape, rope_backward_kernel<bf16, 8>, p);
 }
 
 void embedding_backward(const Context& context, const EmbeddingBackward& args) {
@@ -419,7 +465,12 @@ void embedding_backward(const Context& context, const EmbeddingBackward& args) {
 
 void cross_entropy_backward(const Context& context, const CrossEntropyBackward& args) {
   if (args.logits.dim(0) == 0) return;
-  const LaunchShape shape = blocks(args.logits.dim(0));
+  const std::size_t bytes = kKept * sizeof(float);
+  static const bool once = (allow_shared(cross_entropy_kernel<bf16>, bytes),
+                            allow_shared(cross_entropy_kernel<float>, bytes), true);
+  (void)once;
+  LaunchShape shape = blocks(args.logits.dim(0));
+  shape.shared_bytes = bytes;
   const auto scale = static_cast<float>(args.scale);
   const int vocabulary = static_cast<int>(args.logits.dim(1));
   const float* logits = args.logits.as<float>();

@@ -20,6 +20,9 @@ void* allocate(std::size_t bytes) {
          bytes, cudaGetErrorString(status));
   }
   check(cudaMemset(data, 0, bytes), "zeroing device memory");
+  // The call returns before the device has done it, and streams of contexts do not wait for the
+  // default stream: without this an upload could be zeroed after it arrived.
+  check(cudaStreamSynchronize(nullptr), "zeroing device memory");
   return data;
 }
 

@@ -57,6 +57,26 @@ __device__ inline void store_eight(const float (&v)[8], bf16* row, int begin, in
   }
 }
 
+// One value, or eight that start 16-byte aligned.
+template <int kWide, class Operand>
+__device__ void load_wide(float (&v)[kWide], const Operand* from) {
+  if constexpr (kWide == 8) {
+    load_eight(v, from, 0, 8);
+  } else {
+    static_assert(kWide == 1);
+    v[0] = widen(*from);
+  }
+}
+template <int kWide, class Operand>
+__device__ void store_wide(const float (&v)[kWide], Operand* to) {
+  if constexpr (kWide == 8) {
+    store_eight(v, to, 0, 8);
+  } else {
+    static_assert(kWide == 1);
+    round_into(*to, v[0]);
+  }
+}
+
 // Eight neighbouring values as they lie in memory, so that many loads can be under way in few
 // registers.
 template <class Operand>

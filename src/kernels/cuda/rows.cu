@@ -1,4 +1,6 @@
 // Row-wise ops: embedding, RMSNorm, RoPE, log-probabilities. One block per row.
+#include <algorithm>
+
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
@@ -63,36 +65,45 @@ struct RopeParameters {
   int32_t head_dim;
 };
 
-template <class Operand>
+// kWide neighbours of each half of a head per thread.
+template <class Operand, int kWide>
 __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ RopeParameters p) {
   wait_for_previous_kernel();
   let_next_kernel_start();
   const int64_t token = blockIdx.x;
   const int half = p.head_dim / 2;
+  const int pieces = half / kWide;
   const float* row = p.qkv + token * (p.heads + 2 * p.kv_heads) * p.head_dim;
-  const float* cos = p.cos + static_cast<int64_t>(p.position[token]) * half;
-  const float* sin = p.sin + static_cast<int64_t>(p.position[token]) * half;
+  const int64_t angle = static_cast<int64_t>(p.position[token]) * half;
   const int slot = p.kv_slot[token];
   const int64_t page = slot / kKeyBlock;
   const int64_t place = slot % kKeyBlock;
-  for (int item = threadIdx.x; item < (p.heads + 2 * p.kv_heads) * half; item += kThreads) {
-    const int head = item / half;
-    const int i = item % half;
-    const float a = row[head * p.head_dim + i];
-    const float b = row[head * p.head_dim + i + half];
+  for (int item = threadIdx.x; item < (p.heads + 2 * p.kv_heads) * pieces; item += blockDim.x) {
+    const int head = item / pieces;
+    const int i = item % pieces * kWide;
+    float a[kWide];
+    float b[kWide];
+    load_wide(a, row + head * p.head_dim + i);
+    load_wide(b, row + head * p.head_dim + i + half);
     const int kv_head = (head - p.heads) % p.kv_heads;
     const bool is_value = head >= p.heads + p.kv_heads;
     auto* target = static_cast<Operand*>(is_value ? p.values : p.keys) +
                    ((page * p.kv_heads + kv_head) * kKeyBlock + place) * p.head_dim;
     if (head < p.heads) target = static_cast<Operand*>(p.q) + (token * p.heads + head) * p.head_dim;
-    float first = a;
-    float second = b;
     if (!is_value) {
-      first = fmaf(a, cos[i], -(b * sin[i]));
-      second = fmaf(b, cos[i], a * sin[i]);
+      float cos[kWide];
+      float sin[kWide];
+      load_wide(cos, p.cos + angle + i);
+      load_wide(sin, p.sin + angle + i);
+#pragma unroll
+      for (int j = 0; j < kWide; ++j) {
+        const float first = fmaf(a[j], cos[j], -(b[j] * sin[j]));
+        b[j] = fmaf(b[j], cos[j], a[j] * sin[j]);
+        a[j] = first;
+      }
     }
-    round_into(target[i], first);
-    round_into(target[i + half], second);
+    store_wide(a, target + i);
+    store_wide(b, target + i + half);
   }
 }
 
@@ -187,9 +198,12 @@ void rope_forward(const Context& context, const RopeForward& args) {
                          .heads = static_cast<int32_t>(args.q.dim(1)),
                          .kv_heads = static_cast<int32_t>(args.kv.num_kv_heads),
                          .head_dim = static_cast<int32_t>(args.q.dim(2))};
-  const LaunchShape shape = one_block_per(args.q.dim(0));
-  if (args.q.dtype == DType::BF16) return launch(context, shape, rope_kernel<bf16>, p);
-  launch(context, shape, rope_kernel<float>, p);
+  LaunchShape shape = one_block_per(args.q.dim(0));
+  if (args.q.dtype != DType::BF16) return launch(context, shape, rope_kernel<float, 1>, p);
+  if (p.head_dim % 16 != 0) return launch(context, shape, rope_kernel<bf16, 1>, p);
+  const int items = (p.heads + 2 * p.kv_heads) * p.head_dim / 16;
+  shape.block = dim3(static_cast<unsigned>(std::min(kThreads, (items + 31) / 32 * 32)));
+  launch(context, shape, rope_kernel<bf16, 8>, p);
 }
 
 void log_prob_forward(const Context& context, const LogProbForward& args) {
