@@ -62,9 +62,7 @@ void run_products(const Tier& tier, const Context& context, EachBlock&& each_blo
       total += static_cast<double>(block.panel_end) * cost;
     });
   });
-  if (total == 0) return;
-  const auto task = [&](int thread_idx, int num_threads) {
-    Share share(total, thread_idx, num_threads);
+  run_shares(context, total, tier.product_cost.worth_waking, [&](Share& share) {
     each_block([&](const ProductBlock& whole) {
       for_each_part(tier.product_cost, whole, [&](ProductBlock block, double cost) {
         const Range panels = share.take(whole.panel_end, cost);
@@ -75,12 +73,7 @@ void run_products(const Tier& tier, const Context& context, EachBlock&& each_blo
         tier.product(block);
       });
     });
-  };
-  if (total < tier.product_cost.worth_waking) {
-    task(0, 1);
-  } else {
-    context.pool->run(task);
-  }
+  });
 }
 
 }  // namespace
