@@ -64,6 +64,8 @@ bool is_loopback_origin(std::string_view origin) {
   return false;
 }
 
+ApiError draining_error() { return {503, "the server is shutting down", "", "draining"}; }
+
 }  // namespace
 
 Api::Api(ApiOptions options, Post post)
@@ -195,7 +197,7 @@ void Api::handle(HttpRequest request, std::shared_ptr<Responder> responder) {
 }
 
 void Api::complete(HttpRequest request, std::shared_ptr<Responder> responder) {
-  if (draining_) throw ApiError(503, "the server is shutting down", "", "draining");
+  if (draining_) throw draining_error();
   const Endpoint endpoint =
       request.path == "/v1/completions" ? Endpoint::completions : Endpoint::chat;
   CompletionRequest parsed = parse_completion(request.body, endpoint);
@@ -235,7 +237,7 @@ void Api::drain() { draining_ = true; }
 
 void Api::abort_all() {
   const auto jobs = jobs_;
-  for (const auto& job : jobs) job->abort("the server is shutting down");
+  for (const auto& job : jobs) job->abort(draining_error());
 }
 
 const ServedModel& Api::model() const {

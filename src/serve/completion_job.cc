@@ -297,7 +297,7 @@ void CompletionJob::collect() {
     take_deltas();
   } catch (const std::exception& e) {
     log_warning("request {}: {}", parts_.request_id, e.what());
-    if (!ended_) fail(500, "an internal error; the server's log has more");
+    if (!ended_) fail({500, "an internal error; the server's log has more"});
   }
 }
 
@@ -310,7 +310,8 @@ void CompletionJob::take_deltas() {
   }
   for (std::size_t i = 0; i < deltas.size() && !ended_; ++i) {
     if (deltas[i].error) {
-      return fail(*deltas[i].error == ErrorKind::resource ? 503 : 500, deltas[i].error_message);
+      const bool is_dead = *deltas[i].error == ErrorKind::resource;
+      return fail({is_dead ? 503 : 500, deltas[i].error_message, "", is_dead ? "engine_dead" : ""});
     }
     take(*choices_[i], std::move(deltas[i]));
   }
@@ -345,13 +346,13 @@ void CompletionJob::take(Choice& choice, ChoiceDelta delta) {
   } else {
     last["text"] = "";
   }
-  send_chunk(std::move(last));
+  send_chunk(last);
 }
 
 void CompletionJob::finish_answer() {
   if (parts_.request.stream) {
     if (parts_.request.include_usage) {
-      Json last = body(is_chat() ? "chat.completion.chunk" : "text_completion", Json::array());
+      Json last = body(chunk_object(), Json::array());
       last["usage"] = usage();
       parts_.responder->write("data: " + to_text(last) + "\n\n");
     }
@@ -371,19 +372,19 @@ void CompletionJob::finish_answer() {
   end(200);
 }
 
-void CompletionJob::fail(int status, const std::string& message) {
-  const Json error = error_body(status, message);
+void CompletionJob::fail(const ApiError& error) {
+  const Json body = error_body(error);
   if (parts_.request.stream) {
-    parts_.responder->write("data: " + to_text(error) + "\n\ndata: [DONE]\n\n");
+    parts_.responder->write("data: " + to_text(body) + "\n\ndata: [DONE]\n\n");
     parts_.responder->end_stream();
   } else {
-    parts_.responder->respond(json_response(error, status));
+    parts_.responder->respond(json_response(body, error.status()));
   }
-  end(status);
+  end(error.status());
 }
 
-void CompletionJob::abort(const std::string& message) {
-  if (!ended_) fail(503, message);
+void CompletionJob::abort(const ApiError& error) {
+  if (!ended_) fail(error);
 }
 
 void CompletionJob::abandon() {
