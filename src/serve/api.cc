@@ -78,6 +78,7 @@ std::span<const Api::Route> Api::routes() {
       {"POST", "/v1/chat/completions", nullptr, Needs::model},
       {"POST", "/v1/completions", nullptr, Needs::model},
       {"GET", "/v1/models", &Api::models, Needs::model},
+      {"GET", "/v1/models/*", &Api::one_model, Needs::model},
       {"GET", "/health", &Api::health, Needs::nothing},
       {"GET", "/metrics", &Api::metrics_text, Needs::model},
       {"GET", "/version", &Api::version, Needs::nothing},
@@ -92,18 +93,23 @@ std::span<const Api::Route> Api::routes() {
   return kRoutes;
 }
 
-const Api::Route* Api::find_route(const HttpRequest& request, bool& path_exists) const {
-  const std::string& method = request.method == "HEAD" ? std::string("GET") : request.method;
-  path_exists = false;
+Api::Found Api::find_route(const HttpRequest& request) {
+  const std::string_view method =
+      request.method == "HEAD" ? "GET" : std::string_view(request.method);
+  Found found;
   for (const Route& route : routes()) {
-    if (request.path != route.path) continue;
-    path_exists = true;
-    if (method == route.method) return &route;
+    const std::string_view begin = route.path.substr(0, route.path.find('*'));
+    const bool fits = begin == route.path
+                          ? request.path == begin
+                          : request.path.size() > begin.size() && request.path.starts_with(begin);
+    if (!fits) continue;
+    found.path = route.path;
+    if (method == route.method) return {.route = &route, .path = route.path};
   }
-  return nullptr;
+  return found;
 }
 
-std::string Api::methods_of(const std::string& path) {
+std::string Api::methods_of(std::string_view path) {
   std::string methods = "OPTIONS";
   for (const Route& route : routes()) {
     if (path != route.path) continue;
@@ -162,20 +168,19 @@ std::optional<HttpResponse> Api::answer_head(HttpRequest& head) {
     }
     head.owner = *owner;
   }
-  bool path_exists = false;
-  if (find_route(head, path_exists) != nullptr) return std::nullopt;
-  if (path_exists) {
+  const Found found = find_route(head);
+  if (found.route != nullptr) return std::nullopt;
+  if (!found.path.empty()) {
     HttpResponse response = json_response(
         error_body(405, fmt::format("{} does not take {}", head.path, head.method)), 405);
-    response.headers.emplace_back("Allow", methods_of(head.path));
+    response.headers.emplace_back("Allow", methods_of(found.path));
     return response;
   }
   return json_response(error_body(404, fmt::format("there is no {} here", head.path)), 404);
 }
 
 void Api::handle(HttpRequest request, std::shared_ptr<Responder> responder) {
-  bool path_exists = false;
-  const Route* route = find_route(request, path_exists);
+  const Route* route = find_route(request).route;
   HttpResponse response;
   try {
     if (route == nullptr) throw ApiError(404, "there is no such route");
@@ -222,15 +227,11 @@ void Api::complete(HttpRequest request, std::shared_ptr<Responder> responder) {
 }
 
 void Api::count(const HttpRequest& request, int status) {
-  bool path_exists = false;
-  find_route(request, path_exists);
   // Only known paths become labels: strangers must not make new ones.
-  metrics_.count_request(path_exists                           ? request.path
-                         : find_asset(request.path) != nullptr ? std::string("page")
-                                                               : std::string("other"),
-                         status);
-  log_debug("id={} route={} status={}", request.request_id, path_exists ? request.path : "other",
-            status);
+  std::string label(find_route(request).path);
+  if (label.empty()) label = find_asset(request.path) != nullptr ? "page" : "other";
+  metrics_.count_request(label, status);
+  log_debug("id={} route={} status={}", request.request_id, label, status);
 }
 
 void Api::drain() { draining_ = true; }

@@ -49,8 +49,9 @@ CompletionJob::Sink::Sink(std::shared_ptr<CompletionJob> job)
       stops_(job_->parts_.request.stops),
       last_token_(job_->start_) {}
 
-// Fills the delta and sees to it that the I/O thread looks at it soon. At the end the job is handed
-// over for good: it must not die on the engine's thread.
+// Fills the delta and sees to it that the I/O thread looks at it soon; a plain answer is only
+// looked at when it is complete. At the end the job is handed over for good: it must not die on the
+// engine's thread.
 template <class F>
 void CompletionJob::Sink::change(F&& f) {
   std::shared_ptr<CompletionJob> job = job_;
@@ -58,8 +59,8 @@ void CompletionJob::Sink::change(F&& f) {
   {
     const std::lock_guard lock(job->mutex_);
     f(delta_);
-    wakes = !std::exchange(job->is_awake_, true);
     ends = delta_.ended();
+    if (job->parts_.request.stream) wakes = !std::exchange(job->is_awake_, true);
   }
   if (ends) job_.reset();
   if (wakes || ends) {
@@ -395,6 +396,12 @@ void CompletionJob::abandon() {
 
 void CompletionJob::end(int status) {
   ended_ = true;
+  {
+    const std::lock_guard lock(mutex_);  // what was answered and is not wanted any more counts too
+    for (const auto& choice : choices_) {
+      usage_answer_ += static_cast<int64_t>(choice->sink->take().tokens.size());
+    }
+  }
   if (num_open_ > 0) parts_.model.engine().cancel(engine_ids_);
   parts_.metrics.requests_running.fetch_sub(1);
   parts_.metrics.request.add(seconds_since(start_));
