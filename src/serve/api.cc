@@ -218,8 +218,9 @@ void Api::complete(HttpRequest request, std::shared_ptr<Responder> responder) {
       .owner = request.owner,
       .on_end = [this, request](int status, const CompletionJob& ended) {
         metrics_.count_request(request.path, status);
-        log_info("id={} route={} status={} prompt_tokens={} answer_tokens={}", request.request_id,
-                 request.path, status, ended.num_prompt_tokens(), ended.num_answer_tokens());
+        log_info("id={} route={} status={} prompt_tokens={} answer_tokens={} seconds={:.3f}",
+                 request.request_id, request.path, status, ended.num_prompt_tokens(),
+                 ended.num_answer_tokens(), ended.seconds());
         std::erase_if(jobs_, [&](const auto& other) { return other.get() == &ended; });
       }});
   job->start();
@@ -227,11 +228,17 @@ void Api::complete(HttpRequest request, std::shared_ptr<Responder> responder) {
 }
 
 void Api::count(const HttpRequest& request, int status) {
+  const Found found = find_route(request);
   // Only known paths become labels: strangers must not make new ones.
-  std::string label(find_route(request).path);
-  if (label.empty()) label = find_asset(request.path) != nullptr ? "page" : "other";
+  const std::string label = !found.path.empty()                   ? std::string(found.path)
+                            : find_asset(request.path) != nullptr ? "page"
+                                                                  : "other";
   metrics_.count_request(label, status);
-  log_debug("id={} route={} status={}", request.request_id, label, status);
+  // Of completions those come here that were refused: who asks why finds them in the log.
+  const bool is_completion = found.route != nullptr && found.route->handler == nullptr;
+  const std::string line =
+      fmt::format("id={} route={} status={}", request.request_id, label, status);
+  is_completion ? log_info("{}", line) : log_debug("{}", line);
 }
 
 void Api::drain() { draining_ = true; }

@@ -394,6 +394,8 @@ void CompletionJob::abandon() {
   end(499);
 }
 
+double CompletionJob::seconds() const { return seconds_since(start_); }
+
 void CompletionJob::end(int status) {
   ended_ = true;
   {

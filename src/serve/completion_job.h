@@ -72,7 +72,7 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
 
   int64_t num_prompt_tokens() const { return usage_prompt_; }
   int64_t num_answer_tokens() const { return usage_answer_; }
-  const std::string& request_id() const { return parts_.request_id; }
+  double seconds() const;  // since it was made
 
  private:
   class Sink;

@@ -28,8 +28,10 @@ std::vector<std::string> on_any_port(const std::string& model) {
 
 TEST(ServeProgram, SigtermLetsRunningRequestsFinish) {
   const ScratchFolder scratch;
+  const std::string log = (scratch / "log").string();
   RunningServer server({.program = DSMOE_PROGRAM,
-                        .arguments = on_any_port(make_model((scratch / "model").string()))});
+                        .arguments = on_any_port(make_model((scratch / "model").string())),
+                        .log_file = log});
   ASSERT_TRUE(server.wait_until_serving());
   // No tokenizer: ids in, numbers out.
   const Json body{
@@ -38,10 +40,16 @@ TEST(ServeProgram, SigtermLetsRunningRequestsFinish) {
   client.send(format_request("POST", "/v1/completions", body.dump()));
   std::string text = client.receive_some();
   ASSERT_NE(text, "");
+  Client(server.port()).request("POST", "/v1/completions", "{}", {"X-Request-Id: refused-1"});
   server.signal(SIGTERM);
   for (std::string piece; !(piece = client.receive_some()).empty();) text += piece;
   EXPECT_NE(text.find("data: [DONE]"), std::string::npos);
   EXPECT_EQ(server.wait(), 0);
+  const std::string logged = read_file(log);
+  EXPECT_NE(logged.find("id=refused-1 route=/v1/completions status=400\n"), std::string::npos)
+      << logged;
+  EXPECT_NE(logged.find("status=200 prompt_tokens=3 answer_tokens=250 seconds="), std::string::npos)
+      << logged;
 }
 
 // A server that was given no model, in a folder of its own.
