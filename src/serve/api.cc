@@ -179,13 +179,13 @@ std::optional<HttpResponse> Api::answer_head(HttpRequest& head) {
   return json_response(error_body(404, fmt::format("there is no {} here", head.path)), 404);
 }
 
-void Api::handle(HttpRequest request, std::shared_ptr<Responder> responder) {
+void Api::handle(HttpRequest request, const std::shared_ptr<Responder>& responder) {
   const Route* route = find_route(request).route;
   HttpResponse response;
   try {
     if (route == nullptr) throw ApiError(404, "there is no such route");
     if (route->needs == Needs::model) model();
-    if (route->handler == nullptr) return complete(std::move(request), responder);
+    if (route->handler == nullptr) return complete(request, responder);
     response = (this->*route->handler)(request);
   } catch (const ApiError& e) {
     response = json_response(error_body(e), e.status());
@@ -201,7 +201,7 @@ void Api::handle(HttpRequest request, std::shared_ptr<Responder> responder) {
   responder->respond(std::move(response));
 }
 
-void Api::complete(HttpRequest request, std::shared_ptr<Responder> responder) {
+void Api::complete(HttpRequest& request, const std::shared_ptr<Responder>& responder) {
   if (draining_) throw draining_error();
   const Endpoint endpoint =
       request.path == "/v1/completions" ? Endpoint::completions : Endpoint::chat;

@@ -38,7 +38,7 @@ class Api {
   // key, no such route, a preflight); also sets request_id and owner.
   std::optional<HttpResponse> answer_head(HttpRequest& head);
   // The whole request. Every request is answered, at once or later.
-  void handle(HttpRequest request, std::shared_ptr<Responder> responder);
+  void handle(HttpRequest request, const std::shared_ptr<Responder>& responder);
   // Headers of every answer.
   void add_headers(const HttpRequest& request, HttpResponse& response) const;
   // For answers that the HTTP side gives by itself: counted and logged like all others.
@@ -71,7 +71,7 @@ class Api {
   };
   static Found find_route(const HttpRequest& request);
 
-  void complete(HttpRequest request, std::shared_ptr<Responder> responder);
+  void complete(HttpRequest& request, const std::shared_ptr<Responder>& responder);
   HttpResponse health(const HttpRequest&);
   HttpResponse models(const HttpRequest&);
   HttpResponse one_model(const HttpRequest&);

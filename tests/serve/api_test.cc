@@ -258,8 +258,10 @@ TEST_F(ApiTest, InformationRoutes) {
   const Json ids =
       server().post("/tokenize", {{"content", "The cat"}, {"add_special_tokens", false}}).json();
   EXPECT_EQ(server().post("/detokenize", {{"tokens", ids["tokens"]}}).json()["prompt"], "The cat");
+  server().complete(Json::object());
   const std::string metrics = server().get("/metrics").body;
-  for (const char* name : {"dsmoe_requests_total{route=\"/v1/models\",status=\"200\"}",
+  for (const char* name : {"dsmoe_requests_total{route=\"/v1/completions\",status=\"400\"}",
+                           "dsmoe_requests_total{route=\"/v1/models\",status=\"200\"}",
                            "dsmoe_requests_total{route=\"/v1/models/*\",status=\"404\"}",
                            "dsmoe_first_token_seconds_bucket", "dsmoe_kv_pages{state=\"free\"}",
                            "dsmoe_expert_tokens_total{layer=\"1\",expert=\"0\"}"}) {
