@@ -138,13 +138,7 @@ void Engine::loop() {
     const bool worked = core_.step();
     std::unique_lock lock(mutex_);
     stats_ = core_.stats();
-    if (worked) {
-      lock.unlock();
-      // Whoever was woken by this step's tokens gets a core now, between two passes: where all
-      // cores compute it would otherwise take one in the middle of the next, and all would wait.
-      std::this_thread::yield();
-      continue;
-    }
+    if (worked) continue;
     wake_.wait_for(lock, kIdle, [&] { return stopping_ || !mail_.empty() || !cancelled_.empty(); });
   }
 }
