@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <cstdlib>
+#include <memory>
 #include <thread>
 
 #include "base/scratch_folder.h"
@@ -26,29 +27,36 @@ std::vector<std::string> on_any_port(const std::string& model) {
   return {model, "--port", "0", "--threads", "1", "--model-name", "m"};
 }
 
-TEST(ServeProgram, SigtermLetsRunningRequestsFinish) {
+TEST(ServeProgram, SigtermLetsRunningAndWaitingRequestsFinish) {
   const ScratchFolder scratch;
   const std::string log = (scratch / "log").string();
-  RunningServer server({.program = DSMOE_PROGRAM,
-                        .arguments = on_any_port(make_model((scratch / "model").string())),
-                        .log_file = log});
+  std::vector<std::string> arguments = on_any_port(make_model((scratch / "model").string()));
+  arguments.insert(arguments.end(), {"--drain-seconds", "600"});
+  RunningServer server({.program = DSMOE_PROGRAM, .arguments = arguments, .log_file = log});
   ASSERT_TRUE(server.wait_until_serving());
   // No tokenizer: ids in, numbers out.
   const Json body{
-      {"prompt", {5, 6, 7}}, {"max_tokens", 250}, {"ignore_eos", true}, {"stream", true}};
-  Client client(server.port());
-  client.send(format_request("POST", "/v1/completions", body.dump()));
-  std::string text = client.receive_some();
-  ASSERT_NE(text, "");
+      {"prompt", {5, 6, 7}}, {"max_tokens", 100}, {"ignore_eos", true}, {"stream", true}};
+  std::vector<std::unique_ptr<Client>> clients;  // four times the batch
+  std::vector<std::string> texts;
+  for (int c = 0; c < 64; ++c) {
+    clients.push_back(std::make_unique<Client>(server.port()));
+    clients.back()->send(format_request("POST", "/v1/completions", body.dump()));
+    texts.push_back(clients.back()->receive_some());
+    ASSERT_NE(texts.back(), "");
+  }
   Client(server.port()).request("POST", "/v1/completions", "{}", {"X-Request-Id: refused-1"});
   server.signal(SIGTERM);
-  for (std::string piece; !(piece = client.receive_some()).empty();) text += piece;
-  EXPECT_NE(text.find("data: [DONE]"), std::string::npos);
+  for (std::size_t c = 0; c < clients.size(); ++c) {
+    for (std::string piece; !(piece = clients[c]->receive_some()).empty();) texts[c] += piece;
+    EXPECT_NE(texts[c].find("\"finish_reason\":\"length\""), std::string::npos) << c;
+    EXPECT_NE(texts[c].find("data: [DONE]"), std::string::npos) << c;
+  }
   EXPECT_EQ(server.wait(), 0);
   const std::string logged = read_file(log);
   EXPECT_NE(logged.find("id=refused-1 route=/v1/completions status=400\n"), std::string::npos)
       << logged;
-  EXPECT_NE(logged.find("status=200 prompt_tokens=3 answer_tokens=250 seconds="), std::string::npos)
+  EXPECT_NE(logged.find("status=200 prompt_tokens=3 answer_tokens=100 seconds="), std::string::npos)
       << logged;
 }
 
