@@ -75,7 +75,9 @@ EngineCore::EngineCore(const kernels::Context& context, const model::Model& mode
       logit_rows_(logit_rows(model.config.vocab_size, options_.chunk_tokens)),
       device_logits_(
           arena_.tensor("logits", tensor::DType::F32, {logit_rows_, model.config.vocab_size})),
-      host_logits_(static_cast<std::size_t>(logit_rows_ * model.config.vocab_size)) {}
+      device_best_(arena_.tensor("logits", tensor::DType::I32, {logit_rows_})),
+      host_logits_(static_cast<std::size_t>(logit_rows_ * model.config.vocab_size)),
+      host_best_(static_cast<std::size_t>(logit_rows_)) {}
 
 EngineCore::~EngineCore() = default;
 

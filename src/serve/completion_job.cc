@@ -49,8 +49,9 @@ CompletionJob::Sink::Sink(std::shared_ptr<CompletionJob> job)
       stops_(job_->parts_.request.stops),
       last_token_(job_->start_) {}
 
-// Fills the delta and sees to it that the I/O thread looks at it soon. At the end the job is handed
-// over for good: it must not die on the engine's thread.
+// Fills the delta and sees to it that the I/O thread looks at it soon; a plain answer is only
+// looked at when it is complete. At the end the job is handed over for good: it must not die on the
+// engine's thread.
 template <class F>
 void CompletionJob::Sink::change(F&& f) {
   std::shared_ptr<CompletionJob> job = job_;
@@ -58,8 +59,8 @@ void CompletionJob::Sink::change(F&& f) {
   {
     const std::lock_guard lock(job->mutex_);
     f(delta_);
-    wakes = !std::exchange(job->is_awake_, true);
     ends = delta_.ended();
+    if (job->parts_.request.stream) wakes = !std::exchange(job->is_awake_, true);
   }
   if (ends) job_.reset();
   if (wakes || ends) {
@@ -297,7 +298,7 @@ void CompletionJob::collect() {
     take_deltas();
   } catch (const std::exception& e) {
     log_warning("request {}: {}", parts_.request_id, e.what());
-    if (!ended_) fail(500, "an internal error; the server's log has more");
+    if (!ended_) fail({500, "an internal error; the server's log has more"});
   }
 }
 
@@ -310,7 +311,8 @@ void CompletionJob::take_deltas() {
   }
   for (std::size_t i = 0; i < deltas.size() && !ended_; ++i) {
     if (deltas[i].error) {
-      return fail(*deltas[i].error == ErrorKind::resource ? 503 : 500, deltas[i].error_message);
+      const bool is_dead = *deltas[i].error == ErrorKind::resource;
+      return fail({is_dead ? 503 : 500, deltas[i].error_message, "", is_dead ? "engine_dead" : ""});
     }
     take(*choices_[i], std::move(deltas[i]));
   }
@@ -345,13 +347,13 @@ void CompletionJob::take(Choice& choice, ChoiceDelta delta) {
   } else {
     last["text"] = "";
   }
-  send_chunk(std::move(last));
+  send_chunk(last);
 }
 
 void CompletionJob::finish_answer() {
   if (parts_.request.stream) {
     if (parts_.request.include_usage) {
-      Json last = body(is_chat() ? "chat.completion.chunk" : "text_completion", Json::array());
+      Json last = body(chunk_object(), Json::array());
       last["usage"] = usage();
       parts_.responder->write("data: " + to_text(last) + "\n\n");
     }
@@ -371,19 +373,19 @@ void CompletionJob::finish_answer() {
   end(200);
 }
 
-void CompletionJob::fail(int status, const std::string& message) {
-  const Json error = error_body(status, message);
+void CompletionJob::fail(const ApiError& error) {
+  const Json body = error_body(error);
   if (parts_.request.stream) {
-    parts_.responder->write("data: " + to_text(error) + "\n\ndata: [DONE]\n\n");
+    parts_.responder->write("data: " + to_text(body) + "\n\ndata: [DONE]\n\n");
     parts_.responder->end_stream();
   } else {
-    parts_.responder->respond(json_response(error, status));
+    parts_.responder->respond(json_response(body, error.status()));
   }
-  end(status);
+  end(error.status());
 }
 
-void CompletionJob::abort(const std::string& message) {
-  if (!ended_) fail(503, message);
+void CompletionJob::abort(const ApiError& error) {
+  if (!ended_) fail(error);
 }
 
 void CompletionJob::abandon() {
@@ -392,8 +394,16 @@ void CompletionJob::abandon() {
   end(499);
 }
 
+double CompletionJob::seconds() const { return seconds_since(start_); }
+
 void CompletionJob::end(int status) {
   ended_ = true;
+  {
+    const std::lock_guard lock(mutex_);  // what was answered and is not wanted any more counts too
+    for (const auto& choice : choices_) {
+      usage_answer_ += static_cast<int64_t>(choice->sink->take().tokens.size());
+    }
+  }
   if (num_open_ > 0) parts_.model.engine().cancel(engine_ids_);
   parts_.metrics.requests_running.fetch_sub(1);
   parts_.metrics.request.add(seconds_since(start_));
