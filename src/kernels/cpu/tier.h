@@ -54,10 +54,18 @@ struct ProductBlock {
 };
 
 constexpr int64_t kProductOperandFloats = 48 * 1024;  // widened rows: a part of the L2 cache
-constexpr int64_t kProductTileFloats = 16 * 1024;     // accumulators
-constexpr int64_t kProductPanelFloats = 8 * 1024;     // two panels of 512 k as bf16, decoded
-constexpr int64_t kProductScratch =
-    kProductOperandFloats + kProductTileFloats + kProductPanelFloats;
+constexpr int64_t kTileOperandFloats =
+    192 * 1024;                                    // or, for AMX with its larger one, rows as tiles
+constexpr int64_t kProductTileFloats = 16 * 1024;  // accumulators
+constexpr int64_t kProductPanelFloats = 8 * 1024;  // AMX: 512 k of two panels as bf16, decoded
+constexpr int64_t kProductScratch = kTileOperandFloats + kProductTileFloats + kProductPanelFloats;
+
+// What products cost, for dividing them over threads; a row times a byte of weights is the unit.
+struct ProductCost {
+  int64_t row_unit = 1;         // rows are worked on in so many
+  double stream_rows = 8;       // reading a panel takes about as long as multiplying it by these
+  double worth_waking = 300e3;  // what one thread finishes before another would have woken up
+};
 
 // Queries that share one KV head of one sequence.
 constexpr int kAttendRows = 48;
@@ -239,6 +247,7 @@ struct MaxAndSum {
 };
 
 struct Tier {
+  ProductCost product_cost;
   void (*product)(const ProductBlock&) = nullptr;
   void (*attend)(const AttendBlock&) = nullptr;
   void (*rms_norm)(const RmsNormRows&) = nullptr;
@@ -280,4 +289,5 @@ namespace dsmoe::kernels::amx {
 extern const cpu::Tier kTier;
 // Both types bf16, any coding; at least one row and one panel.
 void product_bf16(const cpu::ProductBlock& args);
+void attend_bf16(const cpu::AttendBlock& args);
 }  // namespace dsmoe::kernels::amx
