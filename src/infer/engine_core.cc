@@ -193,6 +193,7 @@ void EngineCore::attach_prefix(Sequence& sequence) {
 }
 
 void EngineCore::preempt(Sequence& sequence) {
+  sequence.request.sink->flush();
   cache_.truncate(sequence.kv, 0);
   sequence.open_index.clear();
   sequence.open_gate.clear();
@@ -265,6 +266,9 @@ bool EngineCore::step() {
   admit();
   const std::vector<Part> parts = plan();
   if (parts.empty()) return !waiting_.empty();
+  if (std::any_of(parts.begin(), parts.end(), [](const Part& p) { return p.num_tokens > 1; })) {
+    for (const SequencePtr& sequence : running_) sequence->request.sink->flush();
+  }
   ++stats_.steps;
   const auto start = std::chrono::steady_clock::now();
   run(parts);

@@ -333,6 +333,33 @@ Gated send_gate(Engine& engine, EngineRequest request) {
   return gated;
 }
 
+class Flushed : public Gate {
+ public:
+  void flush() override { ++num_flushes; }
+  int num_flushes = 0;
+};
+
+TEST_F(EngineTest, SinksAreFlushedBeforeAPromptIsRead) {
+  Engine engine(loaded_.context, *loaded_.model, {});
+  const auto flushes = [&](bool beside_a_prompt) {
+    const auto sink = std::make_shared<Flushed>();
+    EngineRequest asked = request(4);
+    asked.prompt = {5};
+    asked.sink = sink;
+    std::vector<EngineRequest> one{asked};
+    engine.submit(std::move(one));
+    sink->wait_until_reached();
+    std::vector<std::shared_ptr<Collector>> others;
+    if (beside_a_prompt) others = send(engine, {request(1)});
+    sink->open();
+    sink->wait();
+    for (const auto& other : others) other->wait();
+    return sink->num_flushes;
+  };
+  EXPECT_EQ(flushes(false), 0);
+  EXPECT_GT(flushes(true), 0);
+}
+
 TEST_F(EngineTest, CancellingFreesPages) {
   Engine engine(loaded_.context, *loaded_.model, {});
   EngineRequest asked = request(60);

@@ -16,6 +16,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Tokens that follow the last ones sent by less go out with the next: every piece costs the threads
+// that compute two changes of context, and no screen shows more than one in this time.
+constexpr auto kTogether = std::chrono::milliseconds(4);
+
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
@@ -53,20 +57,26 @@ CompletionJob::Sink::Sink(std::shared_ptr<CompletionJob> job)
 // looked at when it is complete. At the end the job is handed over for good: it must not die on the
 // engine's thread.
 template <class F>
-void CompletionJob::Sink::change(F&& f) {
+void CompletionJob::Sink::change(Urgency urgency, F&& f) {
   std::shared_ptr<CompletionJob> job = job_;
   bool wakes = false, ends = false;
   {
     const std::lock_guard lock(job->mutex_);
     f(delta_);
     ends = delta_.ended();
-    if (job->parts_.request.stream) wakes = !std::exchange(job->is_awake_, true);
+    is_held_ = urgency == Urgency::with_the_next;
+    if (job->parts_.request.stream && !is_held_) wakes = !std::exchange(job->is_awake_, true);
   }
   if (ends) job_.reset();
   if (wakes || ends) {
+    last_wake_ = Clock::now();
     const Post post = job->parts_.post;
     post([job = std::move(job)] { job->collect(); });
   }
+}
+
+void CompletionJob::Sink::flush() {
+  if (is_held_) change(Urgency::now, [](ChoiceDelta&) {});
 }
 
 void CompletionJob::Sink::on_prompt_score(int64_t, const infer::TokenScore& score) {
@@ -89,7 +99,8 @@ infer::Next CompletionJob::Sink::on_token(int32_t token, const infer::TokenScore
   last_token_ = Clock::now();
   has_token_ = true;
   const std::string piece = stops_.push(text_.push(token));
-  change([&](ChoiceDelta& delta) {
+  const bool is_fast = last_token_ - last_wake_ < kTogether;
+  change(is_fast ? Urgency::with_the_next : Urgency::now, [&](ChoiceDelta& delta) {
     delta.tokens.push_back(token);
     if (score != nullptr) delta.scores.push_back(*score);
     delta.text += piece;
@@ -101,14 +112,14 @@ void CompletionJob::Sink::on_finish(const infer::Finish& finish) {
   std::string rest;
   if (!stops_.stopped()) rest = stops_.push(text_.finish());
   if (!stops_.stopped()) rest += stops_.finish();
-  change([&](ChoiceDelta& delta) {
+  change(Urgency::now, [&](ChoiceDelta& delta) {
     delta.text += rest;
     delta.finish = finish;
   });
 }
 
 void CompletionJob::Sink::on_error(ErrorKind kind, const std::string& message) {
-  change([&](ChoiceDelta& delta) {
+  change(Urgency::now, [&](ChoiceDelta& delta) {
     delta.error = kind;
     delta.error_message = message;
   });
