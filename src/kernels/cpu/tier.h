@@ -140,6 +140,15 @@ struct PackPanel {
   void* panel = nullptr;
 };
 
+// Sixteen rows of integers, all groups whole, and their scales into one panel.
+struct PackGroups {
+  Coding coding = Coding::int8;
+  const void* integers = nullptr;  // any alignment, like scales
+  const void* scales = nullptr;    // [16, groups] bf16
+  int64_t groups = 0;
+  void* panel = nullptr;
+};
+
 // Rows of a source become consecutive k of one panel: the panel's outputs are columns of the
 // source.
 struct PackColumns {
@@ -255,6 +264,7 @@ struct Tier {
   void (*combine)(const CombineRow&) = nullptr;
   void (*pack)(const PackPanel&) = nullptr;
   void (*pack_columns)(const PackColumns&) = nullptr;
+  void (*pack_groups)(const PackGroups&) = nullptr;  // null: the reference packs integers
   void (*widen)(const void* bf16, float* out, int64_t size) = nullptr;
   void (*round)(const float* x, void* bf16, int64_t size) = nullptr;
   void (*softmax)(float* s, int64_t size) = nullptr;  // in place
