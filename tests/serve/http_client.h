@@ -49,6 +49,7 @@ class Client {
  private:
   bool fill(double seconds);
   int socket_ = -1;
+  double deadline_ = 0;  // of the socket's reads; 0: none yet
   std::string buffer_;
 };
 
