@@ -32,9 +32,12 @@ std::vector<Json> Answer::events() const {
 
 bool Answer::is_done() const { return body.ends_with("data: [DONE]\n\n"); }
 
-Client::Client(uint16_t port) {
+Client::Client(uint16_t port, int unread_bytes) {
   socket_ = ::socket(AF_INET, SOCK_STREAM, 0);
   const int on = 1;
+  if (unread_bytes > 0) {
+    ::setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &unread_bytes, sizeof(unread_bytes));
+  }
   ::setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   sockaddr_in address{};
   address.sin_family = AF_INET;

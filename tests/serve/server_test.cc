@@ -128,10 +128,12 @@ double wait_for_metric(SmallServer& server, const std::string& name, double expe
   return value;
 }
 
+constexpr int kUnreadBytes = 4096;
+
 // The one connection left is the one that asks.
 TEST(Server, WhoReadsNothingIsClosedAfterTheWriteDeadline) {
   SmallServer server({.http = {.write_deadline = std::chrono::milliseconds(100)}});
-  Client client(server.port());
+  Client client(server.port(), kUnreadBytes);
   std::string many;  // answers far beyond what sockets hold
   for (int i = 0; i < 3000; ++i) many += "GET / HTTP/1.1\r\n\r\n";
   client.send(many);
@@ -139,10 +141,11 @@ TEST(Server, WhoReadsNothingIsClosedAfterTheWriteDeadline) {
 }
 
 TEST(Server, WhoLeavesTooMuchUnreadIsClosed) {
-  SmallServer server({.http = {.max_backlog_bytes = 10000}});
-  Client client(server.port());
+  // An answer so long that it is far from its end when the client is found out.
+  SmallServer server({.http = {.max_backlog_bytes = 10000}}, {.positions = 4096});
+  Client client(server.port(), kUnreadBytes);
   const Json body{{"messages", {{{"role", "user"}, {"content", "The cat"}}}},
-                  {"max_tokens", 200},
+                  {"max_tokens", 4000},
                   {"n", 64},
                   {"ignore_eos", true},
                   {"logprobs", true},
