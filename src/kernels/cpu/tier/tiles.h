@@ -4,25 +4,15 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/lanes.h"
+#include "kernels/cpu/tile_config.h"
 
 namespace dsmoe::kernels::DSMOE_TIER {
 namespace {
 
 constexpr int64_t kTileRows = 16;
 constexpr int64_t kTileK = 32;  // k of one step
-constexpr int64_t kTileBytes = 1024;
+using cpu::kTileBytes;
 constexpr int64_t kTileSums = 256;
-
-// Every tile is 16 rows of 64 bytes: accumulators 0-3 (two row tiles by two panels), operands 4 and
-// 5, weights 6 and 7.
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
-static_assert(sizeof(TileConfig) == 64);
 
 // GCC's tile intrinsics do not say that they read and write memory: what comes before this in the
 // program is done before what comes behind it.
@@ -30,11 +20,7 @@ DSMOE_HD void keep_order() { __asm__ volatile("" : : : "memory"); }
 
 class TilesConfigured {
  public:
-  DSMOE_HD TilesConfigured() {
-    const TileConfig config;
-    __asm__ volatile("" : : "r"(&config) : "memory");
-    _tile_loadconfig(&config);
-  }
+  DSMOE_HD TilesConfigured() { _tile_loadconfig(&cpu::kTileConfig); }
   DSMOE_HD ~TilesConfigured() { _tile_release(); }
   TilesConfigured(const TilesConfigured&) = delete;
   TilesConfigured& operator=(const TilesConfigured&) = delete;
