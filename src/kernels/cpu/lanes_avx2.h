@@ -136,15 +136,48 @@ DSMOE_HD void split_even_odd(F32x16 a, F32x16 b, F32x16& even, F32x16& odd) {
   even = {take(a.lo, a.hi, evens), take(b.lo, b.hi, evens)};
   odd = {take(a.lo, a.hi, odds), take(b.lo, b.hi, odds)};
 }
-// Word i from p + i * stride_bytes, any alignment.
-DSMOE_HD F32x16 gather_words(const void* p, int32_t stride_bytes) {
-  const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-  const __m256i offset = _mm256_mullo_epi32(lane, _mm256_set1_epi32(stride_bytes));
-  const auto* lo = static_cast<const int*>(p);
-  const auto* hi =
-      reinterpret_cast<const int*>(static_cast<const char*>(p) + int64_t{8} * stride_bytes);
-  return {_mm256_castsi256_ps(_mm256_i32gather_epi32(lo, offset, 1)),
-          _mm256_castsi256_ps(_mm256_i32gather_epi32(hi, offset, 1))};
+// Words of two bf16: the even ones low, the odd ones high.
+DSMOE_HD F32x16 join_bf16(const uint16_t* even, const uint16_t* odd) {
+  const auto widened = [](const uint16_t* p) __attribute__((always_inline)) {
+    return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  };
+  const auto joined = [&](int i) __attribute__((always_inline)) {
+    return _mm256_castsi256_ps(
+        _mm256_or_si256(widened(even + i), _mm256_slli_epi32(widened(odd + i), 16)));
+  };
+  return {joined(0), joined(8)};
+}
+DSMOE_HD void transpose_eight(__m256 (&rows)[8]) {
+  __m256 pairs[8], fours[8];
+  for (int i = 0; i < 8; i += 2) {
+    pairs[i] = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
+    pairs[i + 1] = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    fours[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+    fours[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xee);
+    fours[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
+    fours[i + 3] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xee);
+  }
+  for (int i = 0; i < 4; ++i) {
+    rows[i] = _mm256_permute2f128_ps(fours[i], fours[4 + i], 0x20);
+    rows[4 + i] = _mm256_permute2f128_ps(fours[i], fours[4 + i], 0x31);
+  }
+}
+// Word i of row j becomes word j of row i.
+DSMOE_HD void transpose_words(F32x16 (&rows)[16]) {
+  __m256 quarter[4][8];  // rows below 8, then the others: low words, high words
+  for (int i = 0; i < 8; ++i) {
+    quarter[0][i] = rows[i].lo;
+    quarter[1][i] = rows[i].hi;
+    quarter[2][i] = rows[8 + i].lo;
+    quarter[3][i] = rows[8 + i].hi;
+  }
+  for (auto& each : quarter) transpose_eight(each);
+  for (int i = 0; i < 8; ++i) {
+    rows[i] = {quarter[0][i], quarter[2][i]};
+    rows[8 + i] = {quarter[1][i], quarter[3][i]};
+  }
 }
 // Loaded once, even where two instructions could each load it.
 DSMOE_HD F32x16 in_registers(F32x16 a) {

@@ -93,11 +93,38 @@ DSMOE_HD void split_even_odd(F32x16 a, F32x16 b, F32x16& even, F32x16& odd) {
   even = {_mm512_permutex2var_ps(a.v, evens, b.v)};
   odd = {_mm512_permutex2var_ps(a.v, odds, b.v)};
 }
-// Word i from p + i * stride_bytes, any alignment.
-DSMOE_HD F32x16 gather_words(const void* p, int32_t stride_bytes) {
-  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  const __m512i offset = _mm512_mullo_epi32(lane, _mm512_set1_epi32(stride_bytes));
-  return {_mm512_castsi512_ps(_mm512_i32gather_epi32(offset, p, 1))};
+// Words of two bf16: the even ones low, the odd ones high.
+DSMOE_HD F32x16 join_bf16(const uint16_t* even, const uint16_t* odd) {
+  const auto widened = [](const uint16_t* p) __attribute__((always_inline)) {
+    return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  };
+  return {_mm512_castsi512_ps(_mm512_or_si512(widened(even), _mm512_slli_epi32(widened(odd), 16)))};
+}
+// Word i of row j becomes word j of row i.
+DSMOE_HD void transpose_words(F32x16 (&rows)[16]) {
+  __m512i pairs[16], fours[16];
+  for (int i = 0; i < 16; i += 2) {
+    const __m512i a = _mm512_castps_si512(rows[i].v), b = _mm512_castps_si512(rows[i + 1].v);
+    pairs[i] = _mm512_unpacklo_epi32(a, b);
+    pairs[i + 1] = _mm512_unpackhi_epi32(a, b);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    fours[i] = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
+    fours[i + 1] = _mm512_unpackhi_epi64(pairs[i], pairs[i + 2]);
+    fours[i + 2] = _mm512_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
+    fours[i + 3] = _mm512_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
+  }
+  constexpr int kEven = 0x88, kOdd = 0xdd;  // quarters 0 and 2, or 1 and 3, of both operands
+  for (int i = 0; i < 4; ++i) {
+    const __m512i even0 = _mm512_shuffle_i32x4(fours[i], fours[4 + i], kEven);
+    const __m512i odd0 = _mm512_shuffle_i32x4(fours[i], fours[4 + i], kOdd);
+    const __m512i even1 = _mm512_shuffle_i32x4(fours[8 + i], fours[12 + i], kEven);
+    const __m512i odd1 = _mm512_shuffle_i32x4(fours[8 + i], fours[12 + i], kOdd);
+    rows[i].v = _mm512_castsi512_ps(_mm512_shuffle_i32x4(even0, even1, kEven));
+    rows[4 + i].v = _mm512_castsi512_ps(_mm512_shuffle_i32x4(odd0, odd1, kEven));
+    rows[8 + i].v = _mm512_castsi512_ps(_mm512_shuffle_i32x4(even0, even1, kOdd));
+    rows[12 + i].v = _mm512_castsi512_ps(_mm512_shuffle_i32x4(odd0, odd1, kOdd));
+  }
 }
 // Loaded once, even where two instructions could each load it.
 DSMOE_HD F32x16 in_registers(F32x16 a) {

@@ -15,21 +15,47 @@ DSMOE_HD F32x16 gathered(const cpu::GatherRows& args, int64_t k, int64_t column,
   return load_up_to(static_cast<const Source*>(args.source) + row * args.stride + column, count);
 }
 
+// The same of two rows of bf16 as words: k low, k + 1 high.
+DSMOE_HD F32x16 gathered_pairs(const cpu::GatherRows& args, int64_t k, int64_t column,
+                               int64_t count) {
+  uint16_t padded[2][16] = {};
+  const uint16_t* from[2];
+  for (int i = 0; i < 2; ++i) {
+    from[i] = padded[i];
+    const int64_t row = args.row_of_k[k + i];
+    if (row < 0) continue;
+    const auto* source = static_cast<const uint16_t*>(args.source) + row * args.stride + column;
+    if (count == 16) {
+      from[i] = source;
+    } else {
+      std::memcpy(padded[i], source, static_cast<size_t>(count) * 2);
+    }
+  }
+  return join_bf16(from[0], from[1]);
+}
+
 template <class Source>
 void gather_into_panels(const cpu::GatherRows& args) {
   const int64_t panel = args.depth * 16;  // elements
+  const bool bf16 = args.target_type == Element::bf16;
   for (int64_t k = 0; k < args.depth; k += 2) {
     int64_t place = k * 16;
     for_each_sixteen(
         args.column_end - args.column_begin, [&](int64_t i,
                                                  int64_t count) __attribute__((always_inline)) {
-          const F32x16 even = gathered<Source>(args, k, args.column_begin + i, count);
-          const F32x16 odd = gathered<Source>(args, k + 1, args.column_begin + i, count);
-          if (args.target_type == Element::bf16) {
-            store_bf16_pairs(static_cast<uint16_t*>(args.out) + place, even, odd);
+          const int64_t column = args.column_begin + i;
+          if (sizeof(Source) == 2 && bf16) {
+            store(reinterpret_cast<float*>(static_cast<uint16_t*>(args.out) + place),
+                  gathered_pairs(args, k, column, count));
           } else {
-            store(static_cast<float*>(args.out) + place, even);
-            store(static_cast<float*>(args.out) + place + 16, odd);
+            const F32x16 even = gathered<Source>(args, k, column, count);
+            const F32x16 odd = gathered<Source>(args, k + 1, column, count);
+            if (bf16) {
+              store_bf16_pairs(static_cast<uint16_t*>(args.out) + place, even, odd);
+            } else {
+              store(static_cast<float*>(args.out) + place, even);
+              store(static_cast<float*>(args.out) + place + 16, odd);
+            }
           }
           place += panel;
         });
@@ -43,23 +69,17 @@ void gather_by_column(const cpu::GatherRows& args) {
   constexpr bool kPairs = sizeof(Source) == 2;
   constexpr int64_t kDepth = kPairs ? 32 : 16;
   auto* out = static_cast<Source*>(args.out);
-  alignas(64) float words[16][16];
   for_each_sixteen(args.column_end - args.column_begin, [&](int64_t i, int64_t count) {
     const int64_t column = args.column_begin + i;
     for (int64_t k = 0; k < args.depth; k += kDepth) {
+      F32x16 words[16];
       for (int64_t j = 0; j < 16; ++j) {
-        if constexpr (kPairs) {
-          store_bf16_pairs(reinterpret_cast<uint16_t*>(words[j]),
-                           gathered<Source>(args, k + 2 * j, column, count),
-                           gathered<Source>(args, k + 2 * j + 1, column, count));
-        } else {
-          store(words[j], gathered<Source>(args, k + j, column, count));
-        }
+        words[j] = kPairs ? gathered_pairs(args, k + 2 * j, column, count)
+                          : gathered<Source>(args, k + j, column, count);
       }
-      for (int64_t c = 0; c < count; ++c) {
-        store(reinterpret_cast<float*>(out + (i + c) * args.depth + k),
-              gather_words(&words[0][c], sizeof words[0]));
-      }
+      transpose_words(words);
+      for (int64_t c = 0; c < count; ++c)
+        store(reinterpret_cast<float*>(out + (i + c) * args.depth + k), words[c]);
     }
   });
 }

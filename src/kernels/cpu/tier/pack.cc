@@ -44,44 +44,25 @@ void pack_elements(const PackPanel& args, int64_t k_begin) {
   }
 }
 
-// Sixteen rows of a strip of k, side by side: rows of a matrix often lie a multiple of 4096 bytes
-// apart, all in one set of the cache, where gathering from them directly would evict each line
-// before its next use.
+// Words of 32 bits that sixteen rows have in one strip of k.
 constexpr int64_t kStripBytes = 64;
-
-struct Strip {
-  char rows[16][kStripBytes];
-};
-
-// Elements k and k + 1 of sixteen rows of a strip, denormals flushed.
-template <Element type>
-DSMOE_HD void read_pair(const Strip& strip, int64_t k, F32x16& even, F32x16& odd) {
-  if constexpr (type == Element::bf16) {
-    const F32x16 words = gather_words(strip.rows[0] + k * 2, kStripBytes);
-    even = flush(low_halves(words));
-    odd = flush(high_halves(words));
-  } else {
-    even = flush(gather_words(strip.rows[0] + k * 4, kStripBytes));
-    odd = flush(gather_words(strip.rows[0] + k * 4 + 4, kStripBytes));
-  }
-}
 
 // Whole strips of sixteen rows; returns the first k behind them.
 template <Element source_type>
 int64_t pack_strips(const PackPanel& args) {
-  constexpr int64_t kElement = source_type == Element::bf16 ? 2 : 4;
+  constexpr bool kPairs = source_type == Element::bf16;  // a word is two bf16 of neighbouring k
+  constexpr int64_t kElement = kPairs ? 2 : 4;
   constexpr int64_t kStrip = kStripBytes / kElement;
   int64_t begin = 0;
   for (; begin + kStrip <= args.k; begin += kStrip) {
-    Strip strip;
-    for (int64_t row = 0; row < 16; ++row) {
-      std::memcpy(strip.rows[row],
-                  static_cast<const char*>(args.source) + (row * args.k + begin) * kElement,
-                  kStripBytes);
-    }
+    const auto* source = static_cast<const char*>(args.source) + begin * kElement;
+    F32x16 words[16];
+    for (int64_t row = 0; row < 16; ++row)
+      words[row] = load(reinterpret_cast<const float*>(source + row * args.k * kElement));
+    transpose_words(words);
     for (int64_t k = 0; k < kStrip; k += 2) {
-      F32x16 even, odd;
-      read_pair<source_type>(strip, k, even, odd);
+      const F32x16 even = flush(kPairs ? low_halves(words[k / 2]) : words[k % 16]);
+      const F32x16 odd = flush(kPairs ? high_halves(words[k / 2]) : words[(k + 1) % 16]);
       if (args.target_type == Element::bf16) {
         store_bf16_pairs(static_cast<uint16_t*>(args.panel) + (begin + k) * 16, even, odd);
       } else {
