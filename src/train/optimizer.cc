@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/thread_pool.h"
+#include "kernels/matmul.h"
 #include "kernels/memory.h"
 #include "kernels/optimizer.h"
 #include "kernels/pack.h"
@@ -212,11 +213,9 @@ double Optimizer::gradient_norm() {
   return std::sqrt(total);
 }
 
-void Optimizer::zero_gradients() {
-  for (const Place& place : places_) {
-    for (const TensorView& part : {place.gradient.gradient, place.gradient.second_part}) {
-      if (part) kernels::zero(context_, part.data, part.num_bytes());
-    }
+void Optimizer::zero_gradient(const model::NamedGradient& gradient) {
+  for (const TensorView& part : {gradient.gradient, gradient.second_part}) {
+    if (part) kernels::zero(context_, part.data, part.num_bytes());
   }
 }
 
@@ -254,9 +253,9 @@ double Optimizer::step(double lr) {
     update.second_moment = tensors_[i].second_moment;
     update.weight_decay = decays(tensors_[i].name) ? static_cast<float>(rule_.weight_decay) : 0.0f;
     kernels::adamw_step(context_, update);
+    zero_gradient(places_[i].gradient);  // while it is in the caches
     place(i);
   }
-  zero_gradients();
   return norm;
 }
 
@@ -273,7 +272,11 @@ TensorView Optimizer::stored(std::size_t idx) {
   if (stored.dtype == master.dtype) return master;
   rounded_.resize(std::max(rounded_.size(), stored.num_bytes()));
   stored.data = rounded_.data();
-  convert(*context_.pool, master, stored);
+  if (tensors_[idx].master.device == tensor::Device::cpu) {
+    kernels::round_values(context_, {.x = master, .out = stored});
+  } else {
+    convert(*context_.pool, master, stored);
+  }
   return stored;
 }
 

@@ -82,7 +82,7 @@ class Optimizer {
   double norm_of_sums();
   void describe_for_device();
   void join_tied_gradients();
-  void zero_gradients();
+  void zero_gradient(const model::NamedGradient& gradient);
   void place(std::size_t idx);
 
   Context context_;

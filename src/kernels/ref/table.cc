@@ -1,6 +1,7 @@
 // The reference table.
 #include <cstring>
 
+#include "base/thread_pool.h"
 #include "kernels/ref/ref.h"
 
 namespace dsmoe::kernels {
@@ -10,7 +11,12 @@ void copy(const Context&, const void* source, void* target, std::size_t bytes) {
   std::memcpy(target, source, bytes);
 }
 
-void fill_zero(const Context&, void* data, std::size_t bytes) { std::memset(data, 0, bytes); }
+void fill_zero(const Context& context, void* data, std::size_t bytes) {
+  constexpr int64_t kGrain = 1 << 18;
+  parallel_for(*context.pool, static_cast<int64_t>(bytes), kGrain, [&](int64_t begin, int64_t end) {
+    std::memset(static_cast<char*>(data) + begin, 0, static_cast<std::size_t>(end - begin));
+  });
+}
 
 }  // namespace
 

@@ -11,6 +11,7 @@ constexpr int64_t kMostRows = 192;   // of a chunk: so many share the reading of
 constexpr int64_t kSplitKRows = 64;  // of a chunk whose k does not fit the operand's memory
 // Steps of two panels whose weights stay in the first cache until all rows have met them.
 constexpr int64_t kPieceSteps = 16;
+constexpr int64_t kTallTiles = 4;  // so many row tiles, at most, meet a panel in one go
 
 // Operand rows as tiles: [row tiles][steps of k][16 rows][32 k], rows and k behind the end zero.
 void pack_operand(const ProductBlock& args, const Chunk& chunk, int64_t k_begin, int64_t count,
@@ -29,154 +30,256 @@ void pack_operand(const ProductBlock& args, const Chunk& chunk, int64_t k_begin,
   }
 }
 
-// Where weights come from: memory, in which case the next lines of the stream are asked for; or the
-// first cache.
-enum class From { memory, cache };
-constexpr int64_t kPrefetchBytes = 2048;
+// --- where the tiles of up to two panels come from ---
 
-template <From from>
-DSMOE_HD void fetch_ahead(const char* weight, int64_t step) {
-  if constexpr (from == From::cache) return;
-  const char* next = weight + step * kTileBytes + kPrefetchBytes;
-  for (int64_t line = 0; line < kTileBytes; line += 64) _mm_prefetch(next + line, _MM_HINT_T0);
-}
+// A cache.
+class CachedTiles {
+ public:
+  explicit CachedTiles(const char* const (&panels)[2], int64_t first_step = 0)
+      : panels_{panels[0] + first_step * kTileBytes, panels[1] + first_step * kTileBytes} {}
+  DSMOE_HD void prepare(int64_t) const {}
+  DSMOE_HD const char* at(int panel, int64_t step) const {
+    return panels_[panel] + step * kTileBytes;
+  }
+  template <int part, int parts>
+  DSMOE_HD void fetch_ahead(int, int64_t) const {}
 
-// Row tiles times panels over some steps of k. Row tile i of the operand and of the sums lies i
-// strides behind the first.
+ private:
+  const char* panels_[2];
+};
+
+// Memory: what comes kPrefetchBytes later is asked for, a few lines between two products. All at
+// once would fill the line buffers, and the operand's loads would wait behind them.
+class StreamedTiles : public CachedTiles {
+ public:
+  using CachedTiles::CachedTiles;
+  template <int part, int parts>
+  DSMOE_HD void fetch_ahead(int panel, int64_t step) const {
+    constexpr int64_t kPrefetchBytes = 4096;
+    constexpr int64_t kLines = kTileBytes / 64;
+    const char* later = at(panel, step) + kPrefetchBytes;
+    for (int64_t line = kLines * part / parts; line < kLines * (part + 1) / parts; ++line)
+      _mm_prefetch(later + line * 64, _MM_HINT_T1);
+  }
+};
+
+// Panels of integers, decoded two steps at a time: so close to their use, the decoding of the next
+// ones runs beside the products.
+template <Coding coding>
+class DecodedTiles {
+ public:
+  static constexpr int64_t kSteps = 2;
+  DecodedTiles(const char* const (&panels)[2], int64_t num_panels, int64_t steps, char* decoded)
+      : panels_{panels[0], panels[1]}, num_panels_(num_panels), steps_(steps), decoded_(decoded) {}
+  DSMOE_HD void prepare(int64_t step) const {
+    if (step % kSteps != 0) return;
+    keep_order();
+    for (int64_t panel = 0; panel < num_panels_; ++panel) {
+      for (int64_t i = step; i < smaller(step + kSteps, steps_); ++i) {
+        decode_tile<coding>(panels_[panel] + i * kGroupBytes<coding>, decoded_ + place(panel, i));
+      }
+    }
+    keep_order();
+  }
+  DSMOE_HD const char* at(int panel, int64_t step) const { return decoded_ + place(panel, step); }
+  template <int part, int parts>
+  DSMOE_HD void fetch_ahead(int, int64_t) const {}  // decoding does
+
+ private:
+  DSMOE_HD static int64_t place(int64_t panel, int64_t step) {
+    return (panel * kSteps + step % kSteps) * kTileBytes;
+  }
+  const char* panels_[2];
+  int64_t num_panels_;
+  int64_t steps_;
+  char* decoded_;
+};
+
+// --- row tiles times panels over some steps of k ---
+
+// Sums of one panel: row tile i lies i tiles behind the first. Chains start at `from`, or from zero
+// where it is null.
+struct Sums {
+  const float* from;
+  float* to;
+};
 struct TileArgs {
   const char* x;
-  int64_t x_stride;  // bytes
-  const char* weight[2];
-  float* acc[2];
+  int64_t x_stride;  // bytes from row tile to row tile
+  Sums sums[2];
+  int64_t sum_row;   // bytes from row to row
+  int64_t sum_tile;  // floats from row tile to row tile
   int64_t steps;
 };
 
-// Up to two row tiles by up to two panels. Tile numbers are immediate operands: the parameters pick
-// the instructions, not the registers.
-template <int kRows, int kPanels, From from>
-void multiply_square(const TileArgs& args) {
+// Tile numbers are immediate operands: the parameter picks the instructions, not the registers.
+template <int tile>
+DSMOE_HD void start_tile(const TileArgs& args, int panel, int64_t row_tile) {
+  if (args.sums[panel].from == nullptr) {
+    _tile_zero(tile);
+  } else {
+    _tile_loadd(tile, args.sums[panel].from + row_tile * args.sum_tile, args.sum_row);
+  }
+}
+template <int tile>
+DSMOE_HD void finish_tile(const TileArgs& args, int panel, int64_t row_tile) {
+  _tile_stored(tile, args.sums[panel].to + row_tile * args.sum_tile, args.sum_row);
+}
+
+// Up to two row tiles by up to two panels.
+template <int kRows, int kPanels, class Tiles>
+void multiply_square(const TileArgs& args, const Tiles& weight) {
   keep_order();
-  _tile_loadd(0, args.acc[0], 64);
-  if constexpr (kPanels > 1) _tile_loadd(1, args.acc[1], 64);
-  if constexpr (kRows > 1) _tile_loadd(2, args.acc[0] + kTileSums, 64);
-  if constexpr (kRows > 1 && kPanels > 1) _tile_loadd(3, args.acc[1] + kTileSums, 64);
+  start_tile<0>(args, 0, 0);
+  if constexpr (kPanels > 1) start_tile<1>(args, 1, 0);
+  if constexpr (kRows > 1) start_tile<2>(args, 0, 1);
+  if constexpr (kRows > 1 && kPanels > 1) start_tile<3>(args, 1, 1);
   for (int64_t step = 0; step < args.steps; ++step) {
-    const int64_t byte = step * kTileBytes;
-    _tile_loadd(4, args.x + byte, 64);
-    _tile_loadd(6, args.weight[0] + byte, 64);
+    const char* x = args.x + step * kTileBytes;
+    weight.prepare(step);
+    _tile_loadd(4, x, 64);
+    _tile_loadd(6, weight.at(0, step), 64);
     _tile_dpbf16ps(0, 4, 6);
+    weight.template fetch_ahead<0, kRows>(0, step);
     if constexpr (kPanels > 1) {
-      _tile_loadd(7, args.weight[1] + byte, 64);
+      _tile_loadd(7, weight.at(1, step), 64);
       _tile_dpbf16ps(1, 4, 7);
+      weight.template fetch_ahead<0, kRows>(1, step);
     }
     if constexpr (kRows > 1) {
-      _tile_loadd(5, args.x + args.x_stride + byte, 64);
+      _tile_loadd(5, x + args.x_stride, 64);
       _tile_dpbf16ps(2, 5, 6);
-      if constexpr (kPanels > 1) _tile_dpbf16ps(3, 5, 7);
+      weight.template fetch_ahead<1, 2>(0, step);
+      if constexpr (kPanels > 1) {
+        _tile_dpbf16ps(3, 5, 7);
+        weight.template fetch_ahead<1, 2>(1, step);
+      }
     }
-    for (int p = 0; p < kPanels; ++p) fetch_ahead<from>(args.weight[p], step);
   }
-  _tile_stored(0, args.acc[0], 64);
-  if constexpr (kPanels > 1) _tile_stored(1, args.acc[1], 64);
-  if constexpr (kRows > 1) _tile_stored(2, args.acc[0] + kTileSums, 64);
-  if constexpr (kRows > 1 && kPanels > 1) _tile_stored(3, args.acc[1] + kTileSums, 64);
+  finish_tile<0>(args, 0, 0);
+  if constexpr (kPanels > 1) finish_tile<1>(args, 1, 0);
+  if constexpr (kRows > 1) finish_tile<2>(args, 0, 1);
+  if constexpr (kRows > 1 && kPanels > 1) finish_tile<3>(args, 1, 1);
   keep_order();
 }
 
 // Three or four row tiles by one panel, which is read once: reading goes on while tiles multiply.
-template <int kRows>
-void multiply_tall(const TileArgs& args) {
+template <int kRows, class Tiles>
+void multiply_tall(const TileArgs& args, const Tiles& weight) {
   keep_order();
-  float* acc = args.acc[0];
-  _tile_loadd(0, acc, 64);
-  _tile_loadd(1, acc + kTileSums, 64);
-  _tile_loadd(2, acc + 2 * kTileSums, 64);
-  if constexpr (kRows > 3) _tile_loadd(3, acc + 3 * kTileSums, 64);
+  start_tile<0>(args, 0, 0);
+  start_tile<1>(args, 0, 1);
+  start_tile<2>(args, 0, 2);
+  if constexpr (kRows > 3) start_tile<3>(args, 0, 3);
   for (int64_t step = 0; step < args.steps; ++step) {
     const char* x = args.x + step * kTileBytes;
-    _tile_loadd(7, args.weight[0] + step * kTileBytes, 64);
+    weight.prepare(step);
+    _tile_loadd(7, weight.at(0, step), 64);
     _tile_loadd(4, x, 64);
     _tile_dpbf16ps(0, 4, 7);
+    weight.template fetch_ahead<0, kRows>(0, step);
     _tile_loadd(5, x + args.x_stride, 64);
     _tile_dpbf16ps(1, 5, 7);
+    weight.template fetch_ahead<1, kRows>(0, step);
     _tile_loadd(6, x + 2 * args.x_stride, 64);
     _tile_dpbf16ps(2, 6, 7);
+    weight.template fetch_ahead<2, kRows>(0, step);
     if constexpr (kRows > 3) {
       _tile_loadd(4, x + 3 * args.x_stride, 64);
       _tile_dpbf16ps(3, 4, 7);
+      weight.template fetch_ahead<3, kRows>(0, step);
     }
-    fetch_ahead<From::memory>(args.weight[0], step);
   }
-  _tile_stored(0, acc, 64);
-  _tile_stored(1, acc + kTileSums, 64);
-  _tile_stored(2, acc + 2 * kTileSums, 64);
-  if constexpr (kRows > 3) _tile_stored(3, acc + 3 * kTileSums, 64);
+  finish_tile<0>(args, 0, 0);
+  finish_tile<1>(args, 0, 1);
+  finish_tile<2>(args, 0, 2);
+  if constexpr (kRows > 3) finish_tile<3>(args, 0, 3);
   keep_order();
 }
 
-template <From from>
-void multiply_square(int64_t row_tiles, int64_t panels, const TileArgs& args) {
+template <class Tiles>
+void multiply_square(int64_t row_tiles, int64_t panels, const TileArgs& args, const Tiles& weight) {
   if (row_tiles > 1) {
-    panels > 1 ? multiply_square<2, 2, from>(args) : multiply_square<2, 1, from>(args);
+    panels > 1 ? multiply_square<2, 2>(args, weight) : multiply_square<2, 1>(args, weight);
   } else {
-    panels > 1 ? multiply_square<1, 2, from>(args) : multiply_square<1, 1, from>(args);
-  }
-}
-
-// Some steps for all row tiles, which pass the panels two by two: from the second pass on the
-// weights are in the first cache.
-template <From first>
-void multiply_passes(int64_t row_tiles, int64_t panels, TileArgs args) {
-  multiply_square<first>(row_tiles, panels, args);
-  for (int64_t left = row_tiles - 2; left > 0; left -= 2) {
-    args.x += 2 * args.x_stride;
-    for (int64_t p = 0; p < panels; ++p) args.acc[p] += 2 * kTileSums;
-    multiply_square<From::cache>(left, panels, args);
+    panels > 1 ? multiply_square<1, 2>(args, weight) : multiply_square<1, 1>(args, weight);
   }
 }
 
 // All row tiles times one or two panels over all steps.
 struct PairOfPanels {
-  TileArgs tiles;  // panels as they lie
+  TileArgs tiles;
+  const char* weight[2];  // as they lie
   int64_t row_tiles;
   int64_t panels;
 };
 
-void multiply_plain(const PairOfPanels& pair) {
-  TileArgs piece = pair.tiles;
-  if (pair.row_tiles == 3 || pair.row_tiles == 4) {
-    for (int64_t p = 0; p < pair.panels; ++p) {
-      piece.weight[0] = pair.tiles.weight[p];
-      piece.acc[0] = pair.tiles.acc[p];
-      pair.row_tiles > 3 ? multiply_tall<4>(piece) : multiply_tall<3>(piece);
-    }
-    return;
+// Up to four row tiles: every panel passes once. make(panels, their number) -> their tiles.
+template <class MakeTiles>
+void multiply_once(const PairOfPanels& pair, MakeTiles&& make) {
+  if (pair.row_tiles <= 2) {
+    return multiply_square(pair.row_tiles, pair.panels, pair.tiles, make(pair.weight, pair.panels));
   }
-  const int64_t most = pair.row_tiles <= 2 ? pair.tiles.steps : kPieceSteps;
-  for (int64_t step = 0; step < pair.tiles.steps; step += most) {
-    piece.steps = smaller(most, pair.tiles.steps - step);
-    multiply_passes<From::memory>(pair.row_tiles, pair.panels, piece);
-    piece.x += most * kTileBytes;
-    for (int64_t p = 0; p < pair.panels; ++p) piece.weight[p] += most * kTileBytes;
+  for (int64_t p = 0; p < pair.panels; ++p) {
+    const char* const panel[2] = {pair.weight[p], pair.weight[p]};
+    TileArgs tiles = pair.tiles;
+    tiles.sums[0] = pair.tiles.sums[p];
+    const auto weight = make(panel, 1);
+    pair.row_tiles > 3 ? multiply_tall<4>(tiles, weight) : multiply_tall<3>(tiles, weight);
   }
 }
 
-// Integers are decoded a piece of k at a time, which then serves all rows from the first cache.
-template <Coding coding>
-void multiply_coded(const PairOfPanels& pair, char* decoded) {
+// More row tiles meet a piece of two panels two by two: `first(piece, steps)` gives its tiles for
+// the first of them; from the second on it is in the first cache, where `again` says.
+template <class First, class Again>
+void multiply_pieces(const PairOfPanels& pair, First&& first, Again&& again) {
   TileArgs piece = pair.tiles;
   for (int64_t begin = 0; begin < pair.tiles.steps; begin += kPieceSteps) {
     piece.steps = smaller(kPieceSteps, pair.tiles.steps - begin);
-    for (int64_t p = 0; p < pair.panels; ++p) {
-      char* out = decoded + p * kPieceSteps * kTileBytes;
-      const char* group = pair.tiles.weight[p] + begin * kGroupBytes<coding>;
-      for (int64_t step = 0; step < piece.steps; ++step)
-        decode_tile<coding>(group + step * kGroupBytes<coding>, out + step * kTileBytes);
-      piece.weight[p] = out;
+    TileArgs rows = piece;
+    multiply_square(2, pair.panels, rows, first(begin, piece.steps));
+    for (int64_t left = pair.row_tiles - 2; left > 0; left -= 2) {
+      rows.x += 2 * rows.x_stride;
+      for (Sums& sums : rows.sums) {
+        if (sums.from != nullptr) sums.from += 2 * rows.sum_tile;
+        sums.to += 2 * rows.sum_tile;
+      }
+      multiply_square(left, pair.panels, rows, again(begin));
     }
-    multiply_passes<From::cache>(pair.row_tiles, pair.panels, piece);
     piece.x += kPieceSteps * kTileBytes;
+    for (Sums& sums : piece.sums) sums.from = sums.to;
   }
+}
+
+void multiply_plain(const PairOfPanels& pair) {
+  if (pair.row_tiles <= kTallTiles) {
+    return multiply_once(
+        pair, [](const char* const(&panels)[2], int64_t) { return StreamedTiles(panels); });
+  }
+  multiply_pieces(
+      pair, [&](int64_t begin, int64_t) { return StreamedTiles(pair.weight, begin); },
+      [&](int64_t begin) { return CachedTiles(pair.weight, begin); });
+}
+
+template <Coding coding>
+void multiply_coded(const PairOfPanels& pair, char* decoded) {
+  if (pair.row_tiles <= kTallTiles) {
+    return multiply_once(pair, [&](const char* const(&panels)[2], int64_t num_panels) {
+      return DecodedTiles<coding>(panels, num_panels, pair.tiles.steps, decoded);
+    });
+  }
+  const char* const pieces[2] = {decoded, decoded + kPieceSteps * kTileBytes};
+  const CachedTiles cached(pieces);
+  const auto decode = [&](int64_t begin, int64_t steps) {
+    for (int64_t p = 0; p < pair.panels; ++p) {
+      for (int64_t step = 0; step < steps; ++step) {
+        decode_tile<coding>(pair.weight[p] + (begin + step) * kGroupBytes<coding>,
+                            decoded + (p * kPieceSteps + step) * kTileBytes);
+      }
+    }
+    return cached;
+  };
+  multiply_pieces(pair, decode, [&](int64_t) { return cached; });
 }
 static_assert(2 * kPieceSteps * kTileBytes <= cpu::kProductPanelFloats * 4);
 
@@ -202,31 +305,67 @@ struct Memory {
         decoded(reinterpret_cast<char*>(acc + kProductTileFloats)) {}
 };
 
+// Where the sums of a chunk lie: in the product's memory, from where finish_chunk takes them; or,
+// where nothing is left to do to them, at their place in `out`.
+struct ChunkSums {
+  float* first;      // of the first panel
+  int64_t panel;     // floats from panel to panel
+  int64_t sum_row;   // bytes from row to row
+  int64_t sum_tile;  // floats from row tile to row tile
+};
+
+bool in_place(const ProductBlock& args, const Chunk& chunk) {
+  return args.epilogue == Epilogue::assign && args.bias == nullptr &&
+         chunk.rows == chunk.tile_rows && args.n % 16 == 0 &&
+         (chunk.tile_rows <= kTallTiles * kTileRows || args.k <= kPieceSteps * kTileK) &&
+         args.k > 0;
+}
+
+ChunkSums sums_of(const ProductBlock& args, const Chunk& chunk, float* acc) {
+  if (!in_place(args, chunk)) {
+    return {.first = acc, .panel = chunk.tile_rows * 16, .sum_row = 64, .sum_tile = kTileSums};
+  }
+  return {.first = static_cast<float*>(args.out) + chunk.row_begin * args.out_stride +
+                   chunk.panel_begin * 16,
+          .panel = 16,
+          .sum_row = args.out_stride * 4,
+          .sum_tile = kTileRows * args.out_stride};
+}
+
 // Some rows times some panels. k_step: of one packed operand; packed: it is there already.
 void multiply_chunk(const ProductBlock& args, const Chunk& chunk, int64_t k_step, bool packed) {
   const Memory memory(args.scratch);
-  const int64_t tile_size = chunk.tile_rows * 16;
   const Streams streams = streams_of(args, chunk);
-  float* second = memory.acc + streams.steps * tile_size;
-  start_chunk(args, chunk, streams, memory.acc);
+  const ChunkSums sums = sums_of(args, chunk, memory.acc);
+  const bool placed = in_place(args, chunk);
+  if (!placed && (args.start != nullptr || args.k == 0))
+    start_chunk(args, chunk, streams, memory.acc);
   for (int64_t k = 0; k < args.k; k += k_step) {
     const int64_t count = smaller(k_step, args.k - k);
     const int64_t steps = (count + kTileK - 1) / kTileK;
     if (!packed) pack_operand(args, chunk, k, count, memory.operand);
+    const auto sums_at = [&](int64_t panel) -> Sums {
+      float* to = sums.first + panel * sums.panel;
+      if (k > 0) return {to, to};
+      if (args.start == nullptr) return {nullptr, to};
+      return {placed ? args.start + (to - static_cast<float*>(args.out)) : to, to};
+    };
     for (int64_t pair = 0; pair < streams.steps; ++pair) {
       const int64_t byte = pair * args.panel_bytes + panel_byte(args, k);
       multiply_pair(args.coding,
                     {.tiles = {.x = memory.operand,
                                .x_stride = steps * kTileBytes,
-                               .weight = {streams.base[0] + byte, streams.base[1] + byte},
-                               .acc = {memory.acc + pair * tile_size, second + pair * tile_size},
+                               .sums = {sums_at(pair), sums_at(streams.steps + pair)},
+                               .sum_row = sums.sum_row,
+                               .sum_tile = sums.sum_tile,
                                .steps = steps},
+                     .weight = {streams.base[0] + byte, streams.base[1] + byte},
                      .row_tiles = chunk.tile_rows / kTileRows,
                      .panels = pair < streams.second ? 2 : 1},
                     memory.decoded);
     }
   }
-  finish_chunk(args, chunk, streams, memory.acc);
+  if (!placed) finish_chunk(args, chunk, streams, memory.acc);
 }
 
 }  // namespace
