@@ -88,6 +88,7 @@ class MatrixGradient {
 
   void multiply(const Rows& rows, Range outputs, const float* panels, float* transposed,
                 float* scratch) const {
+    const bool tiles = tier_.tile_operands && rule_ == Element::bf16;
     tier_.gather_transposed({.source = args_.dy.data,
                              .stride = size_n_,
                              .source_type = rule_,
@@ -96,11 +97,13 @@ class MatrixGradient {
                              .depth = rows.depth,
                              .column_begin = outputs.begin,
                              .column_end = outputs.end,
-                             .out = transposed});
+                             .out = transposed,
+                             .tiles = tiles});
     float* out = args_.d_weight.as<float>() + (slot_ * size_n_ + outputs.begin) * size_k_;
     ProductBlock block;
     block.x = transposed;
     block.x_stride = rows.depth;
+    block.x_tiles = tiles;
     block.row_end = outputs.end - outputs.begin;
     block.x_type = rule_;
     block.weight_type = rule_;

@@ -34,7 +34,7 @@ constexpr int64_t kFewRows = 4;
 // Not the pairs of v4_bf16: VDPBF16PS takes these CPUs three times as long as an FMA.
 void product(const cpu::ProductBlock& args) {
   const int64_t rows = args.row_end - args.row_begin;
-  const bool tiles = args.weight_type == cpu::Element::bf16 && rows >= kFewRows &&
+  const bool tiles = args.weight_type == cpu::Element::bf16 && (rows >= kFewRows || args.x_tiles) &&
                      args.panel_begin < args.panel_end;
   tiles ? product_bf16(args) : v4::kTier.product(args);
 }
@@ -47,6 +47,7 @@ void attend(const cpu::AttendBlock& args) {
 cpu::Tier over_v4() {
   cpu::Tier tier = v4::kTier;
   tier.product_cost = {.row_unit = 16, .stream_rows = 96, .worth_waking = 3e6};
+  tier.tile_operands = true;
   tier.product = product;
   tier.attend = attend;
   return tier;

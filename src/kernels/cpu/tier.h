@@ -31,6 +31,7 @@ enum class Epilogue : uint8_t {
 struct ProductBlock {
   const void* x = nullptr;
   int64_t x_stride = 0;  // elements
+  bool x_tiles = false;  // x is as GatherRows::tiles leaves it; rows from a multiple of 16 on
   const int32_t* row_index = nullptr;
   int64_t row_begin = 0;
   int64_t row_end = 0;
@@ -173,6 +174,9 @@ struct GatherRows {
   int64_t column_begin = 0;
   int64_t column_end = 0;
   void* out = nullptr;
+  // gather_transposed of bf16: not [columns, depth], but tiles of 16 columns by 32 k, those of the
+  // same columns together; columns behind the end are left as they are.
+  bool tiles = false;
 };
 
 // One row of an expert on the way back (kernels/experts.h, ExpertsDownBackward).
@@ -257,6 +261,7 @@ struct MaxAndSum {
 
 struct Tier {
   ProductCost product_cost;
+  bool tile_operands = false;  // bf16 products take x_tiles, and work with them
   void (*product)(const ProductBlock&) = nullptr;
   void (*attend)(const AttendBlock&) = nullptr;
   void (*rms_norm)(const RmsNormRows&) = nullptr;

@@ -112,18 +112,40 @@ struct TileArgs {
   int64_t steps;
 };
 
-// Tile numbers are immediate operands: the parameter picks the instructions, not the registers.
+// Tile numbers are part of the instructions, and GCC's intrinsics want them as digits.
+template <int tile>
+DSMOE_HD void zero_tile() {
+  if constexpr (tile == 0) _tile_zero(0);
+  if constexpr (tile == 1) _tile_zero(1);
+  if constexpr (tile == 2) _tile_zero(2);
+  if constexpr (tile == 3) _tile_zero(3);
+}
+template <int tile>
+DSMOE_HD void load_tile(const float* from, int64_t stride) {
+  if constexpr (tile == 0) _tile_loadd(0, from, stride);
+  if constexpr (tile == 1) _tile_loadd(1, from, stride);
+  if constexpr (tile == 2) _tile_loadd(2, from, stride);
+  if constexpr (tile == 3) _tile_loadd(3, from, stride);
+}
+template <int tile>
+DSMOE_HD void store_tile(float* to, int64_t stride) {
+  if constexpr (tile == 0) _tile_stored(0, to, stride);
+  if constexpr (tile == 1) _tile_stored(1, to, stride);
+  if constexpr (tile == 2) _tile_stored(2, to, stride);
+  if constexpr (tile == 3) _tile_stored(3, to, stride);
+}
 template <int tile>
 DSMOE_HD void start_tile(const TileArgs& args, int panel, int64_t row_tile) {
-  if (args.sums[panel].from == nullptr) {
-    _tile_zero(tile);
+  const float* from = args.sums[panel].from;
+  if (from == nullptr) {
+    zero_tile<tile>();
   } else {
-    _tile_loadd(tile, args.sums[panel].from + row_tile * args.sum_tile, args.sum_row);
+    load_tile<tile>(from + row_tile * args.sum_tile, args.sum_row);
   }
 }
 template <int tile>
 DSMOE_HD void finish_tile(const TileArgs& args, int panel, int64_t row_tile) {
-  _tile_stored(tile, args.sums[panel].to + row_tile * args.sum_tile, args.sum_row);
+  store_tile<tile>(args.sums[panel].to + row_tile * args.sum_tile, args.sum_row);
 }
 
 // Up to two row tiles by up to two panels.
@@ -343,7 +365,12 @@ void multiply_chunk(const ProductBlock& args, const Chunk& chunk, int64_t k_step
   for (int64_t k = 0; k < args.k; k += k_step) {
     const int64_t count = smaller(k_step, args.k - k);
     const int64_t steps = (count + kTileK - 1) / kTileK;
-    if (!packed) pack_operand(args, chunk, k, count, memory.operand);
+    const char* operand = memory.operand;
+    if (args.x_tiles) {
+      operand = static_cast<const char*>(args.x) + chunk.row_begin / kTileRows * steps * kTileBytes;
+    } else if (!packed) {
+      pack_operand(args, chunk, k, count, memory.operand);
+    }
     const auto sums_at = [&](int64_t panel) -> Sums {
       float* to = sums.first + panel * sums.panel;
       if (k > 0) return {to, to};
@@ -353,7 +380,7 @@ void multiply_chunk(const ProductBlock& args, const Chunk& chunk, int64_t k_step
     for (int64_t pair = 0; pair < streams.steps; ++pair) {
       const int64_t byte = pair * args.panel_bytes + panel_byte(args, k);
       multiply_pair(args.coding,
-                    {.tiles = {.x = memory.operand,
+                    {.tiles = {.x = operand,
                                .x_stride = steps * kTileBytes,
                                .sums = {sums_at(pair), sums_at(streams.steps + pair)},
                                .sum_row = sums.sum_row,
@@ -377,8 +404,8 @@ void product_bf16(const ProductBlock& args) {
   const int64_t depth = larger(kTileK, (args.k + kTileK - 1) / kTileK * kTileK);
   const int64_t capacity = cpu::kTileOperandFloats * 4 / 2;  // values
   const int64_t fitting = capacity / depth / kTileRows * kTileRows;
-  const bool whole = fitting >= 2 * kTileRows;
-  const int64_t most = whole ? smaller(fitting, kMostRows) : kSplitKRows;
+  const bool whole = args.x_tiles || fitting >= 2 * kTileRows;
+  const int64_t most = args.x_tiles ? kMostRows : whole ? smaller(fitting, kMostRows) : kSplitKRows;
   const int64_t rows = args.row_end - args.row_begin;
   const int64_t chunks = (rows + most - 1) / most;
   const int64_t chunk_rows = ((rows + chunks - 1) / chunks + kTileRows - 1) / kTileRows * kTileRows;

@@ -114,27 +114,47 @@ inline void start_chunk(const ProductBlock& args, const Chunk& chunk, const Stre
   }
 }
 
-// acc: [panels of stream 0][tile_rows][16], then stream 1.
-inline void finish_chunk(const ProductBlock& args, const Chunk& chunk, const Streams& streams,
-                         const float* acc) {
+// put(sums, of the second matrix, place, column, columns) for each row of each panel.
+template <class Put>
+DSMOE_HD void for_each_sum(const ProductBlock& args, const Chunk& chunk, const Streams& streams,
+                           const float* acc, Put&& put) {
   const int64_t tile_size = chunk.tile_rows * 16;
   const float* second = acc + streams.steps * tile_size;
   for (int64_t panel = 0; panel < chunk.panels; ++panel) {
-    const float* tile = panel < streams.steps ? acc + panel * tile_size
-                                              : second + (panel - streams.steps) * tile_size;
+    const float* tile = acc + panel * tile_size;  // the second stream follows the first
     const float* up = second + panel * tile_size;
-    for_each_lane_block(args, chunk, panel,
-                        [&](int64_t r, int64_t place, int64_t column, int64_t columns) {
-                          const F32x16 value = load(tile + r * 16);
-                          switch (args.epilogue) {
-                            case Epilogue::swiglu:
-                              return store_swiglu(args, place, columns, value, load(up + r * 16));
-                            case Epilogue::round:
-                              return store_element(args, args.out, place, columns, value);
-                            default:
-                              return store_float(args, place, column, columns, value);
-                          }
-                        });
+    for_each_lane_block(
+        args, chunk, panel,
+        [&](int64_t r, int64_t place, int64_t column, int64_t columns) __attribute__((
+            always_inline)) { put(tile + r * 16, up + r * 16, place, column, columns); });
+  }
+}
+
+// acc: [panels of stream 0][tile_rows][16], then stream 1.
+inline void finish_chunk(const ProductBlock& args, const Chunk& chunk, const Streams& streams,
+                         const float* acc) {
+  switch (args.epilogue) {
+    case Epilogue::swiglu:
+      return for_each_sum(
+          args, chunk, streams, acc,
+          [&](const float* gate, const float* up, int64_t place, int64_t, int64_t columns)
+              __attribute__((always_inline)) {
+                store_swiglu(args, place, columns, load(gate), load(up));
+              });
+    case Epilogue::round:
+      return for_each_sum(
+          args, chunk, streams, acc,
+          [&](const float* sums, const float*, int64_t place, int64_t, int64_t columns)
+              __attribute__((always_inline)) {
+                store_element(args, args.out, place, columns, load(sums));
+              });
+    default:
+      return for_each_sum(
+          args, chunk, streams, acc,
+          [&](const float* sums, const float*, int64_t place, int64_t column, int64_t columns)
+              __attribute__((always_inline)) {
+                store_float(args, place, column, columns, load(sums));
+              });
   }
 }
 

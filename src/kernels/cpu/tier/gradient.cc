@@ -78,8 +78,10 @@ void gather_by_column(const cpu::GatherRows& args) {
                           : gathered<Source>(args, k + j, column, count);
       }
       transpose_words(words);
+      Source* first = out + i * args.depth + (args.tiles ? k * 16 : k);
+      const int64_t row = args.tiles ? kDepth : args.depth;
       for (int64_t c = 0; c < count; ++c)
-        store(reinterpret_cast<float*>(out + (i + c) * args.depth + k), words[c]);
+        store(reinterpret_cast<float*>(first + c * row), words[c]);
     }
   });
 }
