@@ -9,8 +9,8 @@ namespace {
 
 constexpr int64_t kMostRows = 192;   // of a chunk: so many share the reading of a panel
 constexpr int64_t kSplitKRows = 64;  // of a chunk whose k does not fit the operand's memory
-// Steps of two panels whose weights stay in the first cache until all rows have met them.
-constexpr int64_t kPieceSteps = 16;
+// Steps of a panel whose weights stay in the second cache until all rows have met them.
+constexpr int64_t kPieceSteps = 64;
 constexpr int64_t kTallTiles = 4;  // so many row tiles, at most, meet a panel in one go
 
 // Operand rows as tiles: [row tiles][steps of k][16 rows][32 k], rows and k behind the end zero.
@@ -251,25 +251,48 @@ void multiply_once(const PairOfPanels& pair, MakeTiles&& make) {
   }
 }
 
-// More row tiles meet a piece of two panels two by two: `first(piece, steps)` gives its tiles for
-// the first of them; from the second on it is in the first cache, where `again` says.
+// More row tiles than one call takes: threes, and fours where a three would leave a rest. Three by
+// one panel keep the units busiest: of four, two would share a register.
+class RowGroups {
+ public:
+  explicit RowGroups(int64_t row_tiles)
+      : row_tiles_(row_tiles), count_(row_tiles == 5 ? 2 : row_tiles / 3) {}
+  int64_t count() const { return count_; }
+  int64_t begin(int64_t group) const { return (row_tiles_ * group + count_ - 1) / count_; }
+
+ private:
+  int64_t row_tiles_;
+  int64_t count_;
+};
+
+// `tiles` holds the sums and the operand of the first row tile.
+template <class Tiles>
+void multiply_group(const TileArgs& tiles, int64_t begin, int64_t end, const Tiles& weight) {
+  TileArgs group = tiles;
+  group.x += begin * tiles.x_stride;
+  if (group.sums[0].from != nullptr) group.sums[0].from += begin * tiles.sum_tile;
+  group.sums[0].to += begin * tiles.sum_tile;
+  if (end - begin == 3) return multiply_tall<3>(group, weight);
+  end - begin > 3 ? multiply_tall<4>(group, weight) : multiply_square<2, 1>(group, weight);
+}
+
+// first(panel, step) gives the tiles of a piece for the first group of rows, again(panel, step) for
+// the others: it is in the second cache then.
 template <class First, class Again>
-void multiply_pieces(const PairOfPanels& pair, First&& first, Again&& again) {
-  TileArgs piece = pair.tiles;
-  for (int64_t begin = 0; begin < pair.tiles.steps; begin += kPieceSteps) {
-    piece.steps = smaller(kPieceSteps, pair.tiles.steps - begin);
-    TileArgs rows = piece;
-    multiply_square(2, pair.panels, rows, first(begin, piece.steps));
-    for (int64_t left = pair.row_tiles - 2; left > 0; left -= 2) {
-      rows.x += 2 * rows.x_stride;
-      for (Sums& sums : rows.sums) {
-        if (sums.from != nullptr) sums.from += 2 * rows.sum_tile;
-        sums.to += 2 * rows.sum_tile;
-      }
-      multiply_square(left, pair.panels, rows, again(begin));
+void multiply_groups(const PairOfPanels& pair, First&& first, Again&& again) {
+  const RowGroups groups(pair.row_tiles);
+  for (int64_t p = 0; p < pair.panels; ++p) {
+    TileArgs piece = pair.tiles;
+    piece.sums[0] = pair.tiles.sums[p];
+    for (int64_t step = 0; step < pair.tiles.steps; step += kPieceSteps) {
+      piece.steps = smaller(kPieceSteps, pair.tiles.steps - step);
+      multiply_group(piece, 0, groups.begin(1), first(pair.weight[p], step, piece.steps));
+      for (int64_t group = 1; group < groups.count(); ++group)
+        multiply_group(piece, groups.begin(group), groups.begin(group + 1),
+                       again(pair.weight[p], step));
+      piece.x += kPieceSteps * kTileBytes;
+      piece.sums[0].from = piece.sums[0].to;
     }
-    piece.x += kPieceSteps * kTileBytes;
-    for (Sums& sums : piece.sums) sums.from = sums.to;
   }
 }
 
@@ -278,9 +301,14 @@ void multiply_plain(const PairOfPanels& pair) {
     return multiply_once(
         pair, [](const char* const(&panels)[2], int64_t) { return StreamedTiles(panels); });
   }
-  multiply_pieces(
-      pair, [&](int64_t begin, int64_t) { return StreamedTiles(pair.weight, begin); },
-      [&](int64_t begin) { return CachedTiles(pair.weight, begin); });
+  multiply_groups(
+      pair,
+      [](const char* panel, int64_t step, int64_t) {
+        return StreamedTiles({panel, panel}, step);
+      },
+      [](const char* panel, int64_t step) {
+        return CachedTiles({panel, panel}, step);
+      });
 }
 
 template <Coding coding>
@@ -290,20 +318,16 @@ void multiply_coded(const PairOfPanels& pair, char* decoded) {
       return DecodedTiles<coding>(panels, num_panels, pair.tiles.steps, decoded);
     });
   }
-  const char* const pieces[2] = {decoded, decoded + kPieceSteps * kTileBytes};
-  const CachedTiles cached(pieces);
-  const auto decode = [&](int64_t begin, int64_t steps) {
-    for (int64_t p = 0; p < pair.panels; ++p) {
-      for (int64_t step = 0; step < steps; ++step) {
-        decode_tile<coding>(pair.weight[p] + (begin + step) * kGroupBytes<coding>,
-                            decoded + (p * kPieceSteps + step) * kTileBytes);
-      }
-    }
+  const CachedTiles cached({decoded, decoded});
+  const auto decode = [&](const char* panel, int64_t begin, int64_t steps) {
+    for (int64_t step = 0; step < steps; ++step)
+      decode_tile<coding>(panel + (begin + step) * kGroupBytes<coding>,
+                          decoded + step * kTileBytes);
     return cached;
   };
-  multiply_pieces(pair, decode, [&](int64_t) { return cached; });
+  multiply_groups(pair, decode, [&](const char*, int64_t) { return cached; });
 }
-static_assert(2 * kPieceSteps * kTileBytes <= cpu::kProductPanelFloats * 4);
+static_assert(kPieceSteps * kTileBytes <= cpu::kProductPanelFloats * 4);
 
 void multiply_pair(Coding coding, const PairOfPanels& pair, char* decoded) {
   switch (coding) {
@@ -408,7 +432,8 @@ void product_bf16(const ProductBlock& args) {
   const int64_t most = args.x_tiles ? kMostRows : whole ? smaller(fitting, kMostRows) : kSplitKRows;
   const int64_t rows = args.row_end - args.row_begin;
   const int64_t chunks = (rows + most - 1) / most;
-  const int64_t chunk_rows = ((rows + chunks - 1) / chunks + kTileRows - 1) / kTileRows * kTileRows;
+  const int64_t unit = rows > kTallTiles * kTileRows ? 3 * kTileRows : kTileRows;
+  const int64_t chunk_rows = smaller(most, ((rows + chunks - 1) / chunks + unit - 1) / unit * unit);
   const int64_t k_step = whole ? depth : capacity / chunk_rows / kTileK * kTileK;
   const bool swiglu = args.epilogue == Epilogue::swiglu;
   const int64_t sums = chunk_rows * 16 * (swiglu ? 2 : 1);
