@@ -155,7 +155,7 @@ def add_keys(gguf, arch, config, kind, name):
         "block_count": config["num_hidden_layers"],
         "context_length": config["max_position_embeddings"],
         "embedding_length": config["hidden_size"],
-        "feed_forward_length": config["intermediate_size"],
+        "feed_forward_length": config.get("intermediate_size") or config["moe_intermediate_size"],
         "attention.head_count": config["num_attention_heads"],
         "attention.head_count_kv": config.get("num_key_value_heads") or config["num_attention_heads"],
         "attention.key_length": head_dim,

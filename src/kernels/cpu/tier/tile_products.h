@@ -46,21 +46,19 @@ class StreamedTiles : public CachedTiles {
   }
 };
 
-// Panels of integers, decoded two steps at a time: so close to their use, the decoding of the next
-// ones runs beside the products.
+// Panels of integers, decoded two steps ahead of their use into a ring: far enough that what was
+// written has left the store buffer, so close that decoding runs beside the products.
 template <Coding coding>
 class DecodedTiles {
  public:
-  static constexpr int64_t kSteps = 2;
   DecodedTiles(const char* const (&panels)[2], int64_t num_panels, int64_t steps, char* decoded)
       : panels_{panels[0], panels[1]}, num_panels_(num_panels), steps_(steps), decoded_(decoded) {}
   DSMOE_HD void prepare(int64_t step) const {
-    if (step % kSteps != 0) return;
+    constexpr int64_t kAhead = 2;
     keep_order();
-    for (int64_t panel = 0; panel < num_panels_; ++panel) {
-      for (int64_t i = step; i < smaller(step + kSteps, steps_); ++i) {
+    for (int64_t i = step == 0 ? 0 : step + kAhead; i < smaller(step + kAhead + 1, steps_); ++i) {
+      for (int64_t panel = 0; panel < num_panels_; ++panel)
         decode_tile<coding>(panels_[panel] + i * kGroupBytes<coding>, decoded_ + place(panel, i));
-      }
     }
     keep_order();
   }
@@ -70,7 +68,8 @@ class DecodedTiles {
 
  private:
   DSMOE_HD static int64_t place(int64_t panel, int64_t step) {
-    return (panel * kSteps + step % kSteps) * kTileBytes;
+    constexpr int64_t kRing = 4;
+    return (panel * kRing + step % kRing) * kTileBytes;
   }
   const char* panels_[2];
   int64_t num_panels_;
