@@ -17,8 +17,9 @@ struct alignas(64) TileConfig {
 };
 static_assert(sizeof(TileConfig) == 64);
 
-// Every tile is 16 rows of 64 bytes: accumulators 0-3 (two row tiles by two panels), operands 4 and
-// 5, weights 6 and 7.
+// Every tile is 16 rows of 64 bytes: accumulators 0-3, operands and weights in the others. A
+// constant: GCC 12 believes that loading it reads 8 bytes, and drops stores to the rest of a local
+// one.
 constexpr TileConfig kTileConfig{.palette = 1,
                                  .start_row = 0,
                                  .reserved = {},
