@@ -173,6 +173,8 @@ void attention_forward(const Context& context, const AttentionForward& args) {
   check.that(args.page_table.dim(0) + 1 == args.q_starts.dim(0),
              "page_table and q_starts differ in sequences");
   check.tensor("out", args.out, args.q.dtype, args.q.shape);
+  if (args.log_sums)
+    check.tensor("log_sums", args.log_sums, DType::F32, {args.q.dim(0), args.q.dim(1)});
   launch(context, args.q.dtype, &KernelTable::attention_forward, args);
 }
 

@@ -172,6 +172,8 @@ void attention_backward(const Context& context, const AttentionBackward& args) {
              "page_table and q_starts differ in sequences");
   check.tensor("out", args.out, args.q.dtype, args.q.shape);
   check.tensor("d_out", args.d_out, args.q.dtype, args.q.shape);
+  if (args.log_sums)
+    check.tensor("log_sums", args.log_sums, DType::F32, {args.q.dim(0), args.q.dim(1)});
   const int64_t heads = args.q.dim(1) + 2 * args.kv.num_kv_heads;
   check.tensor("d_qkv", args.d_qkv, scalar_type(args.q.dtype),
                {args.q.dim(0), heads * args.q.dim(2)});

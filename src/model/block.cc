@@ -75,7 +75,8 @@ void attention_forward(const Context& context, const BlockForward& args) {
                                        .position = args.batch.position,
                                        .page_table = args.batch.page_table,
                                        .scale = attention_scale(args.config),
-                                       .out = tape.attention_out});
+                                       .out = tape.attention_out,
+                                       .log_sums = tape.log_sums});
   kernels::matmul_forward(context, {.x = flat(tape.attention_out),
                                     .weight = weights.out,
                                     .bias = weights.out_bias,
@@ -179,6 +180,7 @@ void attention_backward(const Context& context, const BlockBackward& args) {
                                         .page_table = args.batch.page_table,
                                         .scale = attention_scale(args.config),
                                         .out = tape.attention_out,
+                                        .log_sums = tape.log_sums,
                                         .d_out = scratch.d_attention_out,
                                         .d_qkv = scratch.d_qkv});
   kernels::rope_backward(context, {.d_qkv = scratch.d_qkv,
@@ -255,13 +257,16 @@ BlockTape allocate_attention_tape(const ModelConfig& config, const TapeSize& siz
   tape.qkv = arena.tensor("attention", scalar, {tokens, config.q_width() + 2 * config.kv_width()});
   tape.q = arena.tensor("attention", size.operand, heads);
   tape.attention_out = arena.tensor("attention", size.operand, heads);
+  if (training)
+    tape.log_sums = arena.tensor("attention", DType::F32, {tokens, config.num_attention_heads});
   return tape;
 }
 
 BlockTape used_part(const BlockTape& tape, int64_t tokens, int64_t sequences, int64_t top_k) {
   BlockTape used = tape;
-  for (TensorView* view : {&used.attention_input, &used.attention_normed, &used.qkv, &used.q,
-                           &used.attention_out, &used.ffn_input, &used.ffn_normed}) {
+  for (TensorView* view :
+       {&used.attention_input, &used.attention_normed, &used.qkv, &used.q, &used.attention_out,
+        &used.log_sums, &used.ffn_input, &used.ffn_normed}) {
     if (*view) *view = view->rows(0, tokens);
   }
   used.ffn = moe::used_part(tape.ffn, tokens, sequences, top_k);

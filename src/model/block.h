@@ -31,6 +31,7 @@ struct BlockTape {
   TensorView qkv;               // [tokens, q + 2 kv] F32
   TensorView q;                 // [tokens, heads, head_dim], operand type
   TensorView attention_out;     // [tokens, heads, head_dim], operand type
+  TensorView log_sums;          // [tokens, heads] F32; in training only
   TensorView ffn_input;         // u [tokens, hidden] F32; in training only
   TensorView ffn_normed;        // [tokens, hidden], operand type
   moe::LayerState ffn;
