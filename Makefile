@@ -8,7 +8,7 @@ export PATH := $(PATH):/usr/local/cuda/bin
 BUILD = cmake --build --preset
 
 .DEFAULT_GOAL := build
-.PHONY: build test check cuda demo soak clients page bench fuzz oracle shared-check install clean format tidy \
+.PHONY: build build-all test check cuda demo soak clients page bench fuzz oracle shared-check install clean format tidy \
         deps deps-check deps-fuzz deps-page configure-% check-format check-layers
 
 # One dpkg-query: quick when nothing is missing.
@@ -28,9 +28,14 @@ deps-page:
 
 build: deps
 	@$(MAKE) -s --no-print-directory build/build.ninja
+	$(BUILD) release -j $(JOBS) --target dsmoe
+
+# Tests, fuzz targets' replay and benches too.
+build-all: deps
+	@$(MAKE) -s --no-print-directory build/build.ninja
 	$(BUILD) release -j $(JOBS)
 
-test: build
+test: build-all
 	ctest --preset release
 
 check-format: deps-check
@@ -55,7 +60,7 @@ demo: build
 
 # Stops and kills of training runs, load on the server (its figures at the end), then ThreadSanitizer over the quick suite
 # (abuse included) and over half a minute of load.
-soak: build
+soak: build-all
 	ctest --test-dir build -L soak --output-on-failure
 	@grep '^soak:' build/Testing/Temporary/LastTest.log
 	@$(MAKE) -s --no-print-directory build-tsan/build.ninja
@@ -81,7 +86,7 @@ fuzz: deps-fuzz
 oracle:
 	PYTHON=$(PYTHON) oracle/run.sh
 
-shared-check: build
+shared-check: build-all
 	@tools/need.sh shared-check ../shared "there is no ../shared folder beside this checkout"
 	tests/shared/run.sh ../shared
 

@@ -1,5 +1,6 @@
 // Products of the DeepSeek-MoE-16B shape, bf16, int8 and int4 weights: time, GB/s of weights,
-// GFLOP/s, beside what the machine can do. ops_bench [threads] [tier] [part of a line's name]
+// GFLOP/s, beside what the machine can do.
+// ops_bench [threads] [tier] [part of a line's name] [seconds of a line]
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -28,6 +29,7 @@ struct Limits {
 };
 
 std::string wanted;  // part of a line's name
+double seconds_of_line = 1;
 
 std::string with_coding(const char* name, WeightCoding coding) {
   return fmt::format("{} {}", name,
@@ -81,14 +83,14 @@ TensorView make_rows(tensor::Arena& arena, int64_t rows, int64_t size) {
   return view;
 }
 
-// Calls f(i) for about a second; prints the median.
+// Calls f(i) for a while; prints the median.
 template <class F>
 void report(const Context& context, const std::string& name, int64_t rows, double bytes,
             double flops, const Limits& limits, F&& f) {
   if (name.find(wanted) == std::string::npos) return;
   std::vector<double> seconds;
   f(0);
-  const double end = now(*context.pool) + 1.0;
+  const double end = now(*context.pool) + seconds_of_line;
   for (int i = 1; now(*context.pool) < end || seconds.size() < 3; ++i) {
     const double start = now(*context.pool);
     f(i);
@@ -230,6 +232,7 @@ int run(int argc, char** argv) {
   ThreadPool pool(argc > 1 ? std::atoi(argv[1]) : 0);
   if (argc > 2) setenv("DSMOE_ISA", argv[2], 1);
   if (argc > 3) wanted = argv[3];
+  if (argc > 4) seconds_of_line = std::strtod(argv[4], nullptr);
   const KernelTable& table = select_cpu_table();
   const Context context{.table = &table, .pool = &pool};
   kernels::cpu::ReadProbe read(pool);

@@ -53,6 +53,21 @@ class CudaModel : public ::testing::TestWithParam<std::string> {
       EXPECT_EQ(std::memcmp(logits.data(), alone.data(), alone.size() * sizeof(float)), 0)
           << "batch " << manner.batch << ", chunk " << manner.chunk;
     }
+    // 300 documents at once: each of the 50 six times.
+    std::vector<Tokens> many;
+    for (int i = 0; i < 6; ++i) many.insert(many.end(), prompts.begin(), prompts.end());
+    const std::vector<float> logits = all_logits(context_, *model, many, {.batch = 300});
+    ASSERT_EQ(logits.size(), 6 * alone.size());
+    for (std::size_t i = 0; i < 6; ++i) {
+      EXPECT_EQ(
+          std::memcmp(logits.data() + i * alone.size(), alone.data(), alone.size() * sizeof(float)),
+          0)
+          << "batch 300, copy " << i;
+    }
+    // The comparison can tell tokens apart.
+    EXPECT_NE(std::memcmp(logits.data() + model->config.vocab_size, alone.data(),
+                          static_cast<std::size_t>(model->config.vocab_size) * sizeof(float)),
+              0);
   }
 
   Golden golden_{GetParam()};

@@ -334,6 +334,15 @@ LayerFigure measure_layer(const Context& context, const LayerShape& shape, int64
                 tokens * shape.top_k);
   }
   figure.experts = static_cast<int64_t>(std::set<int32_t>(chosen.begin(), chosen.end()).size());
+  // Zeros are multiplied faster than numbers: tokens that all choose the same experts, or a result
+  // of zeros, show that something was lost on the way.
+  DSMOE_CHECK(tokens < 4096 || figure.experts == shape.experts,
+              "{} tokens chose {} of {} experts: the inputs are not random", tokens, figure.experts,
+              shape.experts);
+  std::vector<float> row(static_cast<size_t>(shape.hidden));
+  kernels::download(context, layers[0].residual.rows(0, 1), row.data());
+  DSMOE_CHECK(std::count(row.begin(), row.end(), 0.0f) < shape.hidden / 2,
+              "the layer's result is zero: the inputs or weights are");
   const double per_width = 6.0 * static_cast<double>(shape.hidden);
   figure.flops = static_cast<double>(tokens) * per_width *
                  static_cast<double>(shape.width * shape.top_k + shape.shared_width);

@@ -37,6 +37,7 @@ struct DemoOptions {
   std::string config;
   bool random = false;
   train::RunOptions run;
+  const char* how_to_go_on = "the same command with --resume goes on";
 };
 
 model::ModelConfig config_of(const DemoOptions& options) {
@@ -110,8 +111,8 @@ DemoFigures measure(const DemoOptions& options, const Engine& engine, const fs::
                        .cancelled = &InterruptScope::flag()});
 }
 
-int stopped(const train::RunOutcome& outcome) {
-  log_info("stopped after step {}; the same command with --resume goes on", outcome.steps_done);
+int stopped(const DemoOptions& options, const train::RunOutcome& outcome) {
+  log_info("stopped after step {}; {}", outcome.steps_done, options.how_to_go_on);
   return InterruptScope::exit_code();
 }
 
@@ -145,7 +146,7 @@ int train_demo(DemoOptions options) {
       train::run_training(engine.context(), run, {.lock = lock, .initial = initial, .split = split},
                           display.hooks(run.schedule.total_steps));
   display.finish();
-  if (!outcome.finished) return stopped(outcome);
+  if (!outcome.finished) return stopped(options, outcome);
   const DemoResult result{
       .model = outcome.checkpoint,
       .config = run.config,
@@ -182,8 +183,10 @@ DemoOptions default_options() {
 
 }  // namespace
 
-int train_default_demo() {
+int train_default_demo(const CommonOptions& machine) {
   DemoOptions options = default_options();
+  options.common = {.threads = machine.threads, .device = machine.device, .quiet = machine.quiet};
+  options.how_to_go_on = "the same command goes on";
   options.run.resume = fs::exists(options.run.out);
   return run_demo(options);
 }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/json.h"
 #include "base/log.h"
 #include "command.h"
 #include "demo_run.h"
@@ -12,6 +13,7 @@
 #include "output.h"
 #include "serve/service.h"
 #include "store/checkpoint.h"
+#include "store/safetensors.h"
 
 namespace dsmoe::app {
 namespace {
@@ -37,11 +39,35 @@ std::string model_folder(const std::string& given) {
 }
 
 // The newest model of the demo's run, if there is one.
-std::string find_demo() {
+store::NewestCheckpoint find_demo() {
   const fs::path run(kDemoFolder);
-  const store::NewestCheckpoint newest =
-      fs::exists(run) ? store::newest_checkpoint(run) : store::NewestCheckpoint{};
-  return newest.folder ? newest.folder->string() : "";
+  return fs::exists(run) ? store::newest_checkpoint(run) : store::NewestCheckpoint{};
+}
+
+// How many steps the training that left this checkpoint was to take; 0: it does not say.
+int64_t planned_steps(const fs::path& checkpoint) {
+  const auto state = store::SafetensorsFile::open(checkpoint / store::kTrainStateName);
+  const auto plan = state.metadata().find("plan");
+  if (plan == state.metadata().end()) return 0;
+  return parse_json(plan->second, state.path().string()).value("steps", int64_t{0});
+}
+
+// Whether the demo's training has to run before there is something to serve; says why.
+bool needs_training(const store::NewestCheckpoint& demo, const std::string& url) {
+  if (!demo.folder) {
+    log_info(
+        "no model was named and {} holds none: training the demo's model first; {} is 503 "
+        "until it is done",
+        kDemoFolder, url);
+    return true;
+  }
+  const int64_t planned = planned_steps(*demo.folder);
+  if (demo.step >= planned) return false;
+  log_info(
+      "the training in {} was stopped at step {} of {}: going on with it; {} is 503 until it is "
+      "done (dsmoe serve {} serves what there is)",
+      kDemoFolder, demo.step, planned, url, kDemoFolder);
+  return true;
 }
 
 std::string name_of_model(const fs::path& folder) {
@@ -122,15 +148,14 @@ int run_serve(ServeCommand command) {
   const std::string url = url_of(command.service.http, server.port());
   Answering answering(server);
   std::string& folder = command.common.model;
-  if (folder.empty()) folder = find_demo();
   if (folder.empty()) {
-    log_info(
-        "no model was named and {} holds none: training the demo's model first; {} is 503 "
-        "until it is done",
-        kDemoFolder, url);
-    if (const int code = train_default_demo(); code != kDone) return code;
-    folder = find_demo();
-    if (folder.empty()) fail(ErrorKind::input, "{}: the demo left no model", kDemoFolder);
+    store::NewestCheckpoint demo = find_demo();
+    if (needs_training(demo, url)) {
+      if (const int code = train_default_demo(command.common); code != kDone) return code;
+      demo = find_demo();
+    }
+    if (!demo.folder) fail(ErrorKind::input, "{}: the demo left no model", kDemoFolder);
+    folder = demo.folder->string();
   }
   const std::string id = command.model_id.empty() ? name_of_model(folder) : command.model_id;
   serve::TextParts text = serve::load_text_parts(folder, command.chat_template);

@@ -53,9 +53,9 @@ def main():
     with open(arguments.config) as file:
         config = json.load(file)
     width = config["num_experts_per_tok"] * config["moe_intermediate_size"] + config["n_shared_experts"] * config["moe_intermediate_size"]
-    for tokens in arguments.tokens:
-        flops = 6 * tokens * config["hidden_size"] * width
-        for name, step in (("eager", expert), ("torch.compile", torch.compile(expert, dynamic=False))):
+    for name, step in (("eager", expert), ("torch.compile", torch.compile(expert, dynamic=False))):
+        for tokens in arguments.tokens:
+            flops = 6 * tokens * config["hidden_size"] * width
             try:
                 seconds = measure(config, tokens, step, clock)
                 print(f"PyTorch {torch.__version__} bf16 {name}, {arguments.threads} threads, {tokens} tokens: {seconds * 1e3:.1f} ms, {flops / seconds / 1e9:.0f} GFLOP/s", flush=True)

@@ -160,8 +160,8 @@ def main():
         config = json.load(file)
     config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
     results = {}
-    for autocast in (False, True):
-        for compiled in (False, True):
+    for compiled in (False, True):
+        for autocast in (False, True):
             name = f"{'bf16 autocast' if autocast else 'fp32'}, {'torch.compile' if compiled else 'eager'}"
             try:
                 results[name] = measure(config, arguments, autocast, compiled)

@@ -75,7 +75,9 @@ EngineCore::EngineCore(const kernels::Context& context, const model::Model& mode
       logit_rows_(logit_rows(model.config.vocab_size, options_.chunk_tokens)),
       device_logits_(
           arena_.tensor("logits", tensor::DType::F32, {logit_rows_, model.config.vocab_size})),
-      host_logits_(static_cast<std::size_t>(logit_rows_ * model.config.vocab_size)) {}
+      device_best_(arena_.tensor("logits", tensor::DType::I32, {logit_rows_})),
+      host_logits_(static_cast<std::size_t>(logit_rows_ * model.config.vocab_size)),
+      host_best_(static_cast<std::size_t>(logit_rows_)) {}
 
 EngineCore::~EngineCore() = default;
 
@@ -191,6 +193,7 @@ void EngineCore::attach_prefix(Sequence& sequence) {
 }
 
 void EngineCore::preempt(Sequence& sequence) {
+  sequence.request.sink->flush();
   cache_.truncate(sequence.kv, 0);
   sequence.open_index.clear();
   sequence.open_gate.clear();
@@ -263,6 +266,9 @@ bool EngineCore::step() {
   admit();
   const std::vector<Part> parts = plan();
   if (parts.empty()) return !waiting_.empty();
+  if (std::any_of(parts.begin(), parts.end(), [](const Part& p) { return p.num_tokens > 1; })) {
+    for (const SequencePtr& sequence : running_) sequence->request.sink->flush();
+  }
   ++stats_.steps;
   const auto start = std::chrono::steady_clock::now();
   run(parts);

@@ -51,7 +51,7 @@ class EngineCore {
  public:
   using Id = uint64_t;
 
-  // `beat` is called at least once per layer of a step.
+  // `beat` is called at least once per layer of a step, on a GPU once per step.
   EngineCore(const kernels::Context& context, const model::Model& model,
              const EngineOptions& options, ExpertLoad& load, std::function<void()> beat);
   ~EngineCore();
@@ -99,6 +99,8 @@ class EngineCore {
   void keep_blocks(Sequence& sequence, int64_t num_new);
   std::vector<Row> wanted_rows(std::span<const Part> parts) const;
   void compute_rows(const tensor::TensorView& hidden, std::vector<Row>& rows);
+  void choose_most_likely(const tensor::TensorView& logits, std::span<Row> rows);
+  void finish_rows(const tensor::TensorView& logits, std::span<Row> rows);
   void finish_row(Row& row, std::span<float> logits) const;
   void deliver(std::span<const Part> parts, std::vector<Row>& rows);
   void take_token(Sequence& sequence, int32_t token, const TokenScore* score);
@@ -118,7 +120,9 @@ class EngineCore {
   tensor::Arena arena_;
   int64_t logit_rows_;
   tensor::TensorView device_logits_;  // [logit_rows, vocabulary]
+  tensor::TensorView device_best_;    // [logit_rows] I32
   std::vector<float> host_logits_;
+  std::vector<int32_t> host_best_;
   std::vector<int32_t> step_tokens_;  // of the last forward pass
   std::vector<int32_t> step_index_;   // [tokens, MoE layers, top_k]
   std::vector<float> step_gate_;

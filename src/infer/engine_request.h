@@ -44,6 +44,9 @@ class RequestSink {
   virtual void on_routes(const RouteRows& routes) = 0;
   // `score` is null when none was asked for. stop: the token is the answer's last.
   virtual Next on_token(int32_t token, const TokenScore* score) = 0;
+  // A step with part of a prompt comes next, or the sequence has to wait for pages: what the sink
+  // held back for the next token must not wait for it.
+  virtual void flush() {}
   virtual void on_finish(const Finish& finish) = 0;
   virtual void on_error(ErrorKind kind, const std::string& message) = 0;
 };

@@ -8,7 +8,9 @@
 #include "infer/engine_core.h"
 #include "infer/engine_sequence.h"
 #include "infer/token_score.h"
+#include "kernels/log_prob.h"
 #include "kernels/memory.h"
+#include "kernels/recording.h"
 #include "kernels/router.h"
 
 namespace dsmoe::infer {
@@ -19,7 +21,7 @@ struct EngineCore::Row {
   Sequence* sequence;
   int64_t hidden_row;
   int64_t scored_position;  // of the prompt; -1: choose a token
-  int32_t token = -1;
+  int32_t token = -1;       // chosen
   TokenScore score;
   std::string error;
 };
@@ -46,14 +48,17 @@ void EngineCore::forward(std::span<const Part> parts) {
     top_k = std::max(top_k, part.sequence->top_k);
   }
   const RoutingInput routing = routing_input(parts, top_k);
+  // Passes that are watched are not recorded. Where they can be (a GPU) a step takes milliseconds,
+  // and step() gives the sign of life.
   const auto observe = [&](int64_t, const moe::LayerState&, const tensor::TensorView&) { beat_(); };
   model::BlockObserver observer(observe);
+  const bool is_recorded = kernels::Recording::possible(context_);
   const tensor::TensorView hidden = pass_.run({.tokens = step_tokens_,
                                                .segments = segments,
                                                .top_k = top_k,
                                                .experts_of_token = routing.experts_of_token,
                                                .replayed_index = routing.replayed,
-                                               .observer = &observer});
+                                               .observer = is_recorded ? nullptr : &observer});
   stats_.forwarded_tokens += static_cast<int64_t>(step_tokens_.size());
   read_routing(parts, top_k);
   std::vector<Row> rows = wanted_rows(parts);
@@ -68,13 +73,15 @@ EngineCore::RoutingInput EngineCore::routing_input(std::span<const Part> parts,
   RoutingInput input;
   if (num_moe_layers_ == 0) return input;
   const auto num_tokens = static_cast<int64_t>(step_tokens_.size());
-  bool any_replay = false;
+  bool any_replay = false, all_equal = true;
   for (const Part& part : parts) {
     input.experts_of_token.insert(input.experts_of_token.end(),
                                   static_cast<std::size_t>(part.num_tokens),
                                   static_cast<int32_t>(part.sequence->top_k));
     any_replay = any_replay || !part.sequence->request.replayed.empty();
+    all_equal = all_equal && part.sequence->top_k == top_k;
   }
+  if (all_equal) input.experts_of_token.clear();
   if (!any_replay) return input;
   input.replayed.assign(static_cast<std::size_t>(num_moe_layers_ * num_tokens * top_k), -1);
   int64_t row = 0;
@@ -193,9 +200,9 @@ std::vector<EngineCore::Row> EngineCore::wanted_rows(std::span<const Part> parts
   return rows;
 }
 
-// Logits of neighbouring rows are one product; choosing and scoring runs on all threads.
+// Logits of neighbouring rows are one product. Where the most likely token is wanted and nothing
+// else, the device finds it and the logits stay there; choosing and scoring runs on all threads.
 void EngineCore::compute_rows(const tensor::TensorView& hidden, std::vector<Row>& rows) {
-  const auto vocabulary = static_cast<std::size_t>(model_.config.vocab_size);
   for (std::size_t begin = 0; begin < rows.size();) {
     std::size_t end = begin + 1;
     while (end < rows.size() && rows[end].hidden_row == rows[end - 1].hidden_row + 1 &&
@@ -205,17 +212,41 @@ void EngineCore::compute_rows(const tensor::TensorView& hidden, std::vector<Row>
     const auto count = static_cast<int64_t>(end - begin);
     const tensor::TensorView logits = device_logits_.rows(0, count);
     pass_.logits(hidden.rows(rows[begin].hidden_row, rows[begin].hidden_row + count), logits);
-    kernels::download(context_, logits, host_logits_.data());
-    parallel_for(*context_.pool, count, 1, [&](int64_t first, int64_t last) {
-      for (int64_t i = first; i < last; ++i) {
-        finish_row(
-            rows[begin + static_cast<std::size_t>(i)],
-            std::span(host_logits_).subspan(static_cast<std::size_t>(i) * vocabulary, vocabulary));
-      }
-    });
+    const std::span<Row> group = std::span(rows).subspan(begin, end - begin);
+    choose_most_likely(logits, group);
+    finish_rows(logits, group);
     beat_();
     begin = end;
   }
+}
+
+// A row whose logits are broken is left to finish_row(), which says which one is.
+void EngineCore::choose_most_likely(const tensor::TensorView& logits, std::span<Row> rows) {
+  const auto is_plain = [](const Row& row) {
+    const EngineRequest& request = row.sequence->request;
+    return row.scored_position < 0 && request.num_top_scores < 0 &&
+           row.sequence->num_answer() >= request.min_tokens && takes_most_likely(request.sampler);
+  };
+  if (std::none_of(rows.begin(), rows.end(), is_plain)) return;
+  const tensor::TensorView best = device_best_.rows(0, logits.dim(0));
+  kernels::argmax_forward(context_, {.logits = logits, .index = best});
+  kernels::download(context_, best, host_best_.data());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (is_plain(rows[i])) rows[i].token = host_best_[i];
+  }
+}
+
+void EngineCore::finish_rows(const tensor::TensorView& logits, std::span<Row> rows) {
+  const auto is_chosen = [](const Row& row) { return row.token >= 0; };
+  if (std::all_of(rows.begin(), rows.end(), is_chosen)) return;
+  const auto vocabulary = static_cast<std::size_t>(model_.config.vocab_size);
+  kernels::download(context_, logits, host_logits_.data());
+  parallel_for(*context_.pool, logits.dim(0), 1, [&](int64_t first, int64_t last) {
+    for (auto i = static_cast<std::size_t>(first); i < static_cast<std::size_t>(last); ++i) {
+      if (is_chosen(rows[i])) continue;
+      finish_row(rows[i], std::span(host_logits_).subspan(i * vocabulary, vocabulary));
+    }
+  });
 }
 
 void EngineCore::finish_row(Row& row, std::span<float> logits) const {

@@ -225,6 +225,48 @@ TEST_F(EngineTest, AnswersLikeGenerate) {
   EXPECT_EQ(alone(loaded_, asked).tokens, expected.tokens);
 }
 
+// Without scores the device finds the most likely token, with them the sampler does.
+TEST_F(EngineTest, TheMostLikelyTokenIsTheSameWhoeverFindsIt) {
+  EngineRequest asked = request(40);
+  asked.sampler.temperature = 0;
+  const Answer plain = alone(loaded_, asked);
+  asked.num_top_scores = 1;
+  const Answer scored = alone(loaded_, asked);
+  EXPECT_EQ(plain.tokens, scored.tokens);
+  EXPECT_EQ(plain.tokens.size(), 40u);
+  // What needs the logits still gets them.
+  asked.num_top_scores = -1;
+  asked.sampler.bias = {{.token = plain.tokens[0], .bias = -100}};
+  EXPECT_NE(alone(loaded_, asked).tokens[0], plain.tokens[0]);
+  asked.sampler.bias.clear();
+  asked.stop_ids = {plain.tokens[0]};
+  EXPECT_TRUE(alone(loaded_, asked).tokens.empty());
+  asked.min_tokens = 1;
+  EXPECT_NE(alone(loaded_, asked).tokens.at(0), plain.tokens[0]);
+}
+
+int num_recordings = 0;
+
+// A device that records: here the ops run while they are recorded, and the first replay adds
+// nothing.
+TEST_F(EngineTest, ADecodingStepIsRecordedWhereTheDeviceCan) {
+  kernels::KernelTable table = kernels::select_cpu_table();
+  int recording = 0;
+  static void* const kRecording = &num_recordings;
+  table.recording = {.begin = [](const kernels::Context&) { ++num_recordings; },
+                     .end = [](const kernels::Context&) { return kRecording; },
+                     .replay = [](const kernels::Context&, void*) {},
+                     .release = [](void*) {}};
+  EngineRequest asked = request(1);
+  asked.prompt = {5};
+  const Answer expected = alone(loaded_, asked);
+  num_recordings = 0;
+  loaded_.context.table = &table;
+  loaded_.context.stream = &recording;
+  EXPECT_EQ(alone(loaded_, asked), expected);
+  EXPECT_EQ(num_recordings, 1);
+}
+
 TEST_F(EngineTest, ReusesPrefixesOfTheSameOwnerAndTopKOnly) {
   Engine engine(loaded_.context, *loaded_.model, {});
   const auto reused = [&](EngineRequest asked) {
@@ -289,6 +331,33 @@ Gated send_gate(Engine& engine, EngineRequest request) {
   gated.ids = engine.submit(std::move(one)).ids;
   gated.gate->wait_until_reached();
   return gated;
+}
+
+class Flushed : public Gate {
+ public:
+  void flush() override { ++num_flushes; }
+  int num_flushes = 0;
+};
+
+TEST_F(EngineTest, SinksAreFlushedBeforeAPromptIsRead) {
+  Engine engine(loaded_.context, *loaded_.model, {});
+  const auto flushes = [&](bool beside_a_prompt) {
+    const auto sink = std::make_shared<Flushed>();
+    EngineRequest asked = request(4);
+    asked.prompt = {5};
+    asked.sink = sink;
+    std::vector<EngineRequest> one{asked};
+    engine.submit(std::move(one));
+    sink->wait_until_reached();
+    std::vector<std::shared_ptr<Collector>> others;
+    if (beside_a_prompt) others = send(engine, {request(1)});
+    sink->open();
+    sink->wait();
+    for (const auto& other : others) other->wait();
+    return sink->num_flushes;
+  };
+  EXPECT_EQ(flushes(false), 0);
+  EXPECT_GT(flushes(true), 0);
 }
 
 TEST_F(EngineTest, CancellingFreesPages) {

@@ -104,8 +104,20 @@ void pack_weight(const Context& context, const PackWeight& args) {
 void convert_elements(const TensorView& source, const TensorView& target) {
   DSMOE_CHECK(source.shape == target.shape && target.device == Device::cpu,
               "source is {}, target is {}", to_string(source.shape), to_string(target.shape));
-  for (int64_t i = 0; i < source.num_elements(); ++i) {
-    write_element(target.data, target.dtype, i, read_element(source.data, source.dtype, i));
+  const int64_t count = source.num_elements();
+  const auto each = [&](DType from, DType to) __attribute__((always_inline)) {
+    for (int64_t i = 0; i < count; ++i)
+      write_element(target.data, to, i, read_element(source.data, from, i));
+  };
+  // Types known to the compiler, for what models hold most of.
+  if (source.dtype == DType::BF16 && target.dtype == DType::BF16) {
+    each(DType::BF16, DType::BF16);
+  } else if (source.dtype == DType::BF16 && target.dtype == DType::F32) {
+    each(DType::BF16, DType::F32);
+  } else if (source.dtype == DType::F32 && target.dtype == DType::BF16) {
+    each(DType::F32, DType::BF16);
+  } else {
+    each(source.dtype, target.dtype);
   }
 }
 

@@ -64,6 +64,8 @@ bool is_loopback_origin(std::string_view origin) {
   return false;
 }
 
+ApiError draining_error() { return {503, "the server is shutting down", "", "draining"}; }
+
 }  // namespace
 
 Api::Api(ApiOptions options, Post post)
@@ -76,6 +78,7 @@ std::span<const Api::Route> Api::routes() {
       {"POST", "/v1/chat/completions", nullptr, Needs::model},
       {"POST", "/v1/completions", nullptr, Needs::model},
       {"GET", "/v1/models", &Api::models, Needs::model},
+      {"GET", "/v1/models/*", &Api::one_model, Needs::model},
       {"GET", "/health", &Api::health, Needs::nothing},
       {"GET", "/metrics", &Api::metrics_text, Needs::model},
       {"GET", "/version", &Api::version, Needs::nothing},
@@ -90,18 +93,23 @@ std::span<const Api::Route> Api::routes() {
   return kRoutes;
 }
 
-const Api::Route* Api::find_route(const HttpRequest& request, bool& path_exists) const {
-  const std::string& method = request.method == "HEAD" ? std::string("GET") : request.method;
-  path_exists = false;
+Api::Found Api::find_route(const HttpRequest& request) {
+  const std::string_view method =
+      request.method == "HEAD" ? "GET" : std::string_view(request.method);
+  Found found;
   for (const Route& route : routes()) {
-    if (request.path != route.path) continue;
-    path_exists = true;
-    if (method == route.method) return &route;
+    const std::string_view begin = route.path.substr(0, route.path.find('*'));
+    const bool fits = begin == route.path
+                          ? request.path == begin
+                          : request.path.size() > begin.size() && request.path.starts_with(begin);
+    if (!fits) continue;
+    found.path = route.path;
+    if (method == route.method) return {.route = &route, .path = route.path};
   }
-  return nullptr;
+  return found;
 }
 
-std::string Api::methods_of(const std::string& path) {
+std::string Api::methods_of(std::string_view path) {
   std::string methods = "OPTIONS";
   for (const Route& route : routes()) {
     if (path != route.path) continue;
@@ -160,25 +168,24 @@ std::optional<HttpResponse> Api::answer_head(HttpRequest& head) {
     }
     head.owner = *owner;
   }
-  bool path_exists = false;
-  if (find_route(head, path_exists) != nullptr) return std::nullopt;
-  if (path_exists) {
+  const Found found = find_route(head);
+  if (found.route != nullptr) return std::nullopt;
+  if (!found.path.empty()) {
     HttpResponse response = json_response(
         error_body(405, fmt::format("{} does not take {}", head.path, head.method)), 405);
-    response.headers.emplace_back("Allow", methods_of(head.path));
+    response.headers.emplace_back("Allow", methods_of(found.path));
     return response;
   }
   return json_response(error_body(404, fmt::format("there is no {} here", head.path)), 404);
 }
 
-void Api::handle(HttpRequest request, std::shared_ptr<Responder> responder) {
-  bool path_exists = false;
-  const Route* route = find_route(request, path_exists);
+void Api::handle(HttpRequest request, const std::shared_ptr<Responder>& responder) {
+  const Route* route = find_route(request).route;
   HttpResponse response;
   try {
     if (route == nullptr) throw ApiError(404, "there is no such route");
     if (route->needs == Needs::model) model();
-    if (route->handler == nullptr) return complete(std::move(request), responder);
+    if (route->handler == nullptr) return complete(request, responder);
     response = (this->*route->handler)(request);
   } catch (const ApiError& e) {
     response = json_response(error_body(e), e.status());
@@ -194,8 +201,8 @@ void Api::handle(HttpRequest request, std::shared_ptr<Responder> responder) {
   responder->respond(std::move(response));
 }
 
-void Api::complete(HttpRequest request, std::shared_ptr<Responder> responder) {
-  if (draining_) throw ApiError(503, "the server is shutting down", "", "draining");
+void Api::complete(HttpRequest& request, const std::shared_ptr<Responder>& responder) {
+  if (draining_) throw draining_error();
   const Endpoint endpoint =
       request.path == "/v1/completions" ? Endpoint::completions : Endpoint::chat;
   CompletionRequest parsed = parse_completion(request.body, endpoint);
@@ -211,8 +218,9 @@ void Api::complete(HttpRequest request, std::shared_ptr<Responder> responder) {
       .owner = request.owner,
       .on_end = [this, request](int status, const CompletionJob& ended) {
         metrics_.count_request(request.path, status);
-        log_info("id={} route={} status={} prompt_tokens={} answer_tokens={}", request.request_id,
-                 request.path, status, ended.num_prompt_tokens(), ended.num_answer_tokens());
+        log_info("id={} route={} status={} prompt_tokens={} answer_tokens={} seconds={:.3f}",
+                 request.request_id, request.path, status, ended.num_prompt_tokens(),
+                 ended.num_answer_tokens(), ended.seconds());
         std::erase_if(jobs_, [&](const auto& other) { return other.get() == &ended; });
       }});
   job->start();
@@ -220,22 +228,24 @@ void Api::complete(HttpRequest request, std::shared_ptr<Responder> responder) {
 }
 
 void Api::count(const HttpRequest& request, int status) {
-  bool path_exists = false;
-  find_route(request, path_exists);
+  const Found found = find_route(request);
   // Only known paths become labels: strangers must not make new ones.
-  metrics_.count_request(path_exists                           ? request.path
-                         : find_asset(request.path) != nullptr ? std::string("page")
-                                                               : std::string("other"),
-                         status);
-  log_debug("id={} route={} status={}", request.request_id, path_exists ? request.path : "other",
-            status);
+  const std::string label = !found.path.empty()                   ? std::string(found.path)
+                            : find_asset(request.path) != nullptr ? "page"
+                                                                  : "other";
+  metrics_.count_request(label, status);
+  // Of completions those come here that were refused: who asks why finds them in the log.
+  const bool is_completion = found.route != nullptr && found.route->handler == nullptr;
+  const std::string line =
+      fmt::format("id={} route={} status={}", request.request_id, label, status);
+  is_completion ? log_info("{}", line) : log_debug("{}", line);
 }
 
 void Api::drain() { draining_ = true; }
 
 void Api::abort_all() {
   const auto jobs = jobs_;
-  for (const auto& job : jobs) job->abort("the server is shutting down");
+  for (const auto& job : jobs) job->abort(draining_error());
 }
 
 const ServedModel& Api::model() const {

@@ -8,6 +8,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "serve/api_keys.h"
@@ -37,7 +38,7 @@ class Api {
   // key, no such route, a preflight); also sets request_id and owner.
   std::optional<HttpResponse> answer_head(HttpRequest& head);
   // The whole request. Every request is answered, at once or later.
-  void handle(HttpRequest request, std::shared_ptr<Responder> responder);
+  void handle(HttpRequest request, const std::shared_ptr<Responder>& responder);
   // Headers of every answer.
   void add_headers(const HttpRequest& request, HttpResponse& response) const;
   // For answers that the HTTP side gives by itself: counted and logged like all others.
@@ -57,17 +58,23 @@ class Api {
   enum class Needs { nothing, model };
   struct Route {
     const char* method;
-    const char* path;
-    Handler handler;  // null: a completion
+    std::string_view path;  // with a last * for any ending
+    Handler handler;        // null: a completion
     Needs needs;
   };
   static std::span<const Route> routes();
-  static std::string methods_of(const std::string& path);
-  const Route* find_route(const HttpRequest& request, bool& path_exists) const;
+  static std::string methods_of(std::string_view path);
+  struct Found {
+    const Route* route = nullptr;
+    std::string_view
+        path;  // as in the table, also where the method is another; empty: no such path
+  };
+  static Found find_route(const HttpRequest& request);
 
-  void complete(HttpRequest request, std::shared_ptr<Responder> responder);
+  void complete(HttpRequest& request, const std::shared_ptr<Responder>& responder);
   HttpResponse health(const HttpRequest&);
   HttpResponse models(const HttpRequest&);
+  HttpResponse one_model(const HttpRequest&);
   HttpResponse version(const HttpRequest&);
   HttpResponse metrics_text(const HttpRequest&);
   HttpResponse tokenize(const HttpRequest&);

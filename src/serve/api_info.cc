@@ -54,6 +54,11 @@ HttpResponse Api::models(const HttpRequest&) {
   return json_response({{"object", "list"}, {"data", Json::array({model_json()})}});
 }
 
+HttpResponse Api::one_model(const HttpRequest& request) {
+  check_model(request.path.substr(std::string_view("/v1/models/").size()));
+  return json_response(model_json());
+}
+
 HttpResponse Api::version(const HttpRequest&) {
   return json_response({{"version", DSMOE_VERSION}});
 }

@@ -13,20 +13,24 @@ class CompletionJob::Sink : public infer::RequestSink {
   void on_prompt_score(int64_t position, const infer::TokenScore& score) override;
   void on_routes(const infer::RouteRows& routes) override;
   infer::Next on_token(int32_t token, const infer::TokenScore* score) override;
+  void flush() override;
   void on_finish(const infer::Finish& finish) override;
   void on_error(ErrorKind kind, const std::string& message) override;
 
   ChoiceDelta take();  // on the I/O thread; the caller holds the job's mutex
 
  private:
+  enum class Urgency { now, with_the_next };
   template <class F>
-  void change(F&& f);
+  void change(Urgency urgency, F&& f);
 
   std::shared_ptr<CompletionJob> job_;  // released at the end
   TextStream text_;
   infer::StopStrings stops_;
   std::chrono::steady_clock::time_point last_token_;
   bool has_token_ = false;
+  std::chrono::steady_clock::time_point last_wake_;  // of the I/O thread
+  bool is_held_ = false;                             // something waits for the next token
   ChoiceDelta delta_;
 };
 

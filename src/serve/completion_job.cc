@@ -16,6 +16,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Tokens that follow the last ones sent by less go out with the next: every piece costs the threads
+// that compute two changes of context, and no screen shows more than one in this time.
+constexpr auto kTogether = std::chrono::milliseconds(4);
+
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
@@ -49,23 +53,30 @@ CompletionJob::Sink::Sink(std::shared_ptr<CompletionJob> job)
       stops_(job_->parts_.request.stops),
       last_token_(job_->start_) {}
 
-// Fills the delta and sees to it that the I/O thread looks at it soon. At the end the job is handed
-// over for good: it must not die on the engine's thread.
+// Fills the delta and sees to it that the I/O thread looks at it soon; a plain answer is only
+// looked at when it is complete. At the end the job is handed over for good: it must not die on the
+// engine's thread.
 template <class F>
-void CompletionJob::Sink::change(F&& f) {
+void CompletionJob::Sink::change(Urgency urgency, F&& f) {
   std::shared_ptr<CompletionJob> job = job_;
   bool wakes = false, ends = false;
   {
     const std::lock_guard lock(job->mutex_);
     f(delta_);
-    wakes = !std::exchange(job->is_awake_, true);
     ends = delta_.ended();
+    is_held_ = urgency == Urgency::with_the_next;
+    if (job->parts_.request.stream && !is_held_) wakes = !std::exchange(job->is_awake_, true);
   }
   if (ends) job_.reset();
   if (wakes || ends) {
+    last_wake_ = Clock::now();
     const Post post = job->parts_.post;
     post([job = std::move(job)] { job->collect(); });
   }
+}
+
+void CompletionJob::Sink::flush() {
+  if (is_held_) change(Urgency::now, [](ChoiceDelta&) {});
 }
 
 void CompletionJob::Sink::on_prompt_score(int64_t, const infer::TokenScore& score) {
@@ -88,7 +99,8 @@ infer::Next CompletionJob::Sink::on_token(int32_t token, const infer::TokenScore
   last_token_ = Clock::now();
   has_token_ = true;
   const std::string piece = stops_.push(text_.push(token));
-  change([&](ChoiceDelta& delta) {
+  const bool is_fast = last_token_ - last_wake_ < kTogether;
+  change(is_fast ? Urgency::with_the_next : Urgency::now, [&](ChoiceDelta& delta) {
     delta.tokens.push_back(token);
     if (score != nullptr) delta.scores.push_back(*score);
     delta.text += piece;
@@ -100,14 +112,14 @@ void CompletionJob::Sink::on_finish(const infer::Finish& finish) {
   std::string rest;
   if (!stops_.stopped()) rest = stops_.push(text_.finish());
   if (!stops_.stopped()) rest += stops_.finish();
-  change([&](ChoiceDelta& delta) {
+  change(Urgency::now, [&](ChoiceDelta& delta) {
     delta.text += rest;
     delta.finish = finish;
   });
 }
 
 void CompletionJob::Sink::on_error(ErrorKind kind, const std::string& message) {
-  change([&](ChoiceDelta& delta) {
+  change(Urgency::now, [&](ChoiceDelta& delta) {
     delta.error = kind;
     delta.error_message = message;
   });
@@ -297,7 +309,7 @@ void CompletionJob::collect() {
     take_deltas();
   } catch (const std::exception& e) {
     log_warning("request {}: {}", parts_.request_id, e.what());
-    if (!ended_) fail(500, "an internal error; the server's log has more");
+    if (!ended_) fail({500, "an internal error; the server's log has more"});
   }
 }
 
@@ -310,7 +322,8 @@ void CompletionJob::take_deltas() {
   }
   for (std::size_t i = 0; i < deltas.size() && !ended_; ++i) {
     if (deltas[i].error) {
-      return fail(*deltas[i].error == ErrorKind::resource ? 503 : 500, deltas[i].error_message);
+      const bool is_dead = *deltas[i].error == ErrorKind::resource;
+      return fail({is_dead ? 503 : 500, deltas[i].error_message, "", is_dead ? "engine_dead" : ""});
     }
     take(*choices_[i], std::move(deltas[i]));
   }
@@ -345,13 +358,13 @@ void CompletionJob::take(Choice& choice, ChoiceDelta delta) {
   } else {
     last["text"] = "";
   }
-  send_chunk(std::move(last));
+  send_chunk(last);
 }
 
 void CompletionJob::finish_answer() {
   if (parts_.request.stream) {
     if (parts_.request.include_usage) {
-      Json last = body(is_chat() ? "chat.completion.chunk" : "text_completion", Json::array());
+      Json last = body(chunk_object(), Json::array());
       last["usage"] = usage();
       parts_.responder->write("data: " + to_text(last) + "\n\n");
     }
@@ -371,19 +384,19 @@ void CompletionJob::finish_answer() {
   end(200);
 }
 
-void CompletionJob::fail(int status, const std::string& message) {
-  const Json error = error_body(status, message);
+void CompletionJob::fail(const ApiError& error) {
+  const Json body = error_body(error);
   if (parts_.request.stream) {
-    parts_.responder->write("data: " + to_text(error) + "\n\ndata: [DONE]\n\n");
+    parts_.responder->write("data: " + to_text(body) + "\n\ndata: [DONE]\n\n");
     parts_.responder->end_stream();
   } else {
-    parts_.responder->respond(json_response(error, status));
+    parts_.responder->respond(json_response(body, error.status()));
   }
-  end(status);
+  end(error.status());
 }
 
-void CompletionJob::abort(const std::string& message) {
-  if (!ended_) fail(503, message);
+void CompletionJob::abort(const ApiError& error) {
+  if (!ended_) fail(error);
 }
 
 void CompletionJob::abandon() {
@@ -392,8 +405,16 @@ void CompletionJob::abandon() {
   end(499);
 }
 
+double CompletionJob::seconds() const { return seconds_since(start_); }
+
 void CompletionJob::end(int status) {
   ended_ = true;
+  {
+    const std::lock_guard lock(mutex_);  // what was answered and is not wanted any more counts too
+    for (const auto& choice : choices_) {
+      usage_answer_ += static_cast<int64_t>(choice->sink->take().tokens.size());
+    }
+  }
   if (num_open_ > 0) parts_.model.engine().cancel(engine_ids_);
   parts_.metrics.requests_running.fetch_sub(1);
   parts_.metrics.request.add(seconds_since(start_));

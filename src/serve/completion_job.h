@@ -12,6 +12,7 @@
 
 #include "infer/engine_request.h"
 #include "infer/stop.h"
+#include "serve/api_error.h"
 #include "serve/completion_request.h"
 #include "serve/http_message.h"
 #include "serve/metrics.h"
@@ -67,11 +68,11 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
   // The client has left: frees everything, says nothing.
   void abandon();
   // Ends the answer now, with an error.
-  void abort(const std::string& message);
+  void abort(const ApiError& error);
 
   int64_t num_prompt_tokens() const { return usage_prompt_; }
   int64_t num_answer_tokens() const { return usage_answer_; }
-  const std::string& request_id() const { return parts_.request_id; }
+  double seconds() const;  // since it was made
 
  private:
   class Sink;
@@ -90,9 +91,9 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
   void collect();
   void take_deltas();
   void take(Choice& choice, ChoiceDelta delta);
-  void send_chunk(Json choice);
+  void send_chunk(const Json& choice);
   void finish_answer();
-  void fail(int status, const std::string& message);
+  void fail(const ApiError& error);
   void end(int status);
 
   // Everything a choice says about one delta, and nothing about how it ended.
@@ -101,6 +102,7 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
   Json render_logprobs(Choice& choice, const ChoiceDelta& delta) const;
   void render_routes(Json& json, Choice& choice, const ChoiceDelta& delta) const;
   bool has_content(const ChoiceDelta& delta) const;
+  const char* chunk_object() const;
   Json body(const char* object, Json choices) const;
   Json usage() const;
   bool is_chat() const { return parts_.request.endpoint == Endpoint::chat; }
@@ -108,6 +110,7 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
   Parts parts_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::string id_;
+  std::string chunk_begin_, chunk_end_;  // around the choice of a chunk
   int64_t created_ = 0;
   uint64_t seed_ = 0;
   int64_t top_k_ = 0;

@@ -14,6 +14,10 @@ const char* finish_reason(const infer::Finish& finish) {
   }
 }
 
+const char* CompletionJob::chunk_object() const {
+  return is_chat() ? "chat.completion.chunk" : "text_completion";
+}
+
 Json CompletionJob::body(const char* object, Json choices) const {
   Json json{{"id", id_},
             {"object", object},
@@ -33,13 +37,15 @@ Json CompletionJob::usage() const {
           {"prompt_tokens_details", {{"cached_tokens", usage_reused_}}}};
 }
 
-void CompletionJob::send_chunk(Json choice) {
-  Json choices = Json::array();
-  choices.push_back(std::move(choice));
-  parts_.responder->write(
-      "data: " +
-      to_text(body(is_chat() ? "chat.completion.chunk" : "text_completion", std::move(choices))) +
-      "\n\n");
+// All chunks of an answer say the same around their choice: that is rendered once.
+void CompletionJob::send_chunk(const Json& choice) {
+  if (chunk_end_.empty()) {
+    const std::string empty = to_text(body(chunk_object(), Json::array()));
+    const std::size_t inside = empty.find("[]") + 1;  // "choices" is the first key
+    chunk_begin_ = "data: " + empty.substr(0, inside);
+    chunk_end_ = empty.substr(inside) + "\n\n";
+  }
+  parts_.responder->write(chunk_begin_ + to_text(choice) + chunk_end_);
 }
 
 // Whether a delta is worth a chunk of its own.

@@ -111,6 +111,7 @@ HttpConnection::HttpConnection(tcp::socket socket, const HttpOptions& options, A
   api_.metrics().connections.fetch_add(1);
   ErrorCode ignored;
   socket_.set_option(tcp::no_delay(true), ignored);
+  socket_.non_blocking(true, ignored);
 }
 
 HttpConnection::~HttpConnection() { api_.metrics().connections.fetch_sub(1); }
@@ -250,7 +251,6 @@ void HttpConnection::watch_for_leaving() {
         if (turn != self->watch_turn_ || !self->exchange_ || error) return;
         char byte = 0;
         ErrorCode peeked;
-        self->socket_.non_blocking(true, peeked);
         const std::size_t count =
             self->socket_.receive(net::buffer(&byte, 1), tcp::socket::message_peek, peeked);
         if (peeked == net::error::would_block) return self->watch_for_leaving();
@@ -284,6 +284,7 @@ void HttpConnection::write_next() {
     outgoing_[0] += outgoing_[1];
     outgoing_.erase(outgoing_.begin() + 1);
   }
+  if (write_at_once()) return;
   write_timer_.expires_after(options_.write_deadline);
   write_timer_.async_wait([self = shared_from_this()](ErrorCode error) {
     // One that had struck already when its write ended finds the time set anew, or nothing to do.
@@ -295,6 +296,26 @@ void HttpConnection::write_next() {
                      self->write_timer_.cancel();
                      self->on_written(error);
                    });
+}
+
+// What the socket's buffer takes, nearly always all of it, needs neither a deadline nor a wake-up.
+// An error is left to the write that waits, which meets it too.
+bool HttpConnection::write_at_once() {
+  std::string& front = outgoing_.front();
+  ErrorCode error;
+  const std::size_t count = socket_.write_some(net::buffer(front), error);
+  if (error || count < front.size()) {
+    outgoing_bytes_ -= count;
+    front.erase(0, count);
+    return false;
+  }
+  if (exchange_ && exchange_->is_done()) {
+    // Not from inside the job that is writing.
+    net::post(socket_.get_executor(), [self = shared_from_this()] { self->on_written({}); });
+  } else {
+    on_written({});
+  }
+  return true;
 }
 
 void HttpConnection::on_written(ErrorCode error) {

@@ -56,6 +56,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   void send(std::string bytes);
   void write_next();
+  bool write_at_once();
   void on_written(ErrorCode error);
   void finish_exchange();
   void linger();

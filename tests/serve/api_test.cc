@@ -249,14 +249,20 @@ TEST_F(ApiTest, InformationRoutes) {
   EXPECT_EQ(models["data"][0]["id"], "small");
   EXPECT_EQ(models["data"][0]["max_model_len"], 256);
   EXPECT_EQ(models["data"][0]["moe_layers"], (Json{1, 2}));
+  EXPECT_EQ(server().get("/v1/models/small").json(), models["data"][0]);
+  EXPECT_EQ(server().get("/v1/models/").status, 404);
+  EXPECT_EQ(server().get("/v1/models/other").json()["error"]["code"], "model_not_found");
   EXPECT_EQ(server().get("/health").json()["status"], "ok");
   EXPECT_TRUE(server().get("/version").json().contains("version"));
   EXPECT_EQ(server().get("/tokenizer_info").json()["eos_token"], "<|end|>");
   const Json ids =
       server().post("/tokenize", {{"content", "The cat"}, {"add_special_tokens", false}}).json();
   EXPECT_EQ(server().post("/detokenize", {{"tokens", ids["tokens"]}}).json()["prompt"], "The cat");
+  server().complete(Json::object());
   const std::string metrics = server().get("/metrics").body;
-  for (const char* name : {"dsmoe_requests_total{route=\"/v1/models\",status=\"200\"}",
+  for (const char* name : {"dsmoe_requests_total{route=\"/v1/completions\",status=\"400\"}",
+                           "dsmoe_requests_total{route=\"/v1/models\",status=\"200\"}",
+                           "dsmoe_requests_total{route=\"/v1/models/*\",status=\"404\"}",
                            "dsmoe_first_token_seconds_bucket", "dsmoe_kv_pages{state=\"free\"}",
                            "dsmoe_expert_tokens_total{layer=\"1\",expert=\"0\"}"}) {
     EXPECT_NE(metrics.find(name), std::string::npos) << name;

@@ -7,9 +7,11 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 
 namespace dsmoe::testing {
@@ -30,9 +32,12 @@ std::vector<Json> Answer::events() const {
 
 bool Answer::is_done() const { return body.ends_with("data: [DONE]\n\n"); }
 
-Client::Client(uint16_t port) {
+Client::Client(uint16_t port, int unread_bytes) {
   socket_ = ::socket(AF_INET, SOCK_STREAM, 0);
   const int on = 1;
+  if (unread_bytes > 0) {
+    ::setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &unread_bytes, sizeof(unread_bytes));
+  }
   ::setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -63,9 +68,14 @@ bool Client::send(const std::string& bytes) {
   return true;
 }
 
+// One call to the system for each piece, as a client that costs little.
 bool Client::fill(double seconds) {
-  pollfd poll_for{.fd = socket_, .events = POLLIN, .revents = 0};
-  if (::poll(&poll_for, 1, static_cast<int>(seconds * 1000)) <= 0) return false;
+  if (seconds != deadline_) {
+    const timeval time{.tv_sec = static_cast<time_t>(seconds),
+                       .tv_usec = static_cast<suseconds_t>(std::fmod(seconds, 1.0) * 1e6)};
+    ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time));
+    deadline_ = seconds;
+  }
   char bytes[65536];
   const ssize_t count = ::recv(socket_, bytes, sizeof(bytes), 0);
   if (count <= 0) return false;

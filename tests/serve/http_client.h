@@ -23,7 +23,9 @@ struct Answer {
 
 class Client {
  public:
-  explicit Client(uint16_t port);
+  // The system keeps about `unread_bytes` for a client that does not read; 0: as much as it likes,
+  // which may be tens of megabytes.
+  explicit Client(uint16_t port, int unread_bytes = 0);
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
@@ -49,6 +51,7 @@ class Client {
  private:
   bool fill(double seconds);
   int socket_ = -1;
+  double deadline_ = 0;  // of the socket's reads; 0: none yet
   std::string buffer_;
 };
 

@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <cstdlib>
+#include <memory>
 #include <thread>
 
 #include "base/scratch_folder.h"
@@ -26,51 +27,100 @@ std::vector<std::string> on_any_port(const std::string& model) {
   return {model, "--port", "0", "--threads", "1", "--model-name", "m"};
 }
 
-TEST(ServeProgram, SigtermLetsRunningRequestsFinish) {
+TEST(ServeProgram, SigtermLetsRunningAndWaitingRequestsFinish) {
   const ScratchFolder scratch;
-  RunningServer server({.program = DSMOE_PROGRAM,
-                        .arguments = on_any_port(make_model((scratch / "model").string()))});
+  const std::string log = (scratch / "log").string();
+  std::vector<std::string> arguments = on_any_port(make_model((scratch / "model").string()));
+  arguments.insert(arguments.end(), {"--drain-seconds", "600"});
+  RunningServer server({.program = DSMOE_PROGRAM, .arguments = arguments, .log_file = log});
   ASSERT_TRUE(server.wait_until_serving());
   // No tokenizer: ids in, numbers out.
   const Json body{
-      {"prompt", {5, 6, 7}}, {"max_tokens", 250}, {"ignore_eos", true}, {"stream", true}};
-  Client client(server.port());
-  client.send(format_request("POST", "/v1/completions", body.dump()));
-  std::string text = client.receive_some();
-  ASSERT_NE(text, "");
+      {"prompt", {5, 6, 7}}, {"max_tokens", 100}, {"ignore_eos", true}, {"stream", true}};
+  std::vector<std::unique_ptr<Client>> clients;  // four times the batch
+  std::vector<std::string> texts;
+  for (int c = 0; c < 64; ++c) {
+    clients.push_back(std::make_unique<Client>(server.port()));
+    clients.back()->send(format_request("POST", "/v1/completions", body.dump()));
+    texts.push_back(clients.back()->receive_some());
+    ASSERT_NE(texts.back(), "");
+  }
+  Client(server.port()).request("POST", "/v1/completions", "{}", {"X-Request-Id: refused-1"});
   server.signal(SIGTERM);
-  for (std::string piece; !(piece = client.receive_some()).empty();) text += piece;
-  EXPECT_NE(text.find("data: [DONE]"), std::string::npos);
+  for (std::size_t c = 0; c < clients.size(); ++c) {
+    for (std::string piece; !(piece = clients[c]->receive_some()).empty();) texts[c] += piece;
+    EXPECT_NE(texts[c].find("\"finish_reason\":\"length\""), std::string::npos) << c;
+    EXPECT_NE(texts[c].find("data: [DONE]"), std::string::npos) << c;
+  }
   EXPECT_EQ(server.wait(), 0);
+  const std::string logged = read_file(log);
+  EXPECT_NE(logged.find("id=refused-1 route=/v1/completions status=400\n"), std::string::npos)
+      << logged;
+  EXPECT_NE(logged.find("status=200 prompt_tokens=3 answer_tokens=100 seconds="), std::string::npos)
+      << logged;
 }
 
-// No model and no demo: the demo is trained first, and the server says so meanwhile.
-TEST(ServeProgram, AnswersWhileThereIsNoModelYet) {
-  const ScratchFolder scratch;
-  const std::string log = (scratch / "log").string();
-  RunningServer server({.program = DSMOE_PROGRAM,
-                        .arguments = {"--port", "0", "--threads", "1"},
-                        .folder = scratch.path().string(),
-                        .log_file = log});
-  std::string said;
-  const std::string before = "http://127.0.0.1:";
-  for (int i = 0; i < 3000 && said.find("until") == std::string::npos; ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    said = read_file(log);
+// A server that was given no model, in a folder of its own.
+class Unnamed {
+ public:
+  explicit Unnamed(const ScratchFolder& folder)
+      : log_((folder / "log").string()),
+        server_({.program = DSMOE_PROGRAM,
+                 .arguments = {"--port", "0", "--threads", "1"},
+                 .folder = folder.path().string(),
+                 .log_file = log_}) {}
+
+  // What it has said once that contains `what`, or after five minutes.
+  std::string wait_for(const std::string& what) const {
+    std::string said;
+    for (int i = 0; i < 30000 && said.find(what) == std::string::npos; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      said = read_file(log_);
+    }
+    return said;
   }
-  ASSERT_NE(said.find(before), std::string::npos) << said;
-  const auto port =
-      static_cast<uint16_t>(std::atoi(said.c_str() + said.find(before) + before.size()));
-  const Answer health = Client(port).get("/health");
-  EXPECT_EQ(health.status, 503);
-  EXPECT_EQ(health.json()["status"], "loading");
-  const Answer refused = Client(port).post("/v1/completions", {{"prompt", "x"}});
-  EXPECT_EQ(refused.status, 503);
-  EXPECT_EQ(refused.json()["error"]["code"], "loading");
-  // The training takes it, or the server if it had not begun.
-  server.signal(SIGTERM);
-  const int code = server.wait();
-  EXPECT_TRUE(code == 128 + SIGTERM || code == 0) << code;
+  // Only the log names the port before there is a model.
+  uint16_t port() const {
+    const std::string before = "http://127.0.0.1:", said = wait_for(before);
+    const std::size_t at = said.rfind(before);
+    return at == std::string::npos
+               ? uint16_t{0}
+               : static_cast<uint16_t>(std::atoi(said.c_str() + at + before.size()));
+  }
+  int end() {
+    server_.signal(SIGTERM);
+    return server_.wait();
+  }
+
+ private:
+  std::string log_;
+  RunningServer server_;
+};
+
+// No model and no demo: the demo is trained first, and the server says so meanwhile. Stopped in the
+// middle, the next one goes on.
+TEST(ServeProgram, TrainsTheDemoWhereThereIsNoneAndGoesOnWithAnUnfinishedOne) {
+  const ScratchFolder scratch;
+  {
+    Unnamed server(scratch);
+    const std::string said = server.wait_for("1500 steps");
+    EXPECT_NE(said.find("until it is done"), std::string::npos) << said;
+    ASSERT_NE(server.port(), 0);
+    const Answer health = Client(server.port()).get("/health");
+    EXPECT_EQ(health.status, 503);
+    EXPECT_EQ(health.json()["status"], "loading");
+    const Answer refused = Client(server.port()).post("/v1/completions", {{"prompt", "x"}});
+    EXPECT_EQ(refused.status, 503);
+    EXPECT_EQ(refused.json()["error"]["code"], "loading");
+    EXPECT_EQ(server.end(), 128 + SIGTERM);
+    EXPECT_NE(server.wait_for("stopped after step").find("; the same command goes on"),
+              std::string::npos);
+  }
+  Unnamed again(scratch);
+  const std::string said = again.wait_for("going on");
+  EXPECT_NE(said.find(" of 1500: going on with it"), std::string::npos) << said;
+  EXPECT_NE(again.wait_for("resumed from").find("resumed from demo-out/step-"), std::string::npos);
+  EXPECT_EQ(again.end(), 128 + SIGTERM);
 }
 
 TEST(ServeProgram, APortInUseIsSaidAtOnce) {

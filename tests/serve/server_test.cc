@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <thread>
 
 #include "kernels/table.h"
@@ -115,6 +116,47 @@ TEST(Server, AFullQueueGives429) {
   EXPECT_EQ(answer.status, 200);
 }
 
+// A figure of /metrics once it is `expected`; what it is instead after a minute.
+double wait_for_metric(SmallServer& server, const std::string& name, double expected) {
+  double value = -1;
+  for (int i = 0; i < 6000 && value != expected; ++i) {
+    const std::string text = "\n" + server.get("/metrics").body;
+    const std::size_t at = text.find("\n" + name + " ");
+    value = at == std::string::npos ? -1 : std::atof(text.c_str() + at + name.size() + 2);
+    if (value != expected) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return value;
+}
+
+constexpr int kUnreadBytes = 4096;
+
+// The one connection left is the one that asks.
+TEST(Server, WhoReadsNothingIsClosedAfterTheWriteDeadline) {
+  SmallServer server({.http = {.write_deadline = std::chrono::milliseconds(100)}});
+  Client client(server.port(), kUnreadBytes);
+  std::string many;  // answers far beyond what sockets hold
+  for (int i = 0; i < 3000; ++i) many += "GET / HTTP/1.1\r\n\r\n";
+  client.send(many);
+  EXPECT_EQ(wait_for_metric(server, "dsmoe_connections", 1), 1);
+}
+
+TEST(Server, WhoLeavesTooMuchUnreadIsClosed) {
+  // An answer so long that it is far from its end when the client is found out.
+  SmallServer server({.http = {.max_backlog_bytes = 10000}}, {.positions = 4096});
+  Client client(server.port(), kUnreadBytes);
+  const Json body{{"messages", {{{"role", "user"}, {"content", "The cat"}}}},
+                  {"max_tokens", 4000},
+                  {"n", 64},
+                  {"ignore_eos", true},
+                  {"logprobs", true},
+                  {"top_logprobs", 20},
+                  {"stream", true}};
+  client.send(format_request("POST", "/v1/chat/completions", body.dump()));
+  EXPECT_EQ(wait_for_metric(server, "dsmoe_clients_gone_total", 1), 1);
+  EXPECT_EQ(wait_for_metric(server, "dsmoe_connections", 1), 1);
+  EXPECT_EQ(wait_for_metric(server, "dsmoe_sequences_running", 0), 0);
+}
+
 TEST(Server, DrainsRunningRequestsAndRefusesNewOnes) {
   SmallServer server({}, {.positions = 4096});
   Client streaming(server.port());
@@ -135,18 +177,18 @@ TEST(Server, DrainsRunningRequestsAndRefusesNewOnes) {
 }
 
 TEST(Server, TheDrainDeadlineEndsWhatStillRuns) {
-  SmallServer server({.http = {.drain_deadline = std::chrono::milliseconds(1)}});
+  SmallServer server({.http = {.drain_deadline = std::chrono::milliseconds(1)}},
+                     {.positions = 4096});
   Client streaming(server.port());
-  const Json body{{"prompt", "The cat"},
-                  {"max_tokens", 240},
-                  {"ignore_eos", true},
-                  {"stream", true},
-                  {"n", 16}};
-  streaming.send(format_request("POST", "/v1/completions", body.dump()));
+  streaming.send(format_request("POST", "/v1/completions", long_stream(16).dump()));
   ASSERT_NE(streaming.receive_some(), "");
   const auto start = std::chrono::steady_clock::now();
   server.stop();
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  std::string text;
+  for (std::string piece; !(piece = streaming.receive_some()).empty();) text += piece;
+  EXPECT_NE(text.find("\"code\":\"draining\""), std::string::npos);
+  EXPECT_NE(text.find("data: [DONE]"), std::string::npos);
 }
 
 TEST(Server, ADeadEngineTurnsHealthTo503) {

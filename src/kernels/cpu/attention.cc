@@ -103,15 +103,12 @@ void attention_forward(const Tier& tier, const Context& context, const Attention
   const AttendBlock block = block_of(args);
   double total = 0;
   tiles.for_each([&](const Tile& tile) { total += tiles.cost(tile); });
-  if (total == 0) return;
-  const auto task = [&](int thread_idx, int num_threads) {
-    Share share(total, thread_idx, num_threads);
+  run_shares(context, total, 0, [&](Share& share) {
     tiles.for_each([&](const Tile& tile) {
       const Range mine = share.take(1, tiles.cost(tile));
       if (mine.begin < mine.end) attend_tile(tier, args, tiles, tile, block);
     });
-  };
-  context.pool->run(task);
+  });
 }
 
 }  // namespace dsmoe::kernels::cpu

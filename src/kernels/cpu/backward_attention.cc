@@ -277,9 +277,7 @@ void attention_backward(const Tier& tier, const Context& context, const Attentio
   double total = 0;
   for (int64_t s = 0; s < sequences; ++s)
     total += cost(s) * static_cast<double>(args.kv.num_kv_heads);
-  if (total == 0) return;
-  const auto task = [&](int thread_idx, int num_threads) {
-    Share share(total, thread_idx, num_threads);
+  run_shares(context, total, 0, [&](Share& share) {
     for (int64_t s = 0; s < sequences; ++s) {
       if (starts[s] == starts[s + 1]) continue;
       const Range heads = share.take(args.kv.num_kv_heads, cost(s));
@@ -291,8 +289,7 @@ void attention_backward(const Tier& tier, const Context& context, const Attentio
         }
       }
     }
-  };
-  context.pool->run(task);
+  });
 }
 
 }  // namespace dsmoe::kernels::cpu

@@ -39,21 +39,14 @@ void run_rows(const Context& context, std::span<const ExpertFamilyBackward> fami
   double total = 0;
   for (const ExpertFamilyBackward& family : families)
     for_each_part(family, [&](const ExpertRows& rows) { total += cost(family, rows); });
-  if (total == 0) return;
-  const auto task = [&](int thread_idx, int num_threads) {
-    Share share(total, thread_idx, num_threads);
+  run_shares(context, total, kWorthWaking, [&](Share& share) {
     for (const ExpertFamilyBackward& family : families) {
       for_each_part(family, [&](const ExpertRows& rows) {
         const Range mine = share.take(1, cost(family, rows));
         if (mine.begin < mine.end) work(family, rows);
       });
     }
-  };
-  if (total < kWorthWaking) {
-    task(0, 1);
-  } else {
-    context.pool->run(task);
-  }
+  });
 }
 
 char* row_at(const TensorView& view, int64_t row) {

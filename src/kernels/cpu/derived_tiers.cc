@@ -1,4 +1,5 @@
-// The tiers that are v4 with other products: of int4 by pairs of bf16, and of bf16 by AMX tiles.
+// The tiers that are v4 with other products: of int4 by pairs of bf16; and of bf16, attention
+// included, by AMX tiles.
 #include "kernels/cpu/tier.h"
 
 namespace dsmoe::kernels {
@@ -27,18 +28,27 @@ const cpu::Tier kTier = over_v4();
 namespace amx {
 namespace {
 
-// Below this many rows a tile is mostly padding, and the other kernels read memory as fast.
+// Below this many rows a tile is mostly padding, and FMA chains read memory as fast.
 constexpr int64_t kFewRows = 4;
 
+// Not the pairs of v4_bf16: VDPBF16PS takes these CPUs three times as long as an FMA.
 void product(const cpu::ProductBlock& args) {
   const int64_t rows = args.row_end - args.row_begin;
-  if (args.weight_type != cpu::Element::bf16 || rows < kFewRows) return v4_bf16::product(args);
-  product_bf16(args);
+  const bool tiles = args.weight_type == cpu::Element::bf16 && rows >= kFewRows &&
+                     args.panel_begin < args.panel_end;
+  tiles ? product_bf16(args) : v4::kTier.product(args);
+}
+
+void attend(const cpu::AttendBlock& args) {
+  const bool tiles = args.type == cpu::Element::bf16 && args.num_rows >= kFewRows;
+  tiles ? attend_bf16(args) : v4::kTier.attend(args);
 }
 
 cpu::Tier over_v4() {
   cpu::Tier tier = v4::kTier;
+  tier.product_cost = {.row_unit = 16, .stream_rows = 96, .worth_waking = 3e6};
   tier.product = product;
+  tier.attend = attend;
   return tier;
 }
 

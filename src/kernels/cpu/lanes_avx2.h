@@ -205,14 +205,6 @@ DSMOE_HD F32x16 fms(F32x16 a, F32x16 b, F32x16 c) {
 DSMOE_HD F32x16 fnma(F32x16 a, F32x16 b, F32x16 c) {
   return {_mm256_fnmadd_ps(a.lo, b.lo, c.lo), _mm256_fnmadd_ps(a.hi, b.hi, c.hi)};
 }
-// store_bf16_pairs of values that are bf16 already.
-DSMOE_HD void store_exact_pairs(uint16_t* p, F32x16 even, F32x16 odd) {
-  const auto join = [](__m256 e, __m256 o) __attribute__((always_inline)) {
-    return _mm256_or_si256(_mm256_srli_epi32(_mm256_castps_si256(e), 16), _mm256_castps_si256(o));
-  };
-  store_words(p, join(even.lo, odd.lo));
-  store_words(p + 16, join(even.hi, odd.hi));
-}
 
 DSMOE_HD __m256 low_eight(F32x16 a) { return a.lo; }
 DSMOE_HD __m256 high_eight(F32x16 a) { return a.hi; }

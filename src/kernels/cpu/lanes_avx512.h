@@ -148,11 +148,6 @@ DSMOE_HD bool words_within(const void* p, uint16_t lowest, uint16_t highest, uin
 }
 DSMOE_HD F32x16 fms(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmsub_ps(a.v, b.v, c.v)}; }
 DSMOE_HD F32x16 fnma(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }
-// store_bf16_pairs of values that are bf16 already.
-DSMOE_HD void store_exact_pairs(uint16_t* p, F32x16 even, F32x16 odd) {
-  _mm512_storeu_si512(p, _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(even.v), 16),
-                                         _mm512_castps_si512(odd.v)));
-}
 
 DSMOE_HD __m256 low_eight(F32x16 a) { return _mm512_castps512_ps256(a.v); }
 DSMOE_HD __m256 high_eight(F32x16 a) { return _mm512_extractf32x8_ps(a.v, 1); }

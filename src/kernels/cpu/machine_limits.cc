@@ -12,6 +12,7 @@
 
 #include "base/cpu_features.h"
 #include "base/error.h"
+#include "kernels/cpu/tile_config.h"
 
 namespace dsmoe::kernels::cpu {
 namespace {
@@ -136,16 +137,7 @@ __attribute__((target("avx2,fma"))) float fma_256() {
 // Four accumulators, two operand tiles by two weight tiles, as the products use them; fed: the four
 // operands come from the cache at each step.
 constexpr int64_t kTileSteps = 20'000;
-constexpr int64_t kTileBytes = 1024;
 constexpr int64_t kTileSets = 4;  // of four tiles: 16 KiB
-
-struct alignas(64) TileConfig {
-  uint8_t palette = 1;
-  uint8_t start_row = 0;
-  uint8_t reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
 
 template <bool kFed>
 __attribute__((target("amx-tile,amx-bf16"))) float tile_steps() {
@@ -155,9 +147,8 @@ __attribute__((target("amx-tile,amx-bf16"))) float tile_steps() {
     const auto bits = static_cast<uint16_t>(0x3c00u | (i * 0x9e37u & 0x80ffu));
     std::memcpy(tiles + i, &bits, 2);
   }
-  const TileConfig config;
-  __asm__ volatile("" : : "r"(&config), "r"(tiles) : "memory");
-  _tile_loadconfig(&config);
+  __asm__ volatile("" : : "r"(tiles) : "memory");
+  _tile_loadconfig(&kTileConfig);
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);

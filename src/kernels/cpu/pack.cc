@@ -43,21 +43,43 @@ void pack_transposed(const Tier& tier, const PackWeight& args, int64_t panel) {
        .panel = panel_of(args, panel)});
 }
 
-// The reference moves bytes and words about as fast as memory takes them, given enough threads.
-void pack_integers(const Context& context, const PackWeight& args) {
-  parallel_for(*context.pool, args.source.dim(0), kPanelWidth, [&](int64_t begin, int64_t end) {
+// Rows [begin, end) of the source: whole panels by the tier, borders by the reference.
+void pack_integer_rows(const Tier& tier, const Context& context, const PackWeight& args,
+                       int64_t begin, int64_t end) {
+  const WeightCoding coding = args.target.coding;
+  const int64_t groups = args.scale.dim(1);
+  const bool whole_groups =
+      args.source.dim(1) == groups * tensor::coded_row_bytes(coding, tensor::kGroupSize);
+  for (int64_t row = begin; row < end;) {
+    const int64_t n = args.row_begin + row;
+    const int64_t next = std::min(end, row + kPanelWidth - n % kPanelWidth);
     PackWeight part = args;
-    part.source = args.source.rows(begin, end);
-    part.scale = args.scale.rows(begin, end);
-    part.row_begin = args.row_begin + begin;
-    ref::pack_weight(context, part);
+    part.source = args.source.rows(row, next);
+    part.scale = args.scale.rows(row, next);
+    part.row_begin = n;
+    if (tier.pack_groups != nullptr && whole_groups && next - row == kPanelWidth) {
+      tier.pack_groups({.coding = coding_of(coding),
+                        .integers = part.source.data,
+                        .scales = part.scale.data,
+                        .groups = groups,
+                        .panel = panel_of(args, n / kPanelWidth)});
+    } else {
+      ref::pack_weight(context, part);
+    }
+    row = next;
+  }
+}
+
+void pack_integers(const Tier& tier, const Context& context, const PackWeight& args) {
+  parallel_for(*context.pool, args.source.dim(0), kPanelWidth, [&](int64_t begin, int64_t end) {
+    pack_integer_rows(tier, context, args, begin, end);
   });
 }
 
 }  // namespace
 
 void pack_weight(const Tier& tier, const Context& context, const PackWeight& args) {
-  if (args.target.coding != WeightCoding::plain) return pack_integers(context, args);
+  if (args.target.coding != WeightCoding::plain) return pack_integers(tier, context, args);
   const auto covered = [](DType dtype) { return dtype == DType::BF16 || dtype == DType::F32; };
   if (!covered(args.source.dtype) || !covered(args.target.dtype) ||
       args.target.layout != WeightLayout::panels) {

@@ -7,12 +7,8 @@ namespace {
 
 // Rows of one unit of work. Enough that streaming the panel again for the next rows costs nothing.
 constexpr int64_t kSplitRows = 384;
-// Reading a panel from memory takes about as long as multiplying it by this many rows.
-constexpr double kStreamRows = 8;
 // Bytes that take as long as the work around a panel; also the cost of a panel without k.
 constexpr int64_t kPanelOverhead = 512;
-// Total cost that one thread finishes before another would have woken up.
-constexpr double kWorthWaking = 300e3;
 
 int64_t row_parts(const ProductBlock& whole) {
   return (whole.row_end - whole.row_begin + kSplitRows - 1) / kSplitRows;
@@ -20,15 +16,16 @@ int64_t row_parts(const ProductBlock& whole) {
 
 // visit(block, cost of one panel) for each part of the rows.
 template <class Visit>
-void for_each_part(const ProductBlock& whole, Visit&& visit) {
+void for_each_part(const ProductCost& unit, const ProductBlock& whole, Visit&& visit) {
   const int64_t parts = row_parts(whole);
   const int64_t rows = whole.row_end - whole.row_begin;
   for (int64_t part = 0; part < parts; ++part) {
     ProductBlock block = whole;
     block.row_begin = whole.row_begin + rows * part / parts;
     block.row_end = whole.row_begin + rows * (part + 1) / parts;
+    const int64_t counted = round_up(block.row_end - block.row_begin, unit.row_unit);
     const double cost = static_cast<double>(whole.panel_bytes + kPanelOverhead) *
-                        (static_cast<double>(block.row_end - block.row_begin) + kStreamRows);
+                        (static_cast<double>(counted) + unit.stream_rows);
     visit(block, whole.epilogue == Epilogue::swiglu ? 2 * cost : cost);
   }
 }
@@ -61,15 +58,13 @@ template <class EachBlock>
 void run_products(const Tier& tier, const Context& context, EachBlock&& each_block) {
   double total = 0;
   each_block([&](const ProductBlock& whole) {
-    for_each_part(whole, [&](const ProductBlock& block, double cost) {
+    for_each_part(tier.product_cost, whole, [&](const ProductBlock& block, double cost) {
       total += static_cast<double>(block.panel_end) * cost;
     });
   });
-  if (total == 0) return;
-  const auto task = [&](int thread_idx, int num_threads) {
-    Share share(total, thread_idx, num_threads);
+  run_shares(context, total, tier.product_cost.worth_waking, [&](Share& share) {
     each_block([&](const ProductBlock& whole) {
-      for_each_part(whole, [&](ProductBlock block, double cost) {
+      for_each_part(tier.product_cost, whole, [&](ProductBlock block, double cost) {
         const Range panels = share.take(whole.panel_end, cost);
         if (panels.begin >= panels.end) return;
         block.panel_begin = panels.begin;
@@ -78,12 +73,7 @@ void run_products(const Tier& tier, const Context& context, EachBlock&& each_blo
         tier.product(block);
       });
     });
-  };
-  if (total < kWorthWaking) {
-    task(0, 1);
-  } else {
-    context.pool->run(task);
-  }
+  });
 }
 
 }  // namespace

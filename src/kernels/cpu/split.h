@@ -2,12 +2,14 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <memory>
 #include <new>
 
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "kernels/context.h"
 #include "kernels/cpu/tier.h"
 #include "kernels/layout.h"
 
@@ -33,15 +35,15 @@ inline Coding coding_of(WeightCoding coding) {
   }
 }
 
-// Units of work lie one behind the other on a line of costs; a thread takes those that start in its
-// equal share of the line. A pure function of the costs, the thread and the number of threads.
+// Units of work lie one behind the other on a line of costs; a share has those that start in its
+// equal part of the line. A pure function of the costs, the share and the number of shares.
 class Share {
  public:
-  Share(double total, int thread_idx, int num_threads)
-      : begin_(total * thread_idx / num_threads),
-        end_(thread_idx + 1 == num_threads ? total + 1 : total * (thread_idx + 1) / num_threads) {}
+  Share(double total, int idx, int count)
+      : begin_(total * idx / count),
+        end_(idx + 1 == count ? total + 1 : total * (idx + 1) / count) {}
 
-  // Of the next `count` units of equal cost: those that are this thread's.
+  // Of the next `count` units of equal cost: those that are in this share.
   Range take(int64_t count, double cost) {
     const Range mine{first_at(begin_, count, cost), first_at(end_, count, cost)};
     cursor_ += static_cast<double>(count) * cost;
@@ -62,6 +64,36 @@ class Share {
   double end_;
   double cursor_ = 0;
 };
+
+// Shares per thread: threads take them in turn, so that one on a slower CPU, or with a share that
+// costs more than was thought, ends at most such a part later than the others.
+constexpr int kSharesPerThread = 6;
+
+// Calls work(share) for all shares of the line, in one parallel region, or here alone where that is
+// done before another thread would have woken up.
+template <class Work>
+void run_shares(const Context& context, double total, double worth_waking, Work&& work) {
+  if (total == 0) return;
+  const auto all = [&] {
+    Share share(total, 0, 1);
+    work(share);
+  };
+  if (total < worth_waking) return all();
+  const int threads = context.pool->num_threads();
+  const int most = threads * kSharesPerThread;
+  const int count = total < worth_waking * most
+                        ? std::max(threads, static_cast<int>(total / worth_waking))
+                        : most;
+  std::atomic<int> next{0};
+  const auto task = [&](int, int num_threads) {
+    if (num_threads == 1) return all();
+    for (int idx = next++; idx < count; idx = next++) {
+      Share share(total, idx, count);
+      work(share);
+    }
+  };
+  context.pool->run(task);
+}
 
 // Memory of the calling thread, 64-byte aligned, kept for its next call and freed with the thread.
 inline float* thread_scratch(int64_t floats) {

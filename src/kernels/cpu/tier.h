@@ -54,10 +54,18 @@ struct ProductBlock {
 };
 
 constexpr int64_t kProductOperandFloats = 48 * 1024;  // widened rows: a part of the L2 cache
-constexpr int64_t kProductTileFloats = 16 * 1024;     // accumulators
-constexpr int64_t kProductPanelFloats = 8 * 1024;     // two panels of 512 k as bf16, decoded
-constexpr int64_t kProductScratch =
-    kProductOperandFloats + kProductTileFloats + kProductPanelFloats;
+constexpr int64_t kTileOperandFloats =
+    192 * 1024;                                    // or, for AMX with its larger one, rows as tiles
+constexpr int64_t kProductTileFloats = 16 * 1024;  // accumulators
+constexpr int64_t kProductPanelFloats = 8 * 1024;  // AMX: 512 k of two panels as bf16, decoded
+constexpr int64_t kProductScratch = kTileOperandFloats + kProductTileFloats + kProductPanelFloats;
+
+// What products cost, for dividing them over threads; a row times a byte of weights is the unit.
+struct ProductCost {
+  int64_t row_unit = 1;         // rows are worked on in so many
+  double stream_rows = 8;       // reading a panel takes about as long as multiplying it by these
+  double worth_waking = 300e3;  // what one thread finishes before another would have woken up
+};
 
 // Queries that share one KV head of one sequence.
 constexpr int kAttendRows = 48;
@@ -129,6 +137,15 @@ struct PackPanel {
   int64_t k = 0;
   int lane_begin = 0;
   int lane_end = 0;
+  void* panel = nullptr;
+};
+
+// Sixteen rows of integers, all groups whole, and their scales into one panel.
+struct PackGroups {
+  Coding coding = Coding::int8;
+  const void* integers = nullptr;  // any alignment, like scales
+  const void* scales = nullptr;    // [16, groups] bf16
+  int64_t groups = 0;
   void* panel = nullptr;
 };
 
@@ -239,6 +256,7 @@ struct MaxAndSum {
 };
 
 struct Tier {
+  ProductCost product_cost;
   void (*product)(const ProductBlock&) = nullptr;
   void (*attend)(const AttendBlock&) = nullptr;
   void (*rms_norm)(const RmsNormRows&) = nullptr;
@@ -246,6 +264,7 @@ struct Tier {
   void (*combine)(const CombineRow&) = nullptr;
   void (*pack)(const PackPanel&) = nullptr;
   void (*pack_columns)(const PackColumns&) = nullptr;
+  void (*pack_groups)(const PackGroups&) = nullptr;  // null: the reference packs integers
   void (*widen)(const void* bf16, float* out, int64_t size) = nullptr;
   void (*round)(const float* x, void* bf16, int64_t size) = nullptr;
   void (*softmax)(float* s, int64_t size) = nullptr;  // in place
@@ -280,4 +299,5 @@ namespace dsmoe::kernels::amx {
 extern const cpu::Tier kTier;
 // Both types bf16, any coding; at least one row and one panel.
 void product_bf16(const cpu::ProductBlock& args);
+void attend_bf16(const cpu::AttendBlock& args);
 }  // namespace dsmoe::kernels::amx

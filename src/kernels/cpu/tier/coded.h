@@ -138,34 +138,6 @@ DSMOE_HD void unrolled(Body&& body) {
   (std::make_integer_sequence<int, count>{});
 }
 
-// One group of a panel as a plain bf16 panel holds it.
-template <Coding coding>
-DSMOE_HD void decode_group(const char* group, uint16_t* out) {
-  const Group<coding, Scaling::numbers> scaled(group);
-  const char* line = group + kGroupScaleBytes;
-  for (int i = 0; i < kGroupLines<coding>; ++i, line += kLineBytes) {
-    _mm_prefetch(line + kCodedPrefetchBytes, _MM_HINT_T0);
-    unrolled<kLineDepth<coding> / 2>([&]<int pair>() __attribute__((always_inline)) {
-      store_exact_pairs(out, scaled.template numbers<2 * pair>(line),
-                        scaled.template numbers<2 * pair + 1>(line));
-      out += 32;
-    });
-  }
-}
-
-// `depth` k (rounded up to whole groups) of a panel.
-inline void decode_panel(Coding coding, const char* panel, int64_t depth, uint16_t* out) {
-  for (int64_t k = 0; k < depth; k += kGroupDepth, out += kGroupDepth * 16) {
-    if (coding == Coding::int8) {
-      decode_group<Coding::int8>(panel, out);
-      panel += kGroupBytes<Coding::int8>;
-    } else {
-      decode_group<Coding::int4>(panel, out);
-      panel += kGroupBytes<Coding::int4>;
-    }
-  }
-}
-
 // Bytes from a panel's start to k, a multiple of 32.
 DSMOE_HD int64_t panel_byte(const cpu::ProductBlock& args, int64_t k) {
   switch (args.coding) {

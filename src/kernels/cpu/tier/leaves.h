@@ -12,6 +12,7 @@ void rotate(const cpu::RotateHead& args);
 void combine(const cpu::CombineRow& args);
 void pack(const cpu::PackPanel& args);
 void pack_columns(const cpu::PackColumns& args);
+void pack_groups(const cpu::PackGroups& args);  // with AVX-512 only
 void widen(const void* bf16, float* out, int64_t size);
 void round(const float* x, void* bf16, int64_t size);
 void softmax(float* s, int64_t size);
