@@ -47,6 +47,7 @@ struct ExpertFamilyBackward {
   WeightStack down_transposed;   // count x [width, hidden]
   TensorView offsets;            // [count + 1] I32
   TensorView token_of_row;       // [rows] I32, or absent
+  TensorView d_out_rows;         // [rows, hidden]: d_out[token_of_row[r]] (dispatch_rows), or absent
   TensorView gate_of_row;        // [rows] F32 (F64); absent: 1 (shared experts)
   TensorView activation;         // [rows, width], kept by the forward pass, like the next two
   TensorView gate_product;       // [rows, width]

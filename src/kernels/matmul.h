@@ -20,6 +20,7 @@ struct MatmulForward {
   TensorView bias;     // [n], or absent
   TensorView out;      // [tokens, n]
   Store store = Store::assign;
+  TensorView rounded;  // [tokens, n], operand type, optional: takes the result; out is then anything
 };
 void matmul_forward(const Context& context, const MatmulForward& args);
 

@@ -23,10 +23,6 @@ TensorView flat(TensorView heads) {
   return heads;
 }
 
-void keep(const Context& context, const TensorView& u, const TensorView& copy) {
-  if (copy) kernels::round_values(context, {.x = u, .out = copy});
-}
-
 // q, k, v = rope(W_qkv norm(u)): in one launch where there is such a kernel and no backward pass
 // wants what lies between.
 void project(const Context& context, const BlockForward& args) {
@@ -49,7 +45,8 @@ void project(const Context& context, const BlockForward& args) {
   kernels::rms_norm_forward(context, {.x = args.u,
                                       .weight = args.weights.attention_norm,
                                       .eps = args.config.rms_norm_eps,
-                                      .out = tape.attention_normed});
+                                      .out = tape.attention_normed,
+                                      .kept = tape.attention_input});
   kernels::matmul_forward(context, {.x = tape.attention_normed,
                                     .weight = weights.qkv,
                                     .bias = weights.qkv_bias,
@@ -67,7 +64,6 @@ void project(const Context& context, const BlockForward& args) {
 void attention_forward(const Context& context, const BlockForward& args) {
   const BlockTape& tape = args.tape;
   const AttentionWeights& weights = args.weights.attention;
-  keep(context, args.u, tape.attention_input);
   project(context, args);
   kernels::attention_forward(context, {.q = tape.q,
                                        .kv = args.kv,
@@ -89,7 +85,6 @@ void attention_forward(const Context& context, const BlockForward& args) {
 void block_forward(const Context& context, const BlockForward& args) {
   const BlockTape& tape = args.tape;
   attention_forward(context, args);
-  keep(context, args.u, tape.ffn_input);
   kernels::RouterRule rule = router_rule(args.config, args.top_k);
   rule.skip_best = static_cast<int>(args.ablation.skip_best);
   moe::LayerWeights ffn = args.weights.ffn;
@@ -101,6 +96,7 @@ void block_forward(const Context& context, const BlockForward& args) {
                                .norm_weight = args.weights.ffn_norm,
                                .eps = args.config.rms_norm_eps,
                                .x = tape.ffn_normed,
+                               .kept = tape.ffn_input,
                                .token_range = args.batch.token_range,
                                .sequence_starts = args.batch.sequence_starts,
                                .experts_of_token = args.batch.experts_of_token,
@@ -143,7 +139,6 @@ void projection_gradients(const Context& context, const BlockBackward& args) {
 void ffn_backward(const Context& context, const BlockBackward& args) {
   const bool is_moe = args.config.is_moe_layer(args.layer);
   const BackwardTape& scratch = args.scratch;
-  kernels::round_values(context, {.x = args.d_u, .out = scratch.d_out});
   moe::layer_backward(context, {.rule = router_rule(args.config, args.top_k),
                                 .balance = args.balance,
                                 .weights = args.transposed.ffn,
@@ -163,17 +158,18 @@ void ffn_backward(const Context& context, const BlockBackward& args) {
                                        .d_out = scratch.d_x,
                                        .sequence_starts = args.batch.sequence_starts,
                                        .d_x = args.d_u,
-                                       .d_weight = args.gradients.ffn_norm});
+                                       .d_weight = args.gradients.ffn_norm,
+                                       .rounded = scratch.d_out});
 }
 
 void attention_backward(const Context& context, const BlockBackward& args) {
   const BlockTape& tape = args.tape;
   const BackwardTape& scratch = args.scratch;
   const BlockGradients& gradients = args.gradients;
-  kernels::round_values(context, {.x = args.d_u, .out = scratch.d_out});
-  kernels::matmul_forward(
-      context, {.x = scratch.d_out, .weight = args.transposed.out, .out = scratch.d_attention});
-  kernels::round_values(context, {.x = scratch.d_attention, .out = flat(scratch.d_attention_out)});
+  kernels::matmul_forward(context, {.x = scratch.d_out,
+                                    .weight = args.transposed.out,
+                                    .out = scratch.d_attention,
+                                    .rounded = flat(scratch.d_attention_out)});
   kernels::attention_backward(context, {.q = tape.q,
                                         .kv = args.kv,
                                         .q_starts = args.batch.document_starts,
@@ -199,7 +195,8 @@ void attention_backward(const Context& context, const BlockBackward& args) {
                                        .d_out = scratch.d_x,
                                        .sequence_starts = args.batch.sequence_starts,
                                        .d_x = args.d_u,
-                                       .d_weight = gradients.attention_norm});
+                                       .d_weight = gradients.attention_norm,
+                                       .rounded = scratch.d_out});
 }
 
 }  // namespace

@@ -433,7 +433,8 @@ void TrainingPass::Impl::backward(const BatchViews& batch, const StepScale& scal
                                        .d_out = backward_tape.d_x,
                                        .sequence_starts = batch.sequence_starts,
                                        .d_x = d_stream,
-                                       .d_weight = gradients.final_norm});
+                                       .d_weight = gradients.final_norm,
+                                       .rounded = backward_tape.d_out});
   const moe::BalanceRule balance{
       .alpha = rule.balance_alpha,
       .device_alpha = rule.device_alpha,

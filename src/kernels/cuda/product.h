@@ -29,7 +29,7 @@ struct SwigluBackward {
   void* scaled_activation;
   void* d_gate_product;
   void* d_up_product;
-  float* partial_sums;  // [rows, ceil(n / 16)]: sum * activation, over 16 outputs each
+  float* partial_sums;  // [ceil(n / 16), rows]: sum * activation, over 16 outputs each
 };
 
 // One stack of experts. Row r of expert e, offsets[e] <= r < offsets[e + 1].
@@ -89,6 +89,15 @@ struct Product {
 // of 8.
 bool product_fits_hopper(const Product& product);
 void launch_product(const Context& context, const Product& product);
+
+// One pass that lays the rows of a gathered product one behind the other: out[r] = x[token_of_row[r]].
+struct GatherRows {
+  TensorView x;             // [tokens, k] bf16, k a multiple of 8
+  TensorView offsets;       // [experts + 1] I32
+  TensorView token_of_row;  // [rows] I32, ascending within an expert
+  TensorView out;           // [rows, k] bf16
+};
+void gather_rows(const Context& context, const GatherRows& args);
 
 // Any shape, any operand type; the same sums. Slow.
 void launch_product_portable(const Context& context, const Product& product);

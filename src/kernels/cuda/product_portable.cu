@@ -143,8 +143,7 @@ __global__ void __launch_bounds__(kWarps * 32) product_bf16(const __grid_constan
             sum_of_sixteen(sum[i] * activation(i), sum[i + 2] * activation(i + 2));
         const int row = first + 2 * lane + i;
         if (lane < 4 && row < end) {
-          p.swiglu.partial_sums[static_cast<int64_t>(row) * ((p.n + 15) / 16) + first_output / 16] =
-              partial;
+          p.swiglu.partial_sums[static_cast<int64_t>(first_output / 16) * p.rows + row] = partial;
         }
       }
     }
@@ -193,7 +192,7 @@ __global__ void __launch_bounds__(kWarps * 32) product_f32(const __grid_constant
         float partial = sum * h;
         for (int step = 1; step < 16; step *= 2) partial += __shfl_xor_sync(~0u, partial, step);
         if (n < p.n && n % 16 == 0) {
-          p.swiglu.partial_sums[static_cast<int64_t>(row) * ((p.n + 15) / 16) + n / 16] = partial;
+          p.swiglu.partial_sums[static_cast<int64_t>(n / 16) * p.rows + row] = partial;
         }
       }
       if (n < p.n) finish_backward<float>(p, row, n, sum);
