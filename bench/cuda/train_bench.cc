@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "base/rng.h"
@@ -130,9 +131,9 @@ void time_ops(Bench& bench, Body&& body) {
     double milliseconds;
   };
   static std::vector<Sum> sums;
-  const auto wrap = []<int kOp, class Args>(const char* name,
-                                            void (*&slot)(const Context&, const Args&)) {
-    static void (*original)(const Context&, const Args&);
+  const auto wrap = []<int kOp, class Result, class Args>(
+                        const char* name, Result (*&slot)(const Context&, const Args&)) {
+    static Result (*original)(const Context&, const Args&);
     original = slot;
     sums.push_back({name, 0, 0});
     slot = [](const Context& context, const Args& args) {
@@ -141,15 +142,24 @@ void time_ops(Bench& bench, Body&& body) {
       cudaEventCreate(&begin);
       cudaEventCreate(&end);
       cudaEventRecord(begin, stream);
-      original(context, args);
-      cudaEventRecord(end, stream);
-      cudaEventSynchronize(end);
-      float time = 0;
-      cudaEventElapsedTime(&time, begin, end);
-      cudaEventDestroy(begin);
-      cudaEventDestroy(end);
-      sums[kOp].calls += 1;
-      sums[kOp].milliseconds += time;
+      const auto finish = [&] {
+        cudaEventRecord(end, stream);
+        cudaEventSynchronize(end);
+        float time = 0;
+        cudaEventElapsedTime(&time, begin, end);
+        cudaEventDestroy(begin);
+        cudaEventDestroy(end);
+        sums[kOp].calls += 1;
+        sums[kOp].milliseconds += time;
+      };
+      if constexpr (std::is_void_v<Result>) {
+        original(context, args);
+        finish();
+      } else {
+        const Result result = original(context, args);
+        finish();
+        return result;
+      }
     };
   };
   kernels::KernelTable& table = bench.table;
@@ -178,6 +188,7 @@ void time_ops(Bench& bench, Body&& body) {
   wrap.template operator()<22>("gradient_square_sums", table.gradient_square_sums);
   wrap.template operator()<23>("optimizer_step", table.optimizer_step);
   wrap.template operator()<24>("weight_gradients", table.weight_gradients);
+  wrap.template operator()<25>("dispatch_rows", table.dispatch_rows);
   body();
   std::sort(sums.begin(), sums.end(),
             [](const Sum& a, const Sum& b) { return a.milliseconds > b.milliseconds; });

@@ -106,27 +106,31 @@ void block_forward(const Context& context, const BlockForward& args) {
 
 namespace {
 
-// The gradients of y = x W^T + b of both projections, for whichever of W and b are wanted.
+// The gradients of y = x W^T + b of both projections, for whichever of W and b are wanted; those of
+// W may be left for later.
 void projection_gradients(const Context& context, const BlockBackward& args) {
   const BlockGradients& gradients = args.gradients;
   const BackwardTape& scratch = args.scratch;
   TensorView rows = args.batch.sequence_starts;
   rows.shape = {1, rows.dim(0)};
-  kernels::WeightGradient list[2];
-  std::size_t count = 0;
+  PendingGradients own;
   if (gradients.qkv) {
-    list[count++] = {.dy = scratch.d_qkv_rounded,
+    own.list[own.count++] = {.dy = scratch.d_qkv_rounded,
                      .x = args.tape.attention_normed,
                      .sequence_offsets = rows,
                      .d_weight = gradients.qkv};
   }
   if (gradients.out) {
-    list[count++] = {.dy = scratch.d_out,
+    own.list[own.count++] = {.dy = scratch.d_out,
                      .x = flat(args.tape.attention_out),
                      .sequence_offsets = rows,
                      .d_weight = gradients.out};
   }
-  kernels::weight_gradients(context, {list, count});
+  if (args.pending) {
+    *args.pending = own;
+  } else {
+    kernels::weight_gradients(context, own.span());
+  }
   const auto bias = [&](const TensorView& dy, const TensorView& d_bias) {
     if (!d_bias) return;
     kernels::bias_gradient(
@@ -139,6 +143,8 @@ void projection_gradients(const Context& context, const BlockBackward& args) {
 void ffn_backward(const Context& context, const BlockBackward& args) {
   const bool is_moe = args.config.is_moe_layer(args.layer);
   const BackwardTape& scratch = args.scratch;
+  std::span<const kernels::WeightGradient> waiting;
+  if (args.pending) waiting = args.pending->span();
   moe::layer_backward(context, {.rule = router_rule(args.config, args.top_k),
                                 .balance = args.balance,
                                 .weights = args.transposed.ffn,
@@ -147,11 +153,12 @@ void ffn_backward(const Context& context, const BlockBackward& args) {
                                 .scratch = is_moe ? scratch.moe : scratch.dense,
                                 .losses = args.losses,
                                 .x = args.tape.ffn_normed,
-                                .d_out = scratch.d_out,
+                                .d_out = scratch.d_ffn_out,
                                 .is_counted = args.batch.is_counted,
                                 .token_range = args.batch.token_range,
                                 .sequence_starts = args.batch.sequence_starts,
-                                .d_x = scratch.d_x});
+                                .d_x = scratch.d_x,
+                                .waiting = waiting});
   kernels::rms_norm_backward(context, {.x = args.tape.ffn_input,
                                        .weight = args.weights.ffn_norm,
                                        .eps = args.config.rms_norm_eps,
@@ -196,7 +203,7 @@ void attention_backward(const Context& context, const BlockBackward& args) {
                                        .sequence_starts = args.batch.sequence_starts,
                                        .d_x = args.d_u,
                                        .d_weight = gradients.attention_norm,
-                                       .rounded = scratch.d_out});
+                                       .rounded = scratch.d_ffn_out});
 }
 
 }  // namespace
@@ -277,6 +284,7 @@ BackwardTape allocate_backward_tape(const ModelConfig& config, const TapeSize& s
   const int64_t qkv = config.q_width() + 2 * config.kv_width();
   const std::string name = "backward";
   BackwardTape tape;
+  tape.d_ffn_out = arena.tensor(name, size.operand, {tokens, config.hidden_size});
   tape.d_out = arena.tensor(name, size.operand, {tokens, config.hidden_size});
   tape.d_x = arena.tensor(name, scalar, {tokens, config.hidden_size});
   tape.d_attention = arena.tensor(name, scalar, {tokens, config.q_width()});
@@ -295,7 +303,7 @@ BackwardTape allocate_backward_tape(const ModelConfig& config, const TapeSize& s
 
 BackwardTape used_part(const BackwardTape& tape, int64_t tokens, int64_t top_k) {
   BackwardTape used = tape;
-  for (TensorView* view : {&used.d_out, &used.d_x, &used.d_attention, &used.d_attention_out,
+  for (TensorView* view : {&used.d_ffn_out, &used.d_out, &used.d_x, &used.d_attention, &used.d_attention_out,
                            &used.d_qkv, &used.d_qkv_rounded}) {
     *view = view->rows(0, tokens);
   }

@@ -434,7 +434,7 @@ void TrainingPass::Impl::backward(const BatchViews& batch, const StepScale& scal
                                        .sequence_starts = batch.sequence_starts,
                                        .d_x = d_stream,
                                        .d_weight = gradients.final_norm,
-                                       .rounded = backward_tape.d_out});
+                                       .rounded = backward_tape.d_ffn_out});
   const moe::BalanceRule balance{
       .alpha = rule.balance_alpha,
       .device_alpha = rule.device_alpha,
@@ -443,6 +443,7 @@ void TrainingPass::Impl::backward(const BatchViews& batch, const StepScale& scal
       .sequences_per_group = rule.rows_per_balance_group,
       .group_weight = 1.0 / static_cast<double>(scale.num_balance_groups),
       .token_weight = 1.0 / static_cast<double>(scale.counted_targets)};
+  PendingGradients pending;
   for (int64_t layer = model.config.num_hidden_layers - 1; layer >= 0; --layer) {
     const BlockTape tape = tape_of(layer);
     if (recompute == Recompute::blocks) {
@@ -463,8 +464,10 @@ void TrainingPass::Impl::backward(const BatchViews& batch, const StepScale& scal
                              .gradients = gradients.blocks[layer],
                              .balance = balance,
                              .losses = {.balance = balance_losses, .z = z_loss},
-                             .d_u = d_stream});
+                             .d_u = d_stream,
+                             .pending = recompute == Recompute::nothing ? &pending : nullptr});
   }
+  kernels::weight_gradients(context, pending.span());
   if (gradients.embedding) {
     kernels::embedding_backward(
         context, {.ids = batch.tokens, .d_out = d_stream, .d_table = gradients.embedding});

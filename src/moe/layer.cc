@@ -178,12 +178,19 @@ kernels::ExpertFamilyBackward shared_experts(const LayerBackward& args) {
           .d_x = state.shared_out};
 }
 
+constexpr std::size_t kMostWaiting = 2;
+
 // dW of down, then of gate and up: two lists, because the rows they read may share a place.
 struct GradientLists {
-  kernels::WeightGradient down[2];
+  kernels::WeightGradient down[kMostWaiting + 2];
   kernels::WeightGradient up[4];
   std::size_t down_count = 0;
   std::size_t up_count = 0;
+
+  explicit GradientLists(std::span<const kernels::WeightGradient> waiting) {
+    DSMOE_CHECK(waiting.size() <= kMostWaiting, "too many weight gradients wait for the layer's");
+    for (const kernels::WeightGradient& other : waiting) down[down_count++] = other;
+  }
 
   // `scaled_activation` is what the down product's gradient multiplies: gate * activation.
   void add_down(const LayerBackward& args, const ExpertGradients& gradients,
@@ -287,7 +294,7 @@ void layer_backward(const Context& context, const LayerBackward& args) {
   }
   if (shared) experts.add(shared_experts(args));
   kernels::experts_down_backward(context, {.d_out = args.d_out, .families = experts.span()});
-  GradientLists lists;
+  GradientLists lists(args.waiting);
   if (routed) {
     lists.add_down(args, args.gradients.routed, experts.list[0], state.plan.sequence_offsets);
   }

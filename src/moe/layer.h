@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/experts.h"
+#include "kernels/matmul.h"
 #include "kernels/plan.h"
 #include "kernels/router_rule.h"
 #include "moe/state.h"
@@ -65,6 +67,7 @@ struct LayerBackward {
   TensorView token_range;      // [2] I32
   TensorView sequence_starts;  // [sequences + 1] I32
   TensorView d_x;              // [tokens, hidden] F32, written: gradient of x
+  std::span<const kernels::WeightGradient> waiting;  // of other layers, for a launch to share
 };
 
 void layer_backward(const Context& context, const LayerBackward& args);

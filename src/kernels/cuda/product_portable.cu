@@ -205,51 +205,64 @@ __global__ void __launch_bounds__(kWarps * 32) product_f32(const __grid_constant
   }
 }
 
-// One matrix, fp32 out (the router's input gradient): tiles of 64 rows x 64 outputs through shared
-// memory, 4 x 4 to a thread. The same chains.
-constexpr int kTileSide = 64;
+// One matrix, fp32 out (the router's input gradient): tiles of 64 rows x 128 outputs through shared
+// memory, 4 x 8 to a thread. The same chains.
+constexpr int kTileRows = 64;
+constexpr int kTileOutputs = 128;
 constexpr int kTileDepth = 32;
 constexpr int kTileThreads = 256;
 
+// [lines, k] transposed into [kTileDepth][lines]: four k of a line at a time, zero outside.
+template <int kLines>
+__device__ void load_transposed(float (&tile)[kTileDepth][kLines], const float* from, int first,
+                                int lines, int k0, int size) {
+#pragma unroll
+  for (int i = threadIdx.x; i < kLines * kTileDepth / 4; i += kTileThreads) {
+    const int line = i % kLines;
+    const int k = i / kLines * 4;
+    float v[4] = {};
+    if (first + line < lines) {
+      const float* row = from + static_cast<int64_t>(first + line) * size + k0 + k;
+      if (size % 4 == 0 && k0 + k < size) {
+        const float4 four = *reinterpret_cast<const float4*>(row);
+        v[0] = four.x, v[1] = four.y, v[2] = four.z, v[3] = four.w;
+      } else {
+        for (int j = 0; j < 4; ++j) v[j] = k0 + k + j < size ? row[j] : 0.0f;
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) tile[k + j][line] = v[j];
+  }
+}
+
 __global__ void __launch_bounds__(kTileThreads)
     product_f32_tiled(const __grid_constant__ Parameters p) {
-  __shared__ __align__(16) float x_tile[kTileDepth][kTileSide + 4];
-  __shared__ __align__(16) float w_tile[kTileDepth][kTileSide + 4];
+  __shared__ __align__(16) float x_tile[kTileDepth][kTileRows];
+  __shared__ __align__(16) float w_tile[kTileDepth][kTileOutputs];
   wait_for_previous_kernel();
   let_next_kernel_start();
-  const int first_n = static_cast<int>(blockIdx.x) * kTileSide;
-  const int first_row = static_cast<int>(blockIdx.y) * kTileSide;
-  const int tn = threadIdx.x % 16;
-  const int tr = threadIdx.x / 16;
-  float acc[4][4] = {};
+  const int first_n = static_cast<int>(blockIdx.x) * kTileOutputs;
+  const int first_row = static_cast<int>(blockIdx.y) * kTileRows;
+  const int tn = threadIdx.x % 16 * 4;  // these four outputs, and those 64 further
+  const int tr = threadIdx.x / 16 * 4;
+  float acc[4][8] = {};
   for (int segment = 0; segment < p.k; segment += 256) {
-    float chain[4][4] = {};
+    float chain[4][8] = {};
     for (int k0 = segment; k0 < min(p.k, segment + 256); k0 += kTileDepth) {
-      for (int i = threadIdx.x; i < kTileSide * kTileDepth; i += kTileThreads) {
-        const int k = k0 + i % kTileDepth;
-        const int line = i / kTileDepth;
-        const bool in_k = k < p.k;
-        x_tile[i % kTileDepth][line] =
-            in_k && first_row + line < p.rows
-                ? static_cast<const float*>(p.x)[static_cast<int64_t>(first_row + line) * p.k + k]
-                : 0.0f;
-        w_tile[i % kTileDepth][line] =
-            in_k && first_n + line < p.n
-                ? static_cast<const float*>(
-                      p.weight)[static_cast<int64_t>(first_n + line) * p.k + k]
-                : 0.0f;
-      }
+      load_transposed(x_tile, static_cast<const float*>(p.x), first_row, p.rows, k0, p.k);
+      load_transposed(w_tile, static_cast<const float*>(p.weight), first_n, p.n, k0, p.k);
       __syncthreads();
 #pragma unroll 8
       for (int k = 0; k < kTileDepth; ++k) {
-        const float4 four_x = *reinterpret_cast<const float4*>(&x_tile[k][4 * tr]);
-        const float4 four_w = *reinterpret_cast<const float4*>(&w_tile[k][4 * tn]);
-        const float x[4] = {four_x.x, four_x.y, four_x.z, four_x.w};
-        const float w[4] = {four_w.x, four_w.y, four_w.z, four_w.w};
+        const float4 x = *reinterpret_cast<const float4*>(&x_tile[k][tr]);
+        const float4 low = *reinterpret_cast<const float4*>(&w_tile[k][tn]);
+        const float4 high = *reinterpret_cast<const float4*>(&w_tile[k][tn + 64]);
+        const float four[4] = {x.x, x.y, x.z, x.w};
+        const float w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
 #pragma unroll
-          for (int j = 0; j < 4; ++j) chain[i][j] = fmaf(x[i], w[j], chain[i][j]);
+          for (int j = 0; j < 8; ++j) chain[i][j] = fmaf(four[i], w[j], chain[i][j]);
         }
       }
       __syncthreads();
@@ -257,16 +270,28 @@ __global__ void __launch_bounds__(kTileThreads)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) acc[i][j] = acc[i][j] + chain[i][j];
+      for (int j = 0; j < 8; ++j) acc[i][j] = acc[i][j] + chain[i][j];
     }
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
+    const int row = first_row + tr + i;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int row = first_row + 4 * tr + i;
-      const int n = first_n + 4 * tn + j;
-      if (row < p.rows && n < p.n) finish<Epilogue::dense, float>(p, row, n, acc[i][j], 0.0f);
+    for (int half = 0; half < 2; ++half) {
+      const int n = first_n + tn + 64 * half;
+      if (row >= p.rows || n >= p.n) continue;
+      const float* y = acc[i] + 4 * half;
+      if (p.n % 4 != 0 || p.bias) {
+        for (int j = 0; j < 4; ++j) {
+          if (n + j < p.n) finish<Epilogue::dense, float>(p, row, n + j, y[j], 0.0f);
+        }
+        continue;
+      }
+      auto* out = reinterpret_cast<float4*>(static_cast<float*>(p.out) +
+                                            static_cast<int64_t>(row) * p.n + n);
+      const float4 old = p.accumulate ? *out : make_float4(0, 0, 0, 0);
+      *out = p.accumulate ? make_float4(old.x + y[0], old.y + y[1], old.z + y[2], old.w + y[3])
+                          : make_float4(y[0], y[1], y[2], y[3]);
     }
   }
 }
@@ -292,11 +317,13 @@ void launch_group(const Context& context, const Product& product, const ProductG
       .accumulate = product.accumulate};
   if (p.rows == 0) return;
   const bool wide = group.weight.dtype == DType::BF16;
-  if (!wide && kEpilogue == Epilogue::dense && p.count == 1 && p.rows <= 65535 * kTileSide) {
-    const auto tiles = [](int size) {
-      return static_cast<unsigned>((size + kTileSide - 1) / kTileSide);
+  if (!wide && kEpilogue == Epilogue::dense && p.count == 1 && p.rows <= 65535 * kTileRows) {
+    const auto tiles = [](int size, int side) {
+      return static_cast<unsigned>((size + side - 1) / side);
     };
-    return launch(context, {.grid = dim3(tiles(p.n), tiles(p.rows)), .block = dim3(kTileThreads)},
+    return launch(context,
+                  {.grid = dim3(tiles(p.n, kTileOutputs), tiles(p.rows, kTileRows)),
+                   .block = dim3(kTileThreads)},
                   product_f32_tiled, p);
   }
   const int per_block = wide ? kWarps * 16 : kWarps * 32;

@@ -43,7 +43,11 @@ struct Problem {
   int32_t n;
   int32_t m_tiles;
   int32_t n_tiles;
-  int32_t first_tile;
+  // Problems over the same rows form a group, whose tiles come matrix by matrix: what one of them
+  // has read the next finds in L2.
+  int32_t first_tile;  // of the group
+  int32_t group_tiles;  // of all its problems, per matrix
+  int32_t before;       // of those before this one, per matrix
 };
 
 constexpr int kMostProblems = 6;
@@ -95,11 +99,15 @@ struct Place {
 __device__ Place place_of(const Parameters& p, int tile) {
   int problem = 0;
   while (problem + 1 < p.num_problems && tile >= p.problem[problem + 1].first_tile) ++problem;
+  const int matrix = (tile - p.problem[problem].first_tile) / p.problem[problem].group_tiles;
+  const int place = (tile - p.problem[problem].first_tile) % p.problem[problem].group_tiles;
+  while (place < p.problem[problem].before) --problem;
   const Problem& of = p.problem[problem];
-  const int tiles = of.m_tiles * of.n_tiles;
-  const int inside = (tile - of.first_tile) % tiles;
-  return {problem, (tile - of.first_tile) / tiles, inside / of.n_tiles * kTileM,
-          inside % of.n_tiles * kTileN};
+  const int inside = place - of.before;
+  // The shorter side inside: tiles that run side by side share what they read.
+  if (of.n_tiles <= of.m_tiles)
+    return {problem, matrix, inside / of.n_tiles * kTileM, inside % of.n_tiles * kTileN};
+  return {problem, matrix, inside % of.m_tiles * kTileM, inside / of.m_tiles * kTileN};
 }
 
 // The sums' tile on its way from memory while the first rows are loaded.
@@ -386,7 +394,22 @@ Problem describe(const WeightGradient& args) {
           .n = static_cast<int32_t>(n_side.dim(1)),
           .m_tiles = tiles_of(m_side.dim(1), kTileM),
           .n_tiles = tiles_of(n_side.dim(1), kTileN),
-          .first_tile = 0};
+          .first_tile = 0,
+          .group_tiles = 0,
+          .before = 0};
+}
+
+// Appends a problem, to the group before it where the rows are the same.
+void append(Parameters& p, const Problem& problem, int32_t matrices) {
+  int first = p.num_problems;
+  while (first > 0 && p.problem[first - 1].sequence_offsets == problem.sequence_offsets) --first;
+  Problem& own = p.problem[p.num_problems++];
+  own = problem;
+  const int32_t tiles = problem.m_tiles * problem.n_tiles;
+  own.first_tile = first + 1 < p.num_problems ? p.problem[first].first_tile : p.tiles;
+  own.before = first + 1 < p.num_problems ? p.problem[first].group_tiles : 0;
+  for (int i = first; i < p.num_problems; ++i) p.problem[i].group_tiles = own.before + tiles;
+  p.tiles += matrices * tiles;
 }
 
 bool is_empty(const WeightGradient& args) { return args.dy.dim(0) == 0 || args.x.dim(0) == 0; }
@@ -416,11 +439,8 @@ void weight_gradients(const Context& context, const std::span<const WeightGradie
         continue;
       }
       if (is_gathered(args)) run();  // scratch memory is about to be used again
-      Problem& problem = p.problem[p.num_problems++];
-      problem = describe(is_gathered(args) ? laid_out(context, args) : args);
-      problem.first_tile = p.tiles;
-      p.tiles +=
-          static_cast<int32_t>(args.sequence_offsets.dim(0)) * problem.m_tiles * problem.n_tiles;
+      append(p, describe(is_gathered(args) ? laid_out(context, args) : args),
+             static_cast<int32_t>(args.sequence_offsets.dim(0)));
       if (p.num_problems == kMostProblems) run();
     }
   }
