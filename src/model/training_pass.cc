@@ -67,7 +67,7 @@ struct HostBatch {
   std::vector<int32_t> sequence_starts, document_starts;  // [rows + 1], [documents + 1]
   std::vector<int32_t> page_table;                        // [documents, max_pages]
   std::vector<int32_t> expert_offsets;                    // [experts + 1] of one layer
-  std::vector<std::byte> log_prob;                        // of a chunk
+  std::vector<std::byte> log_prob;                        // [tokens]
 };
 
 void write_starts(std::span<const int32_t> lengths, std::vector<int32_t>& starts) {
@@ -97,6 +97,7 @@ struct TrainingPass::Impl {
   void forward(const BatchViews& batch);
   void count_load(const moe::LayerState& state, std::vector<int64_t>& load);
   void head(const MicroBatch& batch, const StepScale* scale);
+  void collect();
   void backward(const BatchViews& batch, const StepScale& scale);
   BlockForward block(int64_t layer, const BatchViews& batch, const BlockTape& tape,
                      const TensorView& u) const;
@@ -189,7 +190,7 @@ TrainingPass::Impl::Impl(const Context& ctx, const Model& m, const Gradients& g,
   const int64_t chunk_capacity = std::min(chunk_tokens, limits.max_tokens);
   logits = arena.tensor("head", scalar, {chunk_capacity, config.vocab_size});
   d_logits = arena.tensor("head", model.operand, {chunk_capacity, config.vocab_size});
-  log_prob = arena.tensor("head", scalar, {chunk_capacity});
+  log_prob = arena.tensor("head", scalar, {limits.max_tokens});
   chunk_target = arena.tensor("head", DType::I32, {chunk_capacity});
   chunk_rows = arena.tensor("head", DType::I32, {limits.max_rows + 1});
   balance_losses = arena.tensor("losses", DType::F64, {2});
@@ -367,7 +368,7 @@ void TrainingPass::Impl::forward(const BatchViews& batch) {
     }
     const BlockTape tape = tape_of(layer);
     block_forward(context, block(layer, batch, tape, stream));
-    if (tape.ffn.index) count_load(tape.ffn, *load++);
+    if (recompute == Recompute::blocks && tape.ffn.index) count_load(tape.ffn, *load++);
   }
   kernels::rms_norm_forward(context, {.x = stream,
                                       .weight = parameters.final_norm,
@@ -384,7 +385,7 @@ void TrainingPass::Impl::head(const MicroBatch& batch, const StepScale* scale) {
     const TensorView hidden = final_normed.rows(chunks.begin, chunks.end);
     const TensorView chunk_logits = logits.rows(0, count);
     const TensorView target = chunk_target.rows(0, count);
-    const TensorView chunk_log_prob = log_prob.rows(0, count);
+    const TensorView chunk_log_prob = log_prob.rows(chunks.begin, chunks.end);
     kernels::upload(context, batch.targets.data() + chunks.begin, target);
     kernels::matmul_forward(context, {.x = hidden, .weight = parameters.head, .out = chunk_logits});
     if (scale == nullptr) {
@@ -410,13 +411,24 @@ void TrainingPass::Impl::head(const MicroBatch& batch, const StepScale* scale) {
             {.dy = d_chunk, .x = hidden, .sequence_offsets = rows, .d_weight = gradients.head});
       }
     }
-    // Summed in double, tokens ascending: the reported loss does not depend on the chunks.
-    kernels::download(context, chunk_log_prob, host.log_prob.data());
-    for (int64_t t = 0; t < count; ++t) {
-      losses.nats -= chunk_log_prob.dtype == DType::F64
-                         ? reinterpret_cast<const double*>(host.log_prob.data())[t]
-                         : reinterpret_cast<const float*>(host.log_prob.data())[t];
+  }
+}
+
+// What the host wants to know, after all work is under way: a download waits for the device.
+void TrainingPass::Impl::collect() {
+  if (recompute == Recompute::nothing) {  // each block has its own plan
+    auto load = losses.load.begin();
+    for (int64_t layer = 0; layer < model.config.num_hidden_layers; ++layer) {
+      const BlockTape tape = tape_of(layer);
+      if (tape.ffn.index) count_load(tape.ffn, *load++);
     }
+  }
+  // Summed in double, tokens ascending: the reported loss does not depend on the chunks.
+  kernels::download(context, log_prob.rows(0, tokens), host.log_prob.data());
+  for (int64_t t = 0; t < tokens; ++t) {
+    losses.nats -= log_prob.dtype == DType::F64
+                       ? reinterpret_cast<const double*>(host.log_prob.data())[t]
+                       : reinterpret_cast<const float*>(host.log_prob.data())[t];
   }
 }
 
@@ -490,12 +502,14 @@ const PassLosses& TrainingPass::run(const MicroBatch& batch, const StepScale& sc
   impl_->forward(views);
   impl_->head(batch, &scale);
   impl_->backward(views, scale);
+  impl_->collect();
   return impl_->losses;
 }
 
 const PassLosses& TrainingPass::evaluate(const MicroBatch& batch) {
   impl_->forward(impl_->start(batch));
   impl_->head(batch, nullptr);
+  impl_->collect();
   return impl_->losses;
 }
 

@@ -83,6 +83,8 @@ TEST_F(BackwardProductsCudaTest, WeightGradientAgreesWithTheReference) {
                         {3, 2, 264, 72, 90, Gather::x},
                         {5, 4, 128, 200, 33, Gather::dy},
                         {6, 2, 72, 264, 130, Gather::dy},
+                        {3, 4, 352, 264, 90},
+                        {1, 5, 264, 704, 150},
                         {3, 3, 21, 30, 40, Gather::x},
                         {2, 2, 13, 9, 20}};
   for (const auto& [dy_type, x_type] :
@@ -120,7 +122,7 @@ TEST_F(BackwardProductsCudaTest, RouterGradientInSegments) {
 // cut inside a sequence does not.
 TEST_F(BackwardProductsCudaTest, WeightGradientBitsDoNotDependOnMicroBatches) {
   for (const Case& c : {Case{4, 6, 136, 128, 60, Gather::x}, Case{3, 6, 72, 264, 90, Gather::dy},
-                        Case{1, 6, 136, 192, 130}, Case{40, 6, 136, 520, 60, Gather::x}}) {
+                        Case{1, 6, 136, 192, 130}, Case{3, 6, 352, 320, 70}, Case{40, 6, 136, 520, 60, Gather::x}}) {
     const Gradient g = make(c, DType::BF16, DType::BF16);
     const std::vector<double> start = values_of(g.d_weight.device);
     const auto whole = gradient_bits(g, start, false);

@@ -34,7 +34,8 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(const __grid_constant_
     int64_t token[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) token[i] = p.token_of_row[min(row + i, end - 1)];
-    for (int piece = static_cast<int>(threadIdx.x); piece < p.pieces; piece += kThreads) {
+    for (int piece = static_cast<int>(threadIdx.x); piece < p.pieces;
+         piece += static_cast<int>(blockDim.x)) {
       uint4 value[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) value[i] = p.x[token[i] * p.pieces + piece];
@@ -58,7 +59,7 @@ void gather_rows(const Context& context, const GatherRows& args) {
                      .pieces = static_cast<int32_t>(args.x.dim(1) / 8)};
   launch(context,
          {.grid = dim3(experts, static_cast<unsigned>(std::clamp<int64_t>(parts, 1, 65535))),
-          .block = dim3(kThreads)},
+          .block = dim3(static_cast<unsigned>(std::clamp((p.pieces + 31) / 32 * 32, 32, kThreads)))},
          gather_kernel, p);
 }
 

@@ -2,6 +2,7 @@
 #include "kernels/cuda/product.h"
 
 #include <atomic>
+#include <cstdlib>
 #include <iterator>
 
 #include "kernels/cuda/launch.h"
@@ -108,6 +109,15 @@ ProductFamily describe(const ProductGroup& group, Epilogue epilogue, int variant
     family.second_x = row_map(group.second_x, group.second.k, row_box);
     family.segments = 2;
   }
+  if (epilogue == Epilogue::dense) {
+    const auto n = static_cast<uint64_t>(group.weight.n);
+    family.out_map = tensor_map({.base = group.out.data,
+                                 .dtype = DType::F32,
+                                 .rank = 2,
+                                 .sizes = {n, static_cast<uint64_t>(group.out.dim(0))},
+                                 .strides = {n * 4},
+                                 .box = {32, 32}});
+  }
   family.swiglu = group.swiglu;
   family.x_rows = group.x.data;
   family.offsets = group.offsets ? group.offsets.as<int32_t>() : nullptr;
@@ -143,8 +153,10 @@ int choose_variant(const Product& product) {
     }
   }
   const bool swiglu = product.epilogue == Epilogue::swiglu;
-  if (product.epilogue == Epilogue::swiglu_backward)
+  if (product.epilogue == Epilogue::swiglu_backward) {
+    if (const char* e = getenv("DSMOE_DB")) return atoi(e);
     return rows_per_expert <= 112 ? kRows128 : kRows128InTurn;
+  }
   if (most_rows <= 4) return kRows8;
   if (rows_per_expert <= 12) return kRows64;
   if (rows_per_expert <= 112) return swiglu ? kRows128Wide : kRows128;

@@ -38,6 +38,7 @@ struct ProductFamily {
   CUtensorMap x;              // rows as they lie; unused when gathered
   CUtensorMap second_weight;  // round: the chain goes on with these, [count, n, k] and [rows, k]
   CUtensorMap second_x;
+  CUtensorMap out_map;          // dense, stored: out in boxes of 32 rows x 32 outputs
   const void* x_rows;           // [*, k] bf16, row-major
   const int32_t* offsets;       // [count + 1]; null: one expert with all `rows`
   const int32_t* token_of_row;  // null: row r of x

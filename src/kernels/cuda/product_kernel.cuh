@@ -401,7 +401,10 @@ __device__ void consume(const ProductParameters& p, const SharedLayout<V>& share
     const Tile tile = read_tile(shared.tiles + slot.stage);
     barrier_arrive(shared.taken + 8 * slot.stage);
     slot.advance<V::kRing>();
-    if (tile.family < 0) return;
+    if (tile.family < 0) {
+      if (kEpilogue == Epilogue::dense && threadIdx.x % 128 == 0) tma_store_wait_all();
+      return;
+    }
     const ProductFamily& family = p.family[tile.family];
     const int steps = sum_steps<V, kEpilogue>(family);
     if (V::kInTurn && count % V::kConsumers != consumer) {
@@ -431,8 +434,12 @@ __device__ void consume(const ProductParameters& p, const SharedLayout<V>& share
         const int first_weight = tile.first_weight + (member * V::kParts + part) * 64;
         if constexpr (kEpilogue == Epilogue::dense) {
           if constexpr (V::kRows >= 128) {
-            store_dense_staged<V, kN * kCount>(p, family, tile, first_weight, consumer, staging,
-                                               own);
+            if (p.accumulate) {
+              store_dense_added<V, kN * kCount>(family, tile, first_weight, consumer, staging, own);
+            } else {
+              store_dense_copied<V, kN * kCount>(family, tile, first_weight, consumer, staging, turn,
+                                                 own);
+            }
           } else {
             store_dense<kN * kCount>(p, family, tile, first_weight, own);
           }
