@@ -59,8 +59,8 @@ class Dense {
     DSMOE_CHECK(found == 1, "cuBLASLt has no product of {} x {} x {}", m, n, k);
     return p;
   }
-  void run(const kernels::Context& context, const Plan& p, const kernels::TensorView& x, const void* w,
-           const kernels::TensorView& y) const {
+  void run(const kernels::Context& context, const Plan& p, const kernels::TensorView& x,
+           const void* w, const kernels::TensorView& y) const {
     const float one = 1, zero = 0;
     symbol<decltype(&cublasLtMatmul)>("cublasLtMatmul")(
         handle_, p.operation, &one, w, p.w, x.data, p.x, &zero, y.data, p.y, y.data, p.y,

@@ -116,15 +116,17 @@ void projection_gradients(const Context& context, const BlockBackward& args) {
   PendingGradients own;
   if (gradients.qkv) {
     own.list[own.count++] = {.dy = scratch.d_qkv_rounded,
-                     .x = args.tape.attention_normed,
-                     .sequence_offsets = rows,
-                     .d_weight = gradients.qkv};
+                             .x = args.tape.attention_normed,
+                             .sequence_offsets = rows,
+                             .d_weight = gradients.qkv,
+                             .start = args.start};
   }
   if (gradients.out) {
     own.list[own.count++] = {.dy = scratch.d_out,
-                     .x = flat(args.tape.attention_out),
-                     .sequence_offsets = rows,
-                     .d_weight = gradients.out};
+                             .x = flat(args.tape.attention_out),
+                             .sequence_offsets = rows,
+                             .d_weight = gradients.out,
+                             .start = args.start};
   }
   if (args.pending) {
     *args.pending = own;
@@ -149,6 +151,7 @@ void ffn_backward(const Context& context, const BlockBackward& args) {
                                 .balance = args.balance,
                                 .weights = args.transposed.ffn,
                                 .gradients = args.gradients.ffn,
+                                .start = args.start,
                                 .state = args.tape.ffn,
                                 .scratch = is_moe ? scratch.moe : scratch.dense,
                                 .losses = args.losses,
@@ -303,8 +306,8 @@ BackwardTape allocate_backward_tape(const ModelConfig& config, const TapeSize& s
 
 BackwardTape used_part(const BackwardTape& tape, int64_t tokens, int64_t top_k) {
   BackwardTape used = tape;
-  for (TensorView* view : {&used.d_ffn_out, &used.d_out, &used.d_x, &used.d_attention, &used.d_attention_out,
-                           &used.d_qkv, &used.d_qkv_rounded}) {
+  for (TensorView* view : {&used.d_ffn_out, &used.d_out, &used.d_x, &used.d_attention,
+                           &used.d_attention_out, &used.d_qkv, &used.d_qkv_rounded}) {
     *view = view->rows(0, tokens);
   }
   used.moe = moe::used_part(tape.moe, tokens, top_k);

@@ -125,10 +125,11 @@ struct BlockBackward {
   const BlockTape& tape;
   const BackwardTape& scratch;
   const BlockGradients& gradients;
+  kernels::GradientStart start = kernels::GradientStart::from_buffer;  // of weight matrices
   moe::BalanceRule balance;
   moe::BalanceLosses losses;
-  TensorView d_u;  // [tokens, hidden] F32: the residual stream's gradient, updated; scratch.d_ffn_out
-                   // holds it rounded, before and after
+  TensorView d_u;  // [tokens, hidden] F32: the residual stream's gradient, updated;
+                   // scratch.d_ffn_out holds it rounded, before and after
   // Where each block leaves its projections' for the next, or the caller, to make; null: made at
   // once, because the tape is used again.
   PendingGradients* pending = nullptr;

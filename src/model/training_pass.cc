@@ -98,7 +98,7 @@ struct TrainingPass::Impl {
   void count_load(const moe::LayerState& state, std::vector<int64_t>& load);
   void head(const MicroBatch& batch, const StepScale* scale);
   void collect();
-  void backward(const BatchViews& batch, const StepScale& scale);
+  void backward(const BatchViews& batch, const StepScale& scale, kernels::GradientStart start);
   BlockForward block(int64_t layer, const BatchViews& batch, const BlockTape& tape,
                      const TensorView& u) const;
   BlockTape tape_of(int64_t layer) const;
@@ -408,7 +408,11 @@ void TrainingPass::Impl::head(const MicroBatch& batch, const StepScale* scale) {
         kernels::upload(context, chunks.row_offsets.data(), rows);
         kernels::weight_gradient(
             context,
-            {.dy = d_chunk, .x = hidden, .sequence_offsets = rows, .d_weight = gradients.head});
+            {.dy = d_chunk,
+             .x = hidden,
+             .sequence_offsets = rows,
+             .d_weight = gradients.head,
+             .start = chunks.begin == 0 ? batch.start : kernels::GradientStart::from_buffer});
       }
     }
   }
@@ -432,7 +436,8 @@ void TrainingPass::Impl::collect() {
   }
 }
 
-void TrainingPass::Impl::backward(const BatchViews& batch, const StepScale& scale) {
+void TrainingPass::Impl::backward(const BatchViews& batch, const StepScale& scale,
+                                  kernels::GradientStart start) {
   const TensorView stream = u.rows(0, tokens);
   const TensorView d_stream = d_u.rows(0, tokens);
   const BackwardTape backward_tape = used_part(scratch, tokens, model.config.num_experts_per_tok);
@@ -474,6 +479,7 @@ void TrainingPass::Impl::backward(const BatchViews& batch, const StepScale& scal
                              .tape = tape,
                              .scratch = backward_tape,
                              .gradients = gradients.blocks[layer],
+                             .start = start,
                              .balance = balance,
                              .losses = {.balance = balance_losses, .z = z_loss},
                              .d_u = d_stream,
@@ -501,7 +507,7 @@ const PassLosses& TrainingPass::run(const MicroBatch& batch, const StepScale& sc
   const BatchViews views = impl_->start(batch);
   impl_->forward(views);
   impl_->head(batch, &scale);
-  impl_->backward(views, scale);
+  impl_->backward(views, scale, batch.start);
   impl_->collect();
   return impl_->losses;
 }

@@ -202,7 +202,8 @@ struct GradientLists {
            .x = family.scaled_activation ? family.scaled_activation : family.activation,
            .sequence_offsets = sequence_offsets,
            .slot_of_matrix = gradients.slot_of_expert,
-           .d_weight = gradients.down};
+           .d_weight = gradients.down,
+           .start = args.start};
     if (family.d_out_rows) {
       own.dy = family.d_out_rows;
       own.dy_of_row = {};
@@ -215,7 +216,8 @@ struct GradientLists {
     kernels::WeightGradient own{.x = x_rows ? x_rows : args.x,
                                 .x_of_row = x_rows ? TensorView{} : family.token_of_row,
                                 .sequence_offsets = sequence_offsets,
-                                .slot_of_matrix = gradients.slot_of_expert};
+                                .slot_of_matrix = gradients.slot_of_expert,
+                                .start = args.start};
     if (gradients.gate) {
       own.dy = family.d_gate_product;
       own.d_weight = gradients.gate;

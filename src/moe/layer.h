@@ -58,8 +58,9 @@ struct LayerBackward {
   BalanceRule balance;
   LayerTransposed weights;
   LayerGradients gradients;  // accumulated; absent ones are not computed
-  LayerState state;          // of the forward pass; used up: gradients take its place
-  BackwardState scratch;     // the used part
+  kernels::GradientStart start = kernels::GradientStart::from_buffer;  // of the experts' weights
+  LayerState state;       // of the forward pass; used up: gradients take its place
+  BackwardState scratch;  // the used part
   BalanceLosses losses;
   TensorView x;                // [tokens, hidden], operand type
   TensorView d_out;            // [tokens, hidden], operand type: gradient of h, rounded

@@ -57,10 +57,11 @@ void gather_rows(const Context& context, const GatherRows& args) {
                      .token_of_row = args.token_of_row.as<int32_t>(),
                      .out = static_cast<uint4*>(args.out.data),
                      .pieces = static_cast<int32_t>(args.x.dim(1) / 8)};
-  launch(context,
-         {.grid = dim3(experts, static_cast<unsigned>(std::clamp<int64_t>(parts, 1, 65535))),
-          .block = dim3(static_cast<unsigned>(std::clamp((p.pieces + 31) / 32 * 32, 32, kThreads)))},
-         gather_kernel, p);
+  launch(
+      context,
+      {.grid = dim3(experts, static_cast<unsigned>(std::clamp<int64_t>(parts, 1, 65535))),
+       .block = dim3(static_cast<unsigned>(std::clamp((p.pieces + 31) / 32 * 32, 32, kThreads)))},
+      gather_kernel, p);
 }
 
 }  // namespace dsmoe::kernels::cuda

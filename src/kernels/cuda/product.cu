@@ -2,7 +2,6 @@
 #include "kernels/cuda/product.h"
 
 #include <atomic>
-#include <cstdlib>
 #include <iterator>
 
 #include "kernels/cuda/launch.h"
@@ -153,10 +152,8 @@ int choose_variant(const Product& product) {
     }
   }
   const bool swiglu = product.epilogue == Epilogue::swiglu;
-  if (product.epilogue == Epilogue::swiglu_backward) {
-    if (const char* e = getenv("DSMOE_DB")) return atoi(e);
+  if (product.epilogue == Epilogue::swiglu_backward)
     return rows_per_expert <= 112 ? kRows128 : kRows128InTurn;
-  }
   if (most_rows <= 4) return kRows8;
   if (rows_per_expert <= 12) return kRows64;
   if (rows_per_expert <= 112) return swiglu ? kRows128Wide : kRows128;

@@ -437,8 +437,8 @@ __device__ void consume(const ProductParameters& p, const SharedLayout<V>& share
             if (p.accumulate) {
               store_dense_added<V, kN * kCount>(family, tile, first_weight, consumer, staging, own);
             } else {
-              store_dense_copied<V, kN * kCount>(family, tile, first_weight, consumer, staging, turn,
-                                                 own);
+              store_dense_copied<V, kN * kCount>(family, tile, first_weight, consumer, staging,
+                                                 turn, own);
             }
           } else {
             store_dense<kN * kCount>(p, family, tile, first_weight, own);

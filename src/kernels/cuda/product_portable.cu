@@ -207,9 +207,9 @@ __global__ void __launch_bounds__(kWarps * 32) product_f32(const __grid_constant
   }
 }
 
-// One matrix, fp32 out: tiles of 64 or 128 rows x 128 outputs through shared memory, 4 or 8 x 8 to a
-// thread. The same chains. 128 rows where k is one segment (the router's input gradient): then the
-// chains are all a thread has to keep.
+// One matrix, fp32 out: tiles of 64 or 128 rows x 128 outputs through shared memory, 4 or 8 x 8 to
+// a thread. The same chains. 128 rows where k is one segment (the router's input gradient): then
+// the chains are all a thread has to keep.
 constexpr int kTileOutputs = 128;
 constexpr int kTileDepth = 32;
 constexpr int kTileThreads = 256;

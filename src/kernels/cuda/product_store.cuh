@@ -161,8 +161,8 @@ __device__ void store_dense(const ProductParameters& p, const ProductFamily& fam
 }
 
 // The same for large tiles that are stored: through shared memory, 32 rows at a time in two buffers
-// in turn, from where the copy engine takes them while the next are written and multiplied. It leaves
-// out what lies past the matrix: a tile's rows end where the matrix does.
+// in turn, from where the copy engine takes them while the next are written and multiplied. It
+// leaves out what lies past the matrix: a tile's rows end where the matrix does.
 template <class V, int kRows>
 __device__ void store_dense_copied(const ProductFamily& family, const Tile& tile, int first_weight,
                                    int consumer, uint32_t memory, int& turn, const float* sums) {

@@ -82,30 +82,29 @@ void experts_down_backward(const Context& context, const ExpertsDownBackward& ar
     }
     return place;
   };
-  run_families(context, args.families, Epilogue::swiglu_backward,
-               [&](const ExpertFamilyBackward& family) {
-                 ProductGroup group{.weight = family.down_transposed,
-                                    .second = {},
-                                    .x = family.d_out_rows ? family.d_out_rows : args.d_out,
-                                    .second_x = {},
-                                    .offsets = family.offsets,
-                                    .token_of_row =
-                                        family.d_out_rows ? TensorView{} : family.token_of_row,
-                                    .bias = {},
-                                    .out = family.d_up_product,
-                                    .gate_out = family.d_gate_product,
-                                    .up_out = family.up_product};
-                 group.swiglu = {
-                     .gate_of_row = family.gate_of_row ? family.gate_of_row.as<float>() : nullptr,
-                     .activation = family.activation.data,
-                     .gate_product = family.gate_product.data,
-                     .up_product = family.up_product.data,
-                     .scaled_activation = family.scaled_activation.data,
-                     .d_gate_product = family.d_gate_product.data,
-                     .d_up_product = family.d_up_product.data,
-                     .partial_sums = family.gate_of_row ? partial_sums(family) : nullptr};
-                 return group;
-               });
+  run_families(
+      context, args.families, Epilogue::swiglu_backward, [&](const ExpertFamilyBackward& family) {
+        ProductGroup group{.weight = family.down_transposed,
+                           .second = {},
+                           .x = family.d_out_rows ? family.d_out_rows : args.d_out,
+                           .second_x = {},
+                           .offsets = family.offsets,
+                           .token_of_row = family.d_out_rows ? TensorView{} : family.token_of_row,
+                           .bias = {},
+                           .out = family.d_up_product,
+                           .gate_out = family.d_gate_product,
+                           .up_out = family.up_product};
+        group.swiglu = {
+            .gate_of_row = family.gate_of_row ? family.gate_of_row.as<float>() : nullptr,
+            .activation = family.activation.data,
+            .gate_product = family.gate_product.data,
+            .up_product = family.up_product.data,
+            .scaled_activation = family.scaled_activation.data,
+            .d_gate_product = family.d_gate_product.data,
+            .d_up_product = family.d_up_product.data,
+            .partial_sums = family.gate_of_row ? partial_sums(family) : nullptr};
+        return group;
+      });
   for (const ExpertFamilyBackward& family : args.families) {
     if (family.gate_of_row) add_partial_sums(context, family, partial_sums(family));
   }
@@ -134,10 +133,9 @@ bool dispatch_rows(const Context& context, const DispatchRows& args) {
   if (!is_hopper() || args.x.dtype != DType::BF16 || args.x.dim(1) % 8 != 0 || !aligned(args.x) ||
       !aligned(args.out))
     return false;
-  gather_rows(context, {.x = args.x,
-                        .offsets = args.offsets,
-                        .token_of_row = args.token_of_row,
-                        .out = args.out});
+  gather_rows(
+      context,
+      {.x = args.x, .offsets = args.offsets, .token_of_row = args.token_of_row, .out = args.out});
   return true;
 }
 

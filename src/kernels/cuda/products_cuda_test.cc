@@ -102,8 +102,7 @@ TEST_F(ProductsCudaTest, PlainFp32AgreesWithTheReference) {
       const TwinWeights w = weights(DType::F32, 1, size.n, size.k, scale);
       Twin out = store == Store::assign ? output(DType::F32, {size.tokens, size.n})
                                         : random(DType::F32, {size.tokens, size.n});
-      matmul_forward(cuda_,
-                     {.x = x.device, .weight = w.device, .out = out.device, .store = store});
+      matmul_forward(cuda_, {.x = x.device, .weight = w.device, .out = out.device, .store = store});
       matmul_forward(ref_, {.x = x.host, .weight = w.host, .out = out.host, .store = store});
       expect_elements(out, 4 * kUnit,
                       (std::ceil(size.k / 256.0) + 256) * kUnit * 1.3 * size.k * scale + 8 * kUnit,

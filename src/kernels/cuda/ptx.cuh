@@ -103,10 +103,10 @@ __device__ inline void tma_load_5d(uint32_t target, const CUtensorMap* map, uint
 }
 // From shared memory; groups of such stores are waited for by the thread that made them.
 __device__ inline void tma_store_2d(const CUtensorMap* map, uint32_t source, int c0, int c1) {
-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(
-                   map),
-               "r"(source), "r"(c0), "r"(c1)
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
+      "r"(source), "r"(c0), "r"(c1)
+      : "memory");
 }
 __device__ inline void tma_store_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");

@@ -2,9 +2,9 @@
 //
 // Rows are the sum's dimension, so both tiles lie in shared memory with k outside (rows) and m or n
 // inside, and wgmma reads them transposed. The chain starts from the gradient buffer, takes the
-// sequences in order, and restarts its k16 blocks, zero-padded, at each (docs/numerics.md). Two
-// warpgroups have a tile each: one reads and writes its sums while the other multiplies. Tiles of
-// 128 x 176 are what the registers hold, and 176 divides the width of many experts (1408, 352).
+// sequences in order, and restarts its k16 blocks, zero-padded, at each (docs/numerics.md). Tiles
+// of 256 x 176 are what the registers of two warpgroups hold, and 176 divides the width of many
+// experts (1408, 352).
 #include "kernels/cuda/weight_gradient.h"
 
 #include "kernels/cuda/launch.h"
@@ -16,24 +16,20 @@
 namespace dsmoe::kernels::cuda {
 namespace {
 
-#ifndef DSMOE_SHARERS
-#define DSMOE_SHARERS 2
-#endif
-constexpr int kConsumers = 2;             // warpgroups
-constexpr int kSharers = DSMOE_SHARERS;   // consumers of one tile
-constexpr int kRings = kConsumers / kSharers;
-constexpr int kParts = 2;  // m64 parts of a consumer
-constexpr int kTileM = 64 * kParts * kSharers;
+constexpr int kConsumers = 2;  // warpgroups
+constexpr int kParts = 2;      // m64 parts of a consumer
+constexpr int kTileM = 64 * kParts * kConsumers;
 constexpr int kTileN = 176;
-constexpr int kSums = kTileN / 2;     // of a thread and part
-constexpr int kDepth = 32;            // rows of a stage
-constexpr int kBox = kDepth * 128;    // bytes of as many rows x 64 columns
+constexpr int kSums = kTileN / 2;   // of a thread and part
+constexpr int kDepth = 32;          // rows of a stage
+constexpr int kBox = kDepth * 128;  // bytes of as many rows x 64 columns
 constexpr int kBoxesN = (kTileN + 63) / 64;
 constexpr int kBoxesM = kTileM / 64;
 constexpr int kBoxes = kBoxesM + kBoxesN;
-constexpr int kStages = kSharers == 1 ? 5 : 7;
-constexpr int kThreads = 128 * (1 + kConsumers);  // the first warpgroup loads
-constexpr int kSharedBytes = kRings * kStages * (kBoxes * kBox + 24);
+constexpr int kStages = 7;
+constexpr int kMultipliers = 128 * kConsumers;
+constexpr int kThreads = 128 + kMultipliers;  // the first warpgroup loads
+constexpr int kSharedBytes = kStages * (kBoxes * kBox + 24);
 static_assert(kSharedBytes <= 227 * 1024);
 
 // One call's matrices: m is the width of dy and n that of x, or the other way round when swapped.
@@ -44,6 +40,7 @@ struct Problem {
   const int32_t* slot_of_matrix;
   float* d_weight;  // [slots, m, n], or [slots, n, m] when swapped
   int32_t swapped;
+  int32_t from_zero;  // d_weight is known to be zero
   int32_t sequences;
   int32_t m;
   int32_t n;
@@ -51,7 +48,7 @@ struct Problem {
   int32_t n_tiles;
   // Problems over the same rows form a group, whose tiles come matrix by matrix: what one of them
   // has read the next finds in L2.
-  int32_t first_tile;  // of the group
+  int32_t first_tile;   // of the group
   int32_t group_tiles;  // of all its problems, per matrix
   int32_t before;       // of those before this one, per matrix
 };
@@ -64,7 +61,6 @@ struct Parameters {
   int32_t tiles;
 };
 
-// A ring's part of shared memory.
 struct Shared {
   uint32_t stages;
   uint32_t full;
@@ -72,13 +68,11 @@ struct Shared {
   int32_t* tile;   // [stages]: tile of the stage, -1: no more
   int32_t* count;  // [stages]: its rows; negative: -rows, the tile's last
 
-  __device__ Shared(unsigned char* memory, int ring) {
-    constexpr int kBytes = kStages * kBoxes * kBox;
-    stages = shared_address(memory) + ring * kBytes;
-    unsigned char* rest = memory + kRings * kBytes + ring * kStages * 24;
-    full = shared_address(rest);
+  __device__ explicit Shared(unsigned char* memory) {
+    stages = shared_address(memory);
+    full = stages + kStages * kBoxes * kBox;
     empty = full + 8 * kStages;
-    tile = reinterpret_cast<int32_t*>(rest + 16 * kStages);
+    tile = reinterpret_cast<int32_t*>(memory + kStages * (kBoxes * kBox + 16));
     count = tile + kStages;
   }
   __device__ uint32_t m_side(int stage) const { return stages + stage * kBoxes * kBox; }
@@ -132,15 +126,15 @@ __device__ void prefetch_sums(const Problem& of, const Place& at, int lane) {
   }
 }
 
-// A ring's loading warp: its first lane feeds it.
-__device__ void produce(const Parameters& p, const Shared& shared, int which) {
+// The loading warp: its first lane feeds the ring.
+__device__ void produce(const Parameters& p, const Shared& shared) {
   const int lane = threadIdx.x % 32;
   Ring ring;
   ring.parity = 1;
-  int tile = static_cast<int>(blockIdx.x) + which * static_cast<int>(gridDim.x);
+  int tile = static_cast<int>(blockIdx.x);
   while (tile < p.tiles) {
     int next = 0;
-    if (lane == 0) next = kRings * static_cast<int>(gridDim.x) + atomicAdd(p.counters, 1);
+    if (lane == 0) next = static_cast<int>(gridDim.x) + atomicAdd(p.counters, 1);
     const Place at = place_of(p, tile);
     const Problem& of = p.problem[at.problem];
     const int32_t* offsets =
@@ -148,7 +142,7 @@ __device__ void produce(const Parameters& p, const Shared& shared, int which) {
     const bool wanted = !of.slot_of_matrix || of.slot_of_matrix[at.matrix] >= 0;
     const int begin = offsets[0];
     const int end = wanted ? offsets[of.sequences] : begin;
-    if (begin < end) prefetch_sums(of, at, lane);
+    if (begin < end && !of.from_zero) prefetch_sums(of, at, lane);
     int sequence = 0;
     int sequence_end = begin;
     for (int row = begin; lane == 0 && row < end;) {
@@ -185,12 +179,12 @@ __device__ void produce(const Parameters& p, const Shared& shared, int which) {
 // body(first, second, element) for every pair of sums that lies inside the matrix: neighbours in a
 // row of d_weight, or with kSwapped in a column.
 template <bool kSwapped, class Body>
-__device__ void for_each_pair(const Problem& of, const Place& at, int member,
+__device__ void for_each_pair(const Problem& of, const Place& at, int consumer,
                               float (&sums)[kParts][kSums], Body&& body) {
   const int slot = of.slot_of_matrix ? of.slot_of_matrix[at.matrix] : at.matrix;
   float* matrix = of.d_weight + static_cast<int64_t>(slot) * of.m * of.n;
   const int lane = threadIdx.x % 32;
-  const int m0 = at.first_m + member * 64 * kParts + threadIdx.x % 128 / 32 * 16 + lane / 4;
+  const int m0 = at.first_m + consumer * 64 * kParts + threadIdx.x % 128 / 32 * 16 + lane / 4;
   const int n0 = at.first_n + 2 * (lane % 4);
 #pragma unroll
   for (int part = 0; part < kParts; ++part) {
@@ -210,44 +204,45 @@ __device__ void for_each_pair(const Problem& of, const Place& at, int member,
   }
 }
 
-__device__ void read_sums(const Problem& of, const Place& at, int member,
+__device__ void read_sums(const Problem& of, const Place& at, int consumer,
                           float (&sums)[kParts][kSums]) {
   if (of.swapped) {
-    for_each_pair<true>(of, at, member, sums, [&](float& a, float& b, const float* element) {
+    for_each_pair<true>(of, at, consumer, sums, [&](float& a, float& b, const float* element) {
       a = element[0];
       b = element[of.m];
     });
   } else {
-    for_each_pair<false>(of, at, member, sums, [&](float& a, float& b, const float* element) {
+    for_each_pair<false>(of, at, consumer, sums, [&](float& a, float& b, const float* element) {
       const float2 pair = *reinterpret_cast<const float2*>(element);
       a = pair.x;
       b = pair.y;
     });
   }
 }
-__device__ void write_sums(const Problem& of, const Place& at, int member,
+__device__ void write_sums(const Problem& of, const Place& at, int consumer,
                            float (&sums)[kParts][kSums]) {
   if (of.swapped) {
-    for_each_pair<true>(of, at, member, sums, [&](float a, float b, float* element) {
+    for_each_pair<true>(of, at, consumer, sums, [&](float a, float b, float* element) {
       element[0] = a;
       element[of.m] = b;
     });
   } else {
-    for_each_pair<false>(of, at, member, sums, [&](float a, float b, float* element) {
+    for_each_pair<false>(of, at, consumer, sums, [&](float a, float b, float* element) {
       *reinterpret_cast<float2*>(element) = make_float2(a, b);
     });
   }
 }
 
-// Rows past the end of a sequence do not count: both sides become zero there.
-__device__ void clear_tail(uint32_t boxes, int count, int which) {
+// Rows past the end of a sequence do not count: both sides become zero there. By both
+// consumers.
+__device__ void clear_tail(uint32_t boxes, int count) {
   const int pieces = (16 - count % 16) * 8;  // of 16 bytes, per box
-  for (int i = (threadIdx.x - 128) % (128 * kSharers); i < kBoxes * pieces; i += 128 * kSharers) {
+  for (int i = static_cast<int>(threadIdx.x) - 128; i < kBoxes * pieces; i += kMultipliers) {
     const uint32_t target = boxes + i / pieces * kBox + count * 128 + i % pieces * 16;
     asm volatile("st.shared.v4.u32 [%0], {%1,%1,%1,%1};" ::"r"(target), "r"(0) : "memory");
   }
   fence_async_proxy();
-  named_sync(1 + which, 128 * kSharers);
+  named_sync(1, kMultipliers);
 }
 
 // Read by the lane that will say that the stage is free.
@@ -258,7 +253,6 @@ __device__ int read_slot(const int32_t* slot) {
 }
 
 __device__ void consume(const Parameters& p, const Shared& shared, int consumer) {
-  const int member = consumer % kSharers;
   Ring ring;
   while (true) {
     barrier_wait(shared.full + 8 * ring.stage, ring.parity);
@@ -271,16 +265,16 @@ __device__ void consume(const Parameters& p, const Shared& shared, int consumer)
 #pragma unroll
       for (float& sum : part) sum = 0;
     }
-    read_sums(p.problem[at.problem], at, member, sums);
+    if (!p.problem[at.problem].from_zero) read_sums(p.problem[at.problem], at, consumer, sums);
     int before = -1;
     for (bool more = true; more;) {
       barrier_wait(shared.full + 8 * ring.stage, ring.parity);
       const int signed_count = read_slot(shared.count + ring.stage);
       more = signed_count > 0;
       const int count = abs(signed_count);
-      if (count % 16 != 0) clear_tail(shared.m_side(ring.stage), count, consumer / kSharers);
+      if (count % 16 != 0) clear_tail(shared.m_side(ring.stage), count);
       const uint64_t a =
-          transposed_descriptor<kBox>(shared.m_side(ring.stage) + member * kParts * kBox);
+          transposed_descriptor<kBox>(shared.m_side(ring.stage) + consumer * kParts * kBox);
       const uint64_t b = transposed_descriptor<kBox>(shared.n_side(ring.stage));
       const auto step = [&](int k16) {
 #pragma unroll
@@ -307,39 +301,36 @@ __device__ void consume(const Parameters& p, const Shared& shared, int consumer)
     wgmma_wait<0>();
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(shared.empty + 8 * before);
-    write_sums(p.problem[at.problem], at, member, sums);
+    write_sums(p.problem[at.problem], at, consumer, sums);
   }
 }
 
 __global__ void __launch_bounds__(kThreads, 1)
     weight_gradient_kernel(const __grid_constant__ Parameters p) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
-  const bool loads = warp < 4;
-  const int consumer = warp / 4 - 1;
-  const int which = loads ? warp : consumer / kSharers;  // ring
-  const Shared shared(memory, which);
-  if (loads && which < kRings && threadIdx.x % 32 == 0) {
+  const Shared shared(memory);
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
+  if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) {
       barrier_init(shared.full + 8 * s, 1);
-      barrier_init(shared.empty + 8 * s, 4 * kSharers);
+      barrier_init(shared.empty + 8 * s, 4 * kConsumers);
     }
     barrier_init_fence();
   }
   wait_for_previous_kernel();
   __syncthreads();
-  if (loads) {
+  if (warpgroup == 0) {
     give_registers<40>();
-    if (which >= kRings) return;
-    produce(p, shared, which);
-    if (threadIdx.x % 32 == 0) {
+    if (threadIdx.x >= 32) return;
+    produce(p, shared);
+    if (threadIdx.x == 0) {
       __threadfence();
-      const unsigned last = kRings * gridDim.x - 1;
-      if (atomicInc(reinterpret_cast<unsigned*>(p.counters) + 1, last) == last) p.counters[0] = 0;
+      if (atomicInc(reinterpret_cast<unsigned*>(p.counters) + 1, gridDim.x - 1) == gridDim.x - 1)
+        p.counters[0] = 0;
     }
   } else {
     take_registers<232>();
-    consume(p, shared, consumer);
+    consume(p, shared, warpgroup - 1);
   }
 }
 
@@ -390,8 +381,7 @@ Problem describe(const WeightGradient& args) {
   const auto area = [](int64_t m, int64_t n) {
     return int64_t{kTileM} * kTileN * tiles_of(m, kTileM) * tiles_of(n, kTileN);
   };
-  const bool swapped =
-      area(args.x.dim(1), args.dy.dim(1)) < area(args.dy.dim(1), args.x.dim(1));
+  const bool swapped = area(args.x.dim(1), args.dy.dim(1)) < area(args.dy.dim(1), args.x.dim(1));
   const TensorView& m_side = swapped ? args.x : args.dy;
   const TensorView& n_side = swapped ? args.dy : args.x;
   return {.m_side = row_map(m_side),
@@ -400,6 +390,7 @@ Problem describe(const WeightGradient& args) {
           .slot_of_matrix = args.slot_of_matrix ? args.slot_of_matrix.as<int32_t>() : nullptr,
           .d_weight = args.d_weight.as<float>(),
           .swapped = swapped,
+          .from_zero = args.start == GradientStart::from_zero,
           .sequences = static_cast<int32_t>(args.sequence_offsets.dim(1) - 1),
           .m = static_cast<int32_t>(m_side.dim(1)),
           .n = static_cast<int32_t>(n_side.dim(1)),
