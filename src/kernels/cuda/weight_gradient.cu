@@ -17,8 +17,10 @@ namespace dsmoe::kernels::cuda {
 namespace {
 
 constexpr int kConsumers = 2;  // warpgroups
-constexpr int kParts = 2;      // m64 parts of a consumer
-constexpr int kTileM = 64 * kParts * kConsumers;
+constexpr int kSharers = 2;    // consumers of one tile; docs/performance.md has the figures for 1
+constexpr int kRings = kConsumers / kSharers;
+constexpr int kParts = 2;  // m64 parts of a consumer
+constexpr int kTileM = 64 * kParts * kSharers;
 constexpr int kTileN = 176;
 constexpr int kSums = kTileN / 2;   // of a thread and part
 constexpr int kDepth = 32;          // rows of a stage
@@ -26,10 +28,9 @@ constexpr int kBox = kDepth * 128;  // bytes of as many rows x 64 columns
 constexpr int kBoxesN = (kTileN + 63) / 64;
 constexpr int kBoxesM = kTileM / 64;
 constexpr int kBoxes = kBoxesM + kBoxesN;
-constexpr int kStages = 7;
-constexpr int kMultipliers = 128 * kConsumers;
-constexpr int kThreads = 128 + kMultipliers;  // the first warpgroup loads
-constexpr int kSharedBytes = kStages * (kBoxes * kBox + 24);
+constexpr int kStages = kSharers == 1 ? 5 : 7;
+constexpr int kThreads = 128 * (1 + kConsumers);  // the first warpgroup loads
+constexpr int kSharedBytes = kRings * kStages * (kBoxes * kBox + 24);
 static_assert(kSharedBytes <= 227 * 1024);
 
 // One call's matrices: m is the width of dy and n that of x, or the other way round when swapped.
@@ -61,6 +62,7 @@ struct Parameters {
   int32_t tiles;
 };
 
+// A ring's part of shared memory.
 struct Shared {
   uint32_t stages;
   uint32_t full;
@@ -68,11 +70,13 @@ struct Shared {
   int32_t* tile;   // [stages]: tile of the stage, -1: no more
   int32_t* count;  // [stages]: its rows; negative: -rows, the tile's last
 
-  __device__ explicit Shared(unsigned char* memory) {
-    stages = shared_address(memory);
-    full = stages + kStages * kBoxes * kBox;
+  __device__ Shared(unsigned char* memory, int ring) {
+    constexpr int kBytes = kStages * kBoxes * kBox;
+    stages = shared_address(memory) + ring * kBytes;
+    unsigned char* rest = memory + kRings * kBytes + ring * kStages * 24;
+    full = shared_address(rest);
     empty = full + 8 * kStages;
-    tile = reinterpret_cast<int32_t*>(memory + kStages * (kBoxes * kBox + 16));
+    tile = reinterpret_cast<int32_t*>(rest + 16 * kStages);
     count = tile + kStages;
   }
   __device__ uint32_t m_side(int stage) const { return stages + stage * kBoxes * kBox; }
@@ -126,15 +130,15 @@ __device__ void prefetch_sums(const Problem& of, const Place& at, int lane) {
   }
 }
 
-// The loading warp: its first lane feeds the ring.
-__device__ void produce(const Parameters& p, const Shared& shared) {
+// A ring's loading warp: its first lane feeds it.
+__device__ void produce(const Parameters& p, const Shared& shared, int which) {
   const int lane = threadIdx.x % 32;
   Ring ring;
   ring.parity = 1;
-  int tile = static_cast<int>(blockIdx.x);
+  int tile = static_cast<int>(blockIdx.x) + which * static_cast<int>(gridDim.x);
   while (tile < p.tiles) {
     int next = 0;
-    if (lane == 0) next = static_cast<int>(gridDim.x) + atomicAdd(p.counters, 1);
+    if (lane == 0) next = kRings * static_cast<int>(gridDim.x) + atomicAdd(p.counters, 1);
     const Place at = place_of(p, tile);
     const Problem& of = p.problem[at.problem];
     const int32_t* offsets =
@@ -179,12 +183,12 @@ __device__ void produce(const Parameters& p, const Shared& shared) {
 // body(first, second, element) for every pair of sums that lies inside the matrix: neighbours in a
 // row of d_weight, or with kSwapped in a column.
 template <bool kSwapped, class Body>
-__device__ void for_each_pair(const Problem& of, const Place& at, int consumer,
+__device__ void for_each_pair(const Problem& of, const Place& at, int member,
                               float (&sums)[kParts][kSums], Body&& body) {
   const int slot = of.slot_of_matrix ? of.slot_of_matrix[at.matrix] : at.matrix;
   float* matrix = of.d_weight + static_cast<int64_t>(slot) * of.m * of.n;
   const int lane = threadIdx.x % 32;
-  const int m0 = at.first_m + consumer * 64 * kParts + threadIdx.x % 128 / 32 * 16 + lane / 4;
+  const int m0 = at.first_m + member * 64 * kParts + threadIdx.x % 128 / 32 * 16 + lane / 4;
   const int n0 = at.first_n + 2 * (lane % 4);
 #pragma unroll
   for (int part = 0; part < kParts; ++part) {
@@ -204,45 +208,44 @@ __device__ void for_each_pair(const Problem& of, const Place& at, int consumer,
   }
 }
 
-__device__ void read_sums(const Problem& of, const Place& at, int consumer,
+__device__ void read_sums(const Problem& of, const Place& at, int member,
                           float (&sums)[kParts][kSums]) {
   if (of.swapped) {
-    for_each_pair<true>(of, at, consumer, sums, [&](float& a, float& b, const float* element) {
+    for_each_pair<true>(of, at, member, sums, [&](float& a, float& b, const float* element) {
       a = element[0];
       b = element[of.m];
     });
   } else {
-    for_each_pair<false>(of, at, consumer, sums, [&](float& a, float& b, const float* element) {
+    for_each_pair<false>(of, at, member, sums, [&](float& a, float& b, const float* element) {
       const float2 pair = *reinterpret_cast<const float2*>(element);
       a = pair.x;
       b = pair.y;
     });
   }
 }
-__device__ void write_sums(const Problem& of, const Place& at, int consumer,
+__device__ void write_sums(const Problem& of, const Place& at, int member,
                            float (&sums)[kParts][kSums]) {
   if (of.swapped) {
-    for_each_pair<true>(of, at, consumer, sums, [&](float a, float b, float* element) {
+    for_each_pair<true>(of, at, member, sums, [&](float a, float b, float* element) {
       element[0] = a;
       element[of.m] = b;
     });
   } else {
-    for_each_pair<false>(of, at, consumer, sums, [&](float a, float b, float* element) {
+    for_each_pair<false>(of, at, member, sums, [&](float a, float b, float* element) {
       *reinterpret_cast<float2*>(element) = make_float2(a, b);
     });
   }
 }
 
-// Rows past the end of a sequence do not count: both sides become zero there. By both
-// consumers.
-__device__ void clear_tail(uint32_t boxes, int count) {
+// Rows past the end of a sequence do not count: both sides become zero there.
+__device__ void clear_tail(uint32_t boxes, int count, int which) {
   const int pieces = (16 - count % 16) * 8;  // of 16 bytes, per box
-  for (int i = static_cast<int>(threadIdx.x) - 128; i < kBoxes * pieces; i += kMultipliers) {
+  for (int i = (threadIdx.x - 128) % (128 * kSharers); i < kBoxes * pieces; i += 128 * kSharers) {
     const uint32_t target = boxes + i / pieces * kBox + count * 128 + i % pieces * 16;
     asm volatile("st.shared.v4.u32 [%0], {%1,%1,%1,%1};" ::"r"(target), "r"(0) : "memory");
   }
   fence_async_proxy();
-  named_sync(1, kMultipliers);
+  named_sync(1 + which, 128 * kSharers);
 }
 
 // Read by the lane that will say that the stage is free.
@@ -253,6 +256,7 @@ __device__ int read_slot(const int32_t* slot) {
 }
 
 __device__ void consume(const Parameters& p, const Shared& shared, int consumer) {
+  const int member = consumer % kSharers;
   Ring ring;
   while (true) {
     barrier_wait(shared.full + 8 * ring.stage, ring.parity);
@@ -265,16 +269,16 @@ __device__ void consume(const Parameters& p, const Shared& shared, int consumer)
 #pragma unroll
       for (float& sum : part) sum = 0;
     }
-    if (!p.problem[at.problem].from_zero) read_sums(p.problem[at.problem], at, consumer, sums);
+    if (!p.problem[at.problem].from_zero) read_sums(p.problem[at.problem], at, member, sums);
     int before = -1;
     for (bool more = true; more;) {
       barrier_wait(shared.full + 8 * ring.stage, ring.parity);
       const int signed_count = read_slot(shared.count + ring.stage);
       more = signed_count > 0;
       const int count = abs(signed_count);
-      if (count % 16 != 0) clear_tail(shared.m_side(ring.stage), count);
+      if (count % 16 != 0) clear_tail(shared.m_side(ring.stage), count, consumer / kSharers);
       const uint64_t a =
-          transposed_descriptor<kBox>(shared.m_side(ring.stage) + consumer * kParts * kBox);
+          transposed_descriptor<kBox>(shared.m_side(ring.stage) + member * kParts * kBox);
       const uint64_t b = transposed_descriptor<kBox>(shared.n_side(ring.stage));
       const auto step = [&](int k16) {
 #pragma unroll
@@ -301,36 +305,39 @@ __device__ void consume(const Parameters& p, const Shared& shared, int consumer)
     wgmma_wait<0>();
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(shared.empty + 8 * before);
-    write_sums(p.problem[at.problem], at, consumer, sums);
+    write_sums(p.problem[at.problem], at, member, sums);
   }
 }
 
 __global__ void __launch_bounds__(kThreads, 1)
     weight_gradient_kernel(const __grid_constant__ Parameters p) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  const Shared shared(memory);
-  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
-  if (threadIdx.x == 0) {
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  const bool loads = warp < 4;
+  const int consumer = warp / 4 - 1;
+  const int which = loads ? warp : consumer / kSharers;  // ring
+  const Shared shared(memory, which);
+  if (loads && which < kRings && threadIdx.x % 32 == 0) {
     for (int s = 0; s < kStages; ++s) {
       barrier_init(shared.full + 8 * s, 1);
-      barrier_init(shared.empty + 8 * s, 4 * kConsumers);
+      barrier_init(shared.empty + 8 * s, 4 * kSharers);
     }
     barrier_init_fence();
   }
   wait_for_previous_kernel();
   __syncthreads();
-  if (warpgroup == 0) {
+  if (loads) {
     give_registers<40>();
-    if (threadIdx.x >= 32) return;
-    produce(p, shared);
-    if (threadIdx.x == 0) {
+    if (which >= kRings) return;
+    produce(p, shared, which);
+    if (threadIdx.x % 32 == 0) {
       __threadfence();
-      if (atomicInc(reinterpret_cast<unsigned*>(p.counters) + 1, gridDim.x - 1) == gridDim.x - 1)
-        p.counters[0] = 0;
+      const unsigned last = kRings * gridDim.x - 1;
+      if (atomicInc(reinterpret_cast<unsigned*>(p.counters) + 1, last) == last) p.counters[0] = 0;
     }
   } else {
     take_registers<232>();
-    consume(p, shared, warpgroup - 1);
+    consume(p, shared, consumer);
   }
 }
 
