@@ -25,6 +25,9 @@ struct EngineOptions {
   int64_t num_pages = 0;       // at least one full context; 0: default_num_pages
   int64_t max_top_k = 0;       // most experts per token a request may ask for; 0: default_max_top_k
   double stall_seconds = 2;    // a thread silent for longer is not healthy
+  // While others decode, a step reads as much of prompts as fitted into this before: at least a
+  // block (64 tokens), at most chunk_tokens.
+  double patience_seconds = 0.03;
 };
 
 // Twice the model's K or 16, as far as the model and the kernels can choose.
@@ -90,7 +93,11 @@ class EngineCore {
   void attach_prefix(Sequence& sequence);
   bool secure(Sequence& sequence, int64_t length);
   void preempt(Sequence& sequence);
+  bool is_running(const Sequence& sequence) const;
   std::vector<Part> plan();
+  void share_among_prompts(std::span<Sequence* const> prefilling, int64_t budget,
+                           std::vector<Part>& parts);
+  void learn_patience(std::span<const Part> parts, double seconds);
   void run(std::span<const Part> parts);
   void forward(std::span<const Part> parts);
   RoutingInput routing_input(std::span<const Part> parts, int64_t top_k) const;
@@ -128,7 +135,7 @@ class EngineCore {
   std::vector<float> step_gate_;
   std::deque<SequencePtr> waiting_;
   std::list<SequencePtr> running_;  // in the order of admission
-  std::size_t prefill_turn_ = 0;    // whose turn it is when prompts share a step
+  int64_t tokens_beside_ = 0;       // of prompts in a step in which others decode
   uint64_t num_admissions_ = 0;     // the clock of turns
   EngineStats stats_;
 };
