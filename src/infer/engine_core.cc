@@ -15,6 +15,8 @@ namespace dsmoe::infer {
 namespace {
 
 constexpr int64_t kMostTopK = 32;  // slots per token that every table's router can choose
+// Of prompts, while others decode. Fewer would mostly read weights again.
+constexpr int64_t kLeastBeside = 32;
 
 EngineOptions complete(const model::Model& model, EngineOptions options) {
   if (options.max_top_k == 0) options.max_top_k = default_max_top_k(model.config);
@@ -78,7 +80,7 @@ EngineCore::EngineCore(const kernels::Context& context, const model::Model& mode
       device_best_(arena_.tensor("logits", tensor::DType::I32, {logit_rows_})),
       host_logits_(static_cast<std::size_t>(logit_rows_ * model.config.vocab_size)),
       host_best_(static_cast<std::size_t>(logit_rows_)),
-      tokens_beside_(std::min<int64_t>(kernels::kKeyBlock, options_.chunk_tokens)) {}
+      tokens_beside_(std::min(kLeastBeside, options_.chunk_tokens)) {}
 
 EngineCore::~EngineCore() = default;
 
@@ -283,12 +285,14 @@ void EngineCore::learn_patience(std::span<const Part> parts, double seconds) {
   for (const Part& part : parts) {
     (part.num_tokens > 1 ? num_prompt : num_decoding) += part.num_tokens;
   }
+  if (num_prompt == 0) decoding_seconds_ += (seconds - decoding_seconds_) / 8;
   if (num_decoding == 0 || 2 * num_prompt < tokens_beside_) return;  // says little
-  const auto most = static_cast<double>(options_.chunk_tokens);
-  const double least = std::min<double>(kernels::kKeyBlock, most);
-  const double fitting =
-      static_cast<double>(num_prompt) * options_.patience_seconds / std::max(seconds, 1e-6);
-  tokens_beside_ = static_cast<int64_t>(std::clamp(fitting, least, most));
+  const double patience =
+      std::max(options_.patience_seconds, options_.patience_steps * decoding_seconds_);
+  const double fitting = static_cast<double>(num_prompt) * patience / std::max(seconds, 1e-6);
+  const int64_t most = options_.chunk_tokens;
+  tokens_beside_ = static_cast<int64_t>(std::clamp(
+      fitting, static_cast<double>(std::min(kLeastBeside, most)), static_cast<double>(most)));
 }
 
 bool EngineCore::step() {

@@ -27,10 +27,12 @@ class Counter : public RequestSink {
 class EngineSchedule : public ::testing::Test {
  protected:
   void start(double patience_seconds) {
-    core_.emplace(
-        context_, *model_,
-        EngineOptions{.max_batch = 16, .chunk_tokens = 256, .patience_seconds = patience_seconds},
-        load_, [] {});
+    core_.emplace(context_, *model_,
+                  EngineOptions{.max_batch = 16,
+                                .chunk_tokens = 256,
+                                .patience_seconds = patience_seconds,
+                                .patience_steps = 0},
+                  load_, [] {});
   }
 
   struct Asked {
@@ -72,35 +74,35 @@ TEST_F(EngineSchedule, APromptAloneIsReadAtOnce) {
   EXPECT_EQ(steps_until_first_token(*add({.prompt = 200})), 1);
 }
 
-TEST_F(EngineSchedule, WhileOthersDecodeAPromptIsReadByTheBlock) {
+TEST_F(EngineSchedule, WhileOthersDecodeAPromptIsReadInPieces) {
   start(kNone);
   const auto decoding = add({});
   core_->step();
   ASSERT_EQ(decoding->num_tokens, 1);
-  EXPECT_EQ(steps_until_first_token(*add({.prompt = 200})), 4);  // of 64
-  EXPECT_EQ(decoding->num_tokens, 1 + 4);
+  EXPECT_EQ(steps_until_first_token(*add({.prompt = 200})), 7);  // of 32
+  EXPECT_EQ(decoding->num_tokens, 1 + 7);
 }
 
 TEST_F(EngineSchedule, WhatFitsIntoTheirPatienceIsReadAtOnce) {
   start(kEndless);
   const auto decoding = add({});
   core_->step();
-  EXPECT_EQ(steps_until_first_token(*add({.prompt = 200})), 2);  // 64 to learn how long it takes
+  EXPECT_EQ(steps_until_first_token(*add({.prompt = 200})), 2);  // 32 to learn how long it takes
   EXPECT_EQ(steps_until_first_token(*add({.prompt = 200})), 1);
 }
 
 TEST_F(EngineSchedule, AShortPromptBesideALongOneIsReadFirst) {
   start(kNone);
   const auto long_one = add({.prompt = 200});
-  const auto short_one = add({.prompt = 40});
+  const auto short_one = add({.prompt = 24});
   EXPECT_EQ(steps_until_first_token(*short_one), 1);
-  EXPECT_EQ(steps_until_first_token(*long_one), 3);  // 24 of it beside the short one, 64, 64, 48
+  EXPECT_EQ(steps_until_first_token(*long_one), 6);  // 8 of it beside the short one, six times 32
 }
 
 TEST_F(EngineSchedule, PromptsThatNobodyDecodesAfterFillTheStep) {
   start(kNone);
   const auto long_one = add({.prompt = 200, .answer = 1});
-  const auto short_one = add({.prompt = 40, .answer = 1});
+  const auto short_one = add({.prompt = 24, .answer = 1});
   core_->step();
   EXPECT_EQ(long_one->num_tokens, 1);
   EXPECT_EQ(short_one->num_tokens, 1);
@@ -111,11 +113,11 @@ TEST_F(EngineSchedule, ShortPromptsThatKeepComingDoNotStopALongOne) {
   const auto oldest = add({.prompt = 200});
   int steps = 0;
   for (; oldest->num_tokens == 0 && steps < 50; ++steps) {
-    add({.prompt = 40, .answer = 2});
-    add({.prompt = 40, .answer = 2});
+    add({.prompt = 20, .answer = 2});
+    add({.prompt = 20, .answer = 2});
     core_->step();
   }
-  EXPECT_LE(steps, 13);  // a quarter of a block each
+  EXPECT_LE(steps, 25);  // a quarter of 32 each
 }
 
 }  // namespace
