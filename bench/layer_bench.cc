@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <set>
 
-#include "base/mapped_file.h"
 #include "base/rng.h"
 #include "kernels/cpu/machine_limits.h"
 #include "kernels/pack.h"
@@ -144,8 +143,7 @@ void measure(const kernels::Context& context, const model::ModelConfig& config, 
 
 int run(int argc, char** argv) {
   if (argc < 2) fail(ErrorKind::usage, "usage: layer_bench CONFIG [threads] [tokens...]");
-  const model::ModelConfig config =
-      model::parse_config(read_small_file(argv[1], model::kMaxConfigBytes), argv[1]);
+  const model::ModelConfig config = model::read_config(argv[1]);
   ThreadPool pool(argc > 2 ? std::atoi(argv[2]) : 0);
   const kernels::Context context{.table = &kernels::select_cpu_table(), .pool = &pool};
   if (argc < 4) {

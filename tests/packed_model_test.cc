@@ -43,7 +43,7 @@ class PackedModel : public ::testing::TestWithParam<Case> {
   fs::path image() const {
     return infer::packed_image_path(
         folder(),
-        GetParam().operand.value_or(infer::default_operand(infer::read_config(folder()))));
+        GetParam().operand.value_or(infer::default_operand(model::read_config(folder()))));
   }
   std::vector<float> logits(PackedCache cache) const {
     const auto model =

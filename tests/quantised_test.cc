@@ -71,7 +71,7 @@ Stored* find(std::vector<Stored>& tensors, const std::string& name) {
 
 // The definition, element by element: a folder whose weights are bf16 numbers.
 void write_dequantised(const fs::path& quantised, const fs::path& target) {
-  model::ModelConfig config = infer::read_config(quantised);
+  model::ModelConfig config = model::read_config(quantised);
   std::vector<Stored> tensors = read_folder(quantised);
   model::ModelConfig plain = config;
   plain.quantization = {};

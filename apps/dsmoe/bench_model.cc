@@ -8,7 +8,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/mapped_file.h"
 #include "model/initialise.h"
 
 namespace dsmoe::app {
@@ -120,9 +119,7 @@ BenchModel load_bench_model(const Engine& engine, const CommonOptions& options,
     bench.weights = weights_name(*bench.model);
     return bench;
   }
-  const std::filesystem::path file = is_file ? path : path / "config.json";
-  ModelConfig config =
-      model::parse_config(read_small_file(file, model::kMaxConfigBytes), file.string());
+  ModelConfig config = model::read_config(path);
   if (random.num_layers > config.num_hidden_layers) {
     fail(ErrorKind::usage, "--layers {}: the model has {}", random.num_layers,
          config.num_hidden_layers);

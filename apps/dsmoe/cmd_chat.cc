@@ -187,7 +187,7 @@ class Chat {
 
 int run_chat(const ChatCommand& command) {
   if (command.common.quiet) set_log_level(LogLevel::quiet);
-  const model::ModelConfig config = infer::read_config(command.common.model);
+  const model::ModelConfig config = model::read_config(command.common.model);
   const infer::GenerateOptions options = generate_options(command.sampling, config);
   const TextSide text(command.common.model);
   text.require_tokenizer();

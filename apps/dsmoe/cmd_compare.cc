@@ -3,7 +3,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/mapped_file.h"
 #include "command.h"
 #include "comparison_folder.h"
 #include "comparison_text.h"
@@ -41,10 +40,8 @@ struct CompareOptions {
 
 model::ModelConfig base_of(const CompareOptions& options) {
   model::ModelConfig config =
-      options.config.empty()
-          ? model::parse_config(std::string(kCompareConfig), "compare config")
-          : model::parse_config(read_small_file(options.config, model::kMaxConfigBytes),
-                                options.config);
+      options.config.empty() ? model::parse_config(std::string(kCompareConfig), "compare config")
+                             : model::read_config(options.config);
   const bool is_fp32 = options.common.dtype.empty() ? config.torch_dtype == tensor::DType::F32
                                                     : options.common.dtype == "fp32";
   config.torch_dtype = is_fp32 ? tensor::DType::F32 : tensor::DType::BF16;

@@ -4,7 +4,6 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "base/mapped_file.h"
 #include "base/progress.h"
 #include "command.h"
 #include "data/content_hash.h"
@@ -43,8 +42,7 @@ struct DemoOptions {
 
 model::ModelConfig config_of(const DemoOptions& options) {
   if (options.config.empty()) return model::parse_config(std::string(kDemoConfig), "demo config");
-  return model::parse_config(read_small_file(options.config, model::kMaxConfigBytes),
-                             options.config);
+  return model::read_config(options.config);
 }
 
 int write_random(const DemoOptions& options) {

@@ -108,7 +108,7 @@ OrderedJson json_of(const Answer& answer, uint64_t seed, const TextSide& text) {
 
 int run_generate(const GenerateCommand& command) {
   if (command.common.quiet) set_log_level(LogLevel::quiet);
-  const model::ModelConfig config = infer::read_config(command.common.model);
+  const model::ModelConfig config = model::read_config(command.common.model);
   infer::GenerateOptions options = generate_options(command.sampling, config);
   if (command.ignore_eos) options.stop_ids.clear();
   const TextSide text(command.common.model);

@@ -5,7 +5,6 @@
 #include "base/cpu_count.h"
 #include "base/cpu_features.h"
 #include "base/log.h"
-#include "base/mapped_file.h"
 #include "command.h"
 #include "kernels/table.h"
 #include "options.h"
@@ -281,9 +280,7 @@ int run_info(const CommonOptions& options) {
   const std::filesystem::path path = options.model;
   std::error_code ignored;
   const bool is_file = std::filesystem::is_regular_file(path, ignored);
-  const ModelConfig config =
-      is_file ? model::parse_config(read_small_file(path, model::kMaxConfigBytes), path.string())
-              : infer::read_config(path);
+  const ModelConfig config = model::read_config(path);
   const Weights weights = is_file ? Weights{} : weights_of(path, config);
   const Costs costs = costs_of(config);
   if (options.json) {

@@ -204,7 +204,7 @@ infer::Outcome quantise(const QuantizeOptions& options, const Engine& engine,
 int run_quantize(const QuantizeOptions& options) {
   if (options.common.quiet) set_log_level(LogLevel::quiet);
   const Engine engine(options.common);
-  const model::ModelConfig config = infer::read_config(options.common.model);
+  const model::ModelConfig config = model::read_config(options.common.model);
   const Sample sample = options.no_compare ? Sample{} : make_sample(options, config);
   const InterruptScope interrupt;
   std::vector<infer::QuantisedTensor> tensors;

@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/mapped_file.h"
 #include "command.h"
 #include "data/batches.h"
 #include "data/split.h"
@@ -37,13 +36,11 @@ model::ModelConfig config_of(const TrainOptions& options) {
   if (options.config.empty() && options.init.empty()) {
     fail(ErrorKind::usage, "give --config config.json, or --init MODEL to go on from a model");
   }
-  const fs::path path =
-      options.config.empty() ? fs::path(options.init) / "config.json" : fs::path(options.config);
-  model::ModelConfig config =
-      model::parse_config(read_small_file(path, model::kMaxConfigBytes), path.string());
+  const std::string& path = options.config.empty() ? options.init : options.config;
+  model::ModelConfig config = model::read_config(path);
   if (config.quantization) {
     fail(ErrorKind::input, "{}: a quantised model cannot be trained; use the one it was made from",
-         path.string());
+         path);
   }
   // Checkpoints hold what the run computes with.
   const bool is_fp32 = options.common.dtype.empty() ? config.torch_dtype == tensor::DType::F32

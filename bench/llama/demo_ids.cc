@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
   using namespace dsmoe;
   try {
     if (argc < 3) fail(ErrorKind::usage, "usage: demo_ids MODEL DOCUMENTS");
-    const auto prefix = infer::prefix_token(infer::read_config(argv[1]));
+    const auto prefix = infer::prefix_token(model::read_config(argv[1]));
     if (!prefix) fail(ErrorKind::input, "{}: no token stands for the start of a text", argv[1]);
     const app::TextSide text(argv[1]);
     const data::DemoCorpus corpus(1);

@@ -144,11 +144,6 @@ std::filesystem::path packed_image_path(const std::filesystem::path& folder,
   return folder / (operand == kernels::DType::BF16 ? "packed-bf16.dsmoe" : "packed-fp32.dsmoe");
 }
 
-model::ModelConfig read_config(const std::filesystem::path& folder) {
-  const std::filesystem::path path = folder / "config.json";
-  return model::parse_config(read_small_file(path, model::kMaxConfigBytes), path.string());
-}
-
 kernels::DType default_operand(const model::ModelConfig& config) {
   return config.torch_dtype == kernels::DType::F32 ? kernels::DType::F32 : kernels::DType::BF16;
 }
@@ -172,7 +167,7 @@ int64_t checked_top_k(const model::ModelConfig& config, int64_t asked) {
 std::unique_ptr<model::Model> load_model(const kernels::Context& context,
                                          const std::filesystem::path& folder,
                                          const LoadOptions& options) {
-  const model::ModelConfig config = read_config(folder);
+  const model::ModelConfig config = model::read_config(folder);
   const store::HfFolder weights = store::HfFolder::open(folder);
   weights.check(model::expected_tensors(config));
   if (config.torch_dtype == kernels::DType::F16 && !options.operand) {

@@ -26,8 +26,6 @@ struct LoadOptions {
 std::filesystem::path packed_image_path(const std::filesystem::path& folder,
                                         kernels::DType operand);
 
-model::ModelConfig read_config(const std::filesystem::path& folder);
-
 // The compute type a checkpoint asks for.
 kernels::DType default_operand(const model::ModelConfig& config);
 

@@ -132,7 +132,7 @@ class Quantiser {
 Outcome quantise_folder(const kernels::Context& context, const fs::path& source,
                         const fs::path& target, const QuantiseOptions& options,
                         FunctionRef<void(const QuantisedTensor& tensor)> report) {
-  const model::ModelConfig config = read_config(source);
+  const model::ModelConfig config = model::read_config(source);
   if (config.quantization) {
     fail(ErrorKind::input, "{}: the weights are {} already; quantise the model they were made from",
          source.string(), tensor::name_of(config.quantization.projections));

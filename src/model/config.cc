@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/mapped_file.h"
 
 namespace dsmoe::model {
 namespace {
@@ -354,6 +356,13 @@ void check_unimplemented(const FieldReader& reader) {
 std::string_view name_of(ScoringFunc value) { return lookup_name(kScoringFuncs, value); }
 std::string_view name_of(TopkMethod value) { return lookup_name(kTopkMethods, value); }
 std::string_view name_of(RopeKind value) { return lookup_name(kRopeKinds, value); }
+
+ModelConfig read_config(const std::filesystem::path& path) {
+  std::error_code ignored;  // what cannot be read is told by the reader
+  const bool is_folder = std::filesystem::is_directory(path, ignored);
+  const std::filesystem::path file = is_folder ? path / "config.json" : path;
+  return parse_config(read_small_file(file, kMaxConfigBytes), file.string());
+}
 
 ModelConfig parse_config(std::string_view text, std::string_view what) {
   if (text.size() > kMaxConfigBytes) {

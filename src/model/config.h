@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -116,6 +117,9 @@ struct ModelConfig {
 // Reads one config.json. Throws Error(input): one line with `what`, the key, what was expected and
 // what was found.
 ModelConfig parse_config(std::string_view text, std::string_view what);
+
+// The same of a file, or of the config.json in a folder.
+ModelConfig read_config(const std::filesystem::path& path);
 
 // How the weight of this name is kept.
 tensor::WeightCoding coding_of(const Quantization& quantization, std::string_view name);

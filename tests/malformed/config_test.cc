@@ -5,7 +5,6 @@
 
 #include "base/atomic_file.h"
 #include "base/json.h"
-#include "base/mapped_file.h"
 #include "base/scratch_folder.h"
 #include "refusal.h"
 
@@ -25,9 +24,7 @@ struct Case {
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
-void read(const std::filesystem::path& path) {
-  model::parse_config(read_small_file(path, model::kMaxConfigBytes), path.string());
-}
+void read(const std::filesystem::path& path) { model::read_config(path); }
 
 void expect_text_refused(const std::string& text, const std::string& fault) {
   const ScratchFolder scratch;
