@@ -285,7 +285,11 @@ void EngineCore::learn_patience(std::span<const Part> parts, double seconds) {
   for (const Part& part : parts) {
     (part.num_tokens > 1 ? num_prompt : num_decoding) += part.num_tokens;
   }
-  if (num_prompt == 0) decoding_seconds_ += (seconds - decoding_seconds_) / 8;
+  // One that was held up says nothing about the next: up slowly, down at once.
+  if (num_prompt == 0) {
+    decoding_seconds_ =
+        decoding_seconds_ > 0 ? std::min(seconds, 1.05 * decoding_seconds_) : seconds;
+  }
   if (num_decoding == 0 || 2 * num_prompt < tokens_beside_) return;  // says little
   const double patience =
       std::max(options_.patience_seconds, options_.patience_steps * decoding_seconds_);
