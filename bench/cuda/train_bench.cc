@@ -15,10 +15,12 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "base/rng.h"
 #include "base/thread_pool.h"
+#include "dense_products.h"
 #include "kernels/cuda/cuda_table.h"
 #include "kernels/memory.h"
 #include "kernels/ops.h"
@@ -130,9 +132,9 @@ void time_ops(Bench& bench, Body&& body) {
     double milliseconds;
   };
   static std::vector<Sum> sums;
-  const auto wrap = []<int kOp, class Args>(const char* name,
-                                            void (*&slot)(const Context&, const Args&)) {
-    static void (*original)(const Context&, const Args&);
+  const auto wrap = []<int kOp, class Result, class Args>(
+                        const char* name, Result (*&slot)(const Context&, const Args&)) {
+    static Result (*original)(const Context&, const Args&);
     original = slot;
     sums.push_back({name, 0, 0});
     slot = [](const Context& context, const Args& args) {
@@ -141,15 +143,24 @@ void time_ops(Bench& bench, Body&& body) {
       cudaEventCreate(&begin);
       cudaEventCreate(&end);
       cudaEventRecord(begin, stream);
-      original(context, args);
-      cudaEventRecord(end, stream);
-      cudaEventSynchronize(end);
-      float time = 0;
-      cudaEventElapsedTime(&time, begin, end);
-      cudaEventDestroy(begin);
-      cudaEventDestroy(end);
-      sums[kOp].calls += 1;
-      sums[kOp].milliseconds += time;
+      const auto finish = [&] {
+        cudaEventRecord(end, stream);
+        cudaEventSynchronize(end);
+        float time = 0;
+        cudaEventElapsedTime(&time, begin, end);
+        cudaEventDestroy(begin);
+        cudaEventDestroy(end);
+        sums[kOp].calls += 1;
+        sums[kOp].milliseconds += time;
+      };
+      if constexpr (std::is_void_v<Result>) {
+        original(context, args);
+        finish();
+      } else {
+        const Result result = original(context, args);
+        finish();
+        return result;
+      }
     };
   };
   kernels::KernelTable& table = bench.table;
@@ -178,6 +189,7 @@ void time_ops(Bench& bench, Body&& body) {
   wrap.template operator()<22>("gradient_square_sums", table.gradient_square_sums);
   wrap.template operator()<23>("optimizer_step", table.optimizer_step);
   wrap.template operator()<24>("weight_gradients", table.weight_gradients);
+  wrap.template operator()<25>("dispatch_rows", table.dispatch_rows);
   body();
   std::sort(sums.begin(), sums.end(),
             [](const Sum& a, const Sum& b) { return a.milliseconds > b.milliseconds; });
@@ -260,6 +272,27 @@ void run_layer(int64_t tokens, int reps) {
       .token_range = range,
       .sequence_starts = sequence_starts,
       .d_x = fixed.tensor("input gradient", DType::F32, {tokens, kHidden})};
+  // Dense products of the forward pass's FLOPs: all routed rows through one expert, and the shared
+  // one; before and after the layer.
+  const app::Dense library;
+  const int64_t rows = tokens * kTopK;
+  const TensorView dense_x = bench.random(fixed, DType::BF16, {rows, kHidden}, 1);
+  const TensorView dense_y = fixed.tensor("dense", DType::BF16, {rows, 2 * kShared});
+  const auto dense_products = [&] {
+    if (!library) return 0.0;
+    const moe::ExpertWeights& routed = forward.weights.routed;
+    const moe::ExpertWeights& shared = forward.weights.shared;
+    const app::Dense::Plan plans[] = {
+        library.plan(rows, 2 * kWidth, kHidden), library.plan(rows, kHidden, kWidth),
+        library.plan(tokens, 2 * kShared, kHidden), library.plan(tokens, kHidden, kShared)};
+    const void* weights[] = {routed.gate.data, routed.down.data, routed.gate.data,
+                             shared.down.data};
+    return bench.milliseconds(reps, [&] {
+      for (int i = 0; i < 4; ++i)
+        library.run(bench.context, plans[i], dense_x, weights[i], dense_y);
+    });
+  };
+  const double dense = dense_products();
   const double up = bench.milliseconds(reps, [&] { moe::layer_forward(bench.context, forward); });
   const double both = bench.milliseconds(reps, [&] {
     moe::layer_forward(bench.context, forward);
@@ -270,6 +303,7 @@ void run_layer(int64_t tokens, int reps) {
       "working memory\n",
       static_cast<long long>(tokens), up, both,
       static_cast<double>(work.total_bytes()) / (1 << 30));
+  std::printf("dense products of the forward FLOPs: %.3f and %.3f ms\n", dense, dense_products());
   time_ops(bench, [&] {
     moe::layer_forward(bench.context, forward);
     moe::layer_backward(bench.context, backward);

@@ -18,6 +18,8 @@ struct AttentionForward {
   TensorView page_table;  // [sequences, max_pages] I32
   float scale = 0;        // 1 / sqrt(head_dim)
   TensorView out;         // [tokens, heads, head_dim], operand type
+  TensorView log_sums;    // [tokens, heads] F32 or absent: what the backward pass of some devices
+                          // wants to know again; others leave it alone
 };
 void attention_forward(const Context& context, const AttentionForward& args);
 
@@ -35,9 +37,10 @@ struct AttentionBackward {
   TensorView q_starts;    // [sequences + 1] I32
   TensorView page_table;  // [sequences, max_pages] I32
   float scale = 0;
-  TensorView out;    // [tokens, heads, head_dim]: the forward pass's result
-  TensorView d_out;  // [tokens, heads, head_dim], operand type
-  TensorView d_qkv;  // [tokens, (heads + 2 * kv_heads) * head_dim] F32 (F64), written
+  TensorView out;       // [tokens, heads, head_dim]: the forward pass's result
+  TensorView log_sums;  // as the forward pass left them
+  TensorView d_out;     // [tokens, heads, head_dim], operand type
+  TensorView d_qkv;     // [tokens, (heads + 2 * kv_heads) * head_dim] F32 (F64), written
 };
 void attention_backward(const Context& context, const AttentionBackward& args);
 

@@ -139,6 +139,9 @@ void rms_norm_forward(const Context& context, const RmsNormForward& args) {
   check.tensor("x", args.x, scalar, args.x.shape);
   check.tensor("weight", args.weight, scalar, {args.x.dim(1)});
   check.tensor("out", args.out, args.out.dtype, args.x.shape);
+  check.optional("kept", args.kept, scalar, args.x.shape);
+  if (args.kept && args.x.device == Device::cpu)
+    round_values(context, {.x = args.x, .out = args.kept});
   launch(context, args.out.dtype, &KernelTable::rms_norm_forward, args);
 }
 
@@ -150,7 +153,12 @@ void matmul_forward(const Context& context, const MatmulForward& args) {
   check.weights_or_integers("weight", args.weight, args.x.dtype, 1, args.weight.n, args.x.dim(1));
   check.optional("bias", args.bias, scalar, {args.weight.n});
   check.tensor("out", args.out, scalar, {args.x.dim(0), args.weight.n});
+  check.optional("rounded", args.rounded, args.x.dtype, args.out.shape);
+  check.that(!args.rounded || (!args.bias && args.store == Store::assign),
+             "a rounded result takes neither bias nor residual");
   launch(context, args.x.dtype, &KernelTable::matmul_forward, args);
+  if (args.rounded && args.x.device == Device::cpu)
+    round_values(context, {.x = args.out, .out = args.rounded});
 }
 
 void rope_forward(const Context& context, const RopeForward& args) {
@@ -185,6 +193,8 @@ void attention_forward(const Context& context, const AttentionForward& args) {
   check.that(args.page_table.dim(0) + 1 == args.q_starts.dim(0),
              "page_table and q_starts differ in sequences");
   check.tensor("out", args.out, args.q.dtype, args.q.shape);
+  if (args.log_sums)
+    check.tensor("log_sums", args.log_sums, DType::F32, {args.q.dim(0), args.q.dim(1)});
   launch(context, args.q.dtype, &KernelTable::attention_forward, args);
 }
 

@@ -66,6 +66,17 @@ void dispatch_gates(const Context& context, const DispatchGates& args) {
   launch(context, args.gate.dtype, &KernelTable::dispatch_gates, args);
 }
 
+bool dispatch_rows(const Context& context, const DispatchRows& args) {
+  if (context.table->dispatch_rows == nullptr) return false;
+  const OpCheck check("dispatch_rows", context);
+  check.rank("x", args.x, 2);
+  check.operand("x", args.x.dtype);
+  check.rank("token_of_row", args.token_of_row, 1);
+  check.rank("offsets", args.offsets, 1);
+  check.tensor("out", args.out, args.x.dtype, {args.token_of_row.dim(0), args.x.dim(1)});
+  return context.table->dispatch_rows(context, args);
+}
+
 namespace {
 
 void check_family(const OpCheck& check, const ExpertFamilyBackward& family, DType operand) {
@@ -104,6 +115,8 @@ void experts_down_backward(const Context& context, const ExpertsDownBackward& ar
     check_family(check, family, args.d_out.dtype);
     check.that(family.down_transposed.k == args.d_out.dim(1),
                "d_out and the experts differ in hidden size");
+    check.optional("d_out_rows", family.d_out_rows, args.d_out.dtype,
+                   {family.activation.dim(0), args.d_out.dim(1)});
   }
   launch(context, args.d_out.dtype, &KernelTable::experts_down_backward, args);
 }
@@ -140,7 +153,10 @@ void rms_norm_backward(const Context& context, const RmsNormBackward& args) {
   check.tensor("d_x", args.d_x, scalar, args.x.shape);
   check.optional("d_weight", args.d_weight, scalar, {args.x.dim(1)});
   check.rank("sequence_starts", args.sequence_starts, 1);
+  if (args.rounded) check.tensor("rounded", args.rounded, args.rounded.dtype, args.x.shape);
   launch(context, scalar, &KernelTable::rms_norm_backward, args);
+  if (args.rounded && args.x.device == Device::cpu)
+    round_values(context, {.x = args.d_x, .out = args.rounded});
 }
 
 void rope_backward(const Context& context, const RopeBackward& args) {
@@ -172,6 +188,8 @@ void attention_backward(const Context& context, const AttentionBackward& args) {
              "page_table and q_starts differ in sequences");
   check.tensor("out", args.out, args.q.dtype, args.q.shape);
   check.tensor("d_out", args.d_out, args.q.dtype, args.q.shape);
+  if (args.log_sums)
+    check.tensor("log_sums", args.log_sums, DType::F32, {args.q.dim(0), args.q.dim(1)});
   const int64_t heads = args.q.dim(1) + 2 * args.kv.num_kv_heads;
   check.tensor("d_qkv", args.d_qkv, scalar_type(args.q.dtype),
                {args.q.dim(0), heads * args.q.dim(2)});

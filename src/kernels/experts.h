@@ -42,15 +42,16 @@ void experts_down_forward(const Context& context, const ExpertsDownForward& args
 // Results may lie where their namesakes did: scaled_activation in activation, d_gate_product in
 // gate_product, d_up_product in up_product.
 struct ExpertFamilyBackward {
-  WeightStack gate_transposed;   // count x [hidden, width]
-  WeightStack up_transposed;     // count x [hidden, width]
-  WeightStack down_transposed;   // count x [width, hidden]
-  TensorView offsets;            // [count + 1] I32
-  TensorView token_of_row;       // [rows] I32, or absent
-  TensorView gate_of_row;        // [rows] F32 (F64); absent: 1 (shared experts)
-  TensorView activation;         // [rows, width], kept by the forward pass, like the next two
-  TensorView gate_product;       // [rows, width]
-  TensorView up_product;         // [rows, width]
+  WeightStack gate_transposed;  // count x [hidden, width]
+  WeightStack up_transposed;    // count x [hidden, width]
+  WeightStack down_transposed;  // count x [width, hidden]
+  TensorView offsets;           // [count + 1] I32
+  TensorView token_of_row;      // [rows] I32, or absent
+  TensorView d_out_rows;        // [rows, hidden]: d_out[token_of_row[r]] (dispatch_rows), or absent
+  TensorView gate_of_row;       // [rows] F32 (F64); absent: 1 (shared experts)
+  TensorView activation;        // [rows, width], kept by the forward pass, like the next two
+  TensorView gate_product;      // [rows, width]
+  TensorView up_product;        // [rows, width]
   TensorView scaled_activation;  // [rows, width], operand type, written: gate_of_row * activation;
                                  // absent with gate_of_row
   TensorView d_gate_of_row;      // [rows] F32 (F64), written; absent with gate_of_row

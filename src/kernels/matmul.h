@@ -20,11 +20,18 @@ struct MatmulForward {
   TensorView bias;     // [n], or absent
   TensorView out;      // [tokens, n]
   Store store = Store::assign;
+  TensorView
+      rounded;  // [tokens, n], operand type, optional: takes the result; out is then anything
 };
 void matmul_forward(const Context& context, const MatmulForward& args);
 
 // The input gradient of y = x W^T is a product too: matmul_forward of dy (rounded) with the
 // transposed weight [k, n].
+
+enum class GradientStart : uint8_t {
+  from_buffer,  // what d_weight holds
+  from_zero,    // d_weight is zero, and need not be read
+};
 
 // dW += dy^T x over the rows of each matrix: the weight gradient of dense layers (count 1) and of
 // experts. One chain per element, continued in d_weight: sequences ascending, rows ascending,
@@ -39,6 +46,7 @@ struct WeightGradient {
   TensorView
       slot_of_matrix;  // [count] I32: where in d_weight, -1: not wanted; absent: matrix m in slot m
   TensorView d_weight;  // [slots, n, k] F32 (F64), accumulated
+  GradientStart start = GradientStart::from_buffer;
 };
 void weight_gradient(const Context& context, const WeightGradient& args);
 

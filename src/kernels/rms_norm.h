@@ -10,7 +10,8 @@ struct RmsNormForward {
   TensorView x;       // [tokens, hidden] F32 (F64): the residual stream
   TensorView weight;  // [hidden] F32 (F64)
   double eps = 1e-6;
-  TensorView out;  // [tokens, hidden], operand type
+  TensorView out;   // [tokens, hidden], operand type
+  TensorView kept;  // [tokens, hidden] F32 (F64), optional: a copy of x, for the backward pass
 };
 void rms_norm_forward(const Context& context, const RmsNormForward& args);
 
@@ -23,6 +24,7 @@ struct RmsNormBackward {
   TensorView sequence_starts;  // [sequences + 1] I32
   TensorView d_x;       // [tokens, hidden] F32 (F64), accumulated: the residual stream's gradient
   TensorView d_weight;  // [hidden] F32 (F64), accumulated; absent: not wanted
+  TensorView rounded;   // [tokens, hidden], operand type, optional: d_x as it enters products
 };
 void rms_norm_backward(const Context& context, const RmsNormBackward& args);
 

@@ -32,6 +32,7 @@ struct ArgmaxForward;
 struct FewTokensQkv;
 struct FewTokensFfn;
 struct DispatchGates;
+struct DispatchRows;
 struct WeightGradient;
 struct BiasGradient;
 struct RoundValues;
@@ -78,6 +79,7 @@ struct KernelTable {
   bool (*few_tokens_ffn)(const Context&, const FewTokensFfn&) = nullptr;
 
   void (*dispatch_gates)(const Context&, const DispatchGates&) = nullptr;
+  bool (*dispatch_rows)(const Context&, const DispatchRows&) = nullptr;  // or absent
   void (*weight_gradient)(const Context&, const WeightGradient&) = nullptr;
   void (*bias_gradient)(const Context&, const BiasGradient&) = nullptr;
   void (*round_values)(const Context&, const RoundValues&) = nullptr;

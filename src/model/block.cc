@@ -23,10 +23,6 @@ TensorView flat(TensorView heads) {
   return heads;
 }
 
-void keep(const Context& context, const TensorView& u, const TensorView& copy) {
-  if (copy) kernels::round_values(context, {.x = u, .out = copy});
-}
-
 // q, k, v = rope(W_qkv norm(u)): in one launch where there is such a kernel and no backward pass
 // wants what lies between.
 void project(const Context& context, const BlockForward& args) {
@@ -49,7 +45,8 @@ void project(const Context& context, const BlockForward& args) {
   kernels::rms_norm_forward(context, {.x = args.u,
                                       .weight = args.weights.attention_norm,
                                       .eps = args.config.rms_norm_eps,
-                                      .out = tape.attention_normed});
+                                      .out = tape.attention_normed,
+                                      .kept = tape.attention_input});
   kernels::matmul_forward(context, {.x = tape.attention_normed,
                                     .weight = weights.qkv,
                                     .bias = weights.qkv_bias,
@@ -67,7 +64,6 @@ void project(const Context& context, const BlockForward& args) {
 void attention_forward(const Context& context, const BlockForward& args) {
   const BlockTape& tape = args.tape;
   const AttentionWeights& weights = args.weights.attention;
-  keep(context, args.u, tape.attention_input);
   project(context, args);
   kernels::attention_forward(context, {.q = tape.q,
                                        .kv = args.kv,
@@ -75,7 +71,8 @@ void attention_forward(const Context& context, const BlockForward& args) {
                                        .position = args.batch.position,
                                        .page_table = args.batch.page_table,
                                        .scale = attention_scale(args.config),
-                                       .out = tape.attention_out});
+                                       .out = tape.attention_out,
+                                       .log_sums = tape.log_sums});
   kernels::matmul_forward(context, {.x = flat(tape.attention_out),
                                     .weight = weights.out,
                                     .bias = weights.out_bias,
@@ -88,7 +85,6 @@ void attention_forward(const Context& context, const BlockForward& args) {
 void block_forward(const Context& context, const BlockForward& args) {
   const BlockTape& tape = args.tape;
   attention_forward(context, args);
-  keep(context, args.u, tape.ffn_input);
   kernels::RouterRule rule = router_rule(args.config, args.top_k);
   rule.skip_best = static_cast<int>(args.ablation.skip_best);
   moe::LayerWeights ffn = args.weights.ffn;
@@ -100,6 +96,7 @@ void block_forward(const Context& context, const BlockForward& args) {
                                .norm_weight = args.weights.ffn_norm,
                                .eps = args.config.rms_norm_eps,
                                .x = tape.ffn_normed,
+                               .kept = tape.ffn_input,
                                .token_range = args.batch.token_range,
                                .sequence_starts = args.batch.sequence_starts,
                                .experts_of_token = args.batch.experts_of_token,
@@ -109,27 +106,33 @@ void block_forward(const Context& context, const BlockForward& args) {
 
 namespace {
 
-// The gradients of y = x W^T + b of both projections, for whichever of W and b are wanted.
+// The gradients of y = x W^T + b of both projections, for whichever of W and b are wanted; those of
+// W may be left for later.
 void projection_gradients(const Context& context, const BlockBackward& args) {
   const BlockGradients& gradients = args.gradients;
   const BackwardTape& scratch = args.scratch;
   TensorView rows = args.batch.sequence_starts;
   rows.shape = {1, rows.dim(0)};
-  kernels::WeightGradient list[2];
-  std::size_t count = 0;
+  PendingGradients own;
   if (gradients.qkv) {
-    list[count++] = {.dy = scratch.d_qkv_rounded,
-                     .x = args.tape.attention_normed,
-                     .sequence_offsets = rows,
-                     .d_weight = gradients.qkv};
+    own.list[own.count++] = {.dy = scratch.d_qkv_rounded,
+                             .x = args.tape.attention_normed,
+                             .sequence_offsets = rows,
+                             .d_weight = gradients.qkv,
+                             .start = args.start};
   }
   if (gradients.out) {
-    list[count++] = {.dy = scratch.d_out,
-                     .x = flat(args.tape.attention_out),
-                     .sequence_offsets = rows,
-                     .d_weight = gradients.out};
+    own.list[own.count++] = {.dy = scratch.d_out,
+                             .x = flat(args.tape.attention_out),
+                             .sequence_offsets = rows,
+                             .d_weight = gradients.out,
+                             .start = args.start};
   }
-  kernels::weight_gradients(context, {list, count});
+  if (args.pending) {
+    *args.pending = own;
+  } else {
+    kernels::weight_gradients(context, own.span());
+  }
   const auto bias = [&](const TensorView& dy, const TensorView& d_bias) {
     if (!d_bias) return;
     kernels::bias_gradient(
@@ -142,43 +145,48 @@ void projection_gradients(const Context& context, const BlockBackward& args) {
 void ffn_backward(const Context& context, const BlockBackward& args) {
   const bool is_moe = args.config.is_moe_layer(args.layer);
   const BackwardTape& scratch = args.scratch;
-  kernels::round_values(context, {.x = args.d_u, .out = scratch.d_out});
+  std::span<const kernels::WeightGradient> waiting;
+  if (args.pending) waiting = args.pending->span();
   moe::layer_backward(context, {.rule = router_rule(args.config, args.top_k),
                                 .balance = args.balance,
                                 .weights = args.transposed.ffn,
                                 .gradients = args.gradients.ffn,
+                                .start = args.start,
                                 .state = args.tape.ffn,
                                 .scratch = is_moe ? scratch.moe : scratch.dense,
                                 .losses = args.losses,
                                 .x = args.tape.ffn_normed,
-                                .d_out = scratch.d_out,
+                                .d_out = scratch.d_ffn_out,
                                 .is_counted = args.batch.is_counted,
                                 .token_range = args.batch.token_range,
                                 .sequence_starts = args.batch.sequence_starts,
-                                .d_x = scratch.d_x});
+                                .d_x = scratch.d_x,
+                                .waiting = waiting});
   kernels::rms_norm_backward(context, {.x = args.tape.ffn_input,
                                        .weight = args.weights.ffn_norm,
                                        .eps = args.config.rms_norm_eps,
                                        .d_out = scratch.d_x,
                                        .sequence_starts = args.batch.sequence_starts,
                                        .d_x = args.d_u,
-                                       .d_weight = args.gradients.ffn_norm});
+                                       .d_weight = args.gradients.ffn_norm,
+                                       .rounded = scratch.d_out});
 }
 
 void attention_backward(const Context& context, const BlockBackward& args) {
   const BlockTape& tape = args.tape;
   const BackwardTape& scratch = args.scratch;
   const BlockGradients& gradients = args.gradients;
-  kernels::round_values(context, {.x = args.d_u, .out = scratch.d_out});
-  kernels::matmul_forward(
-      context, {.x = scratch.d_out, .weight = args.transposed.out, .out = scratch.d_attention});
-  kernels::round_values(context, {.x = scratch.d_attention, .out = flat(scratch.d_attention_out)});
+  kernels::matmul_forward(context, {.x = scratch.d_out,
+                                    .weight = args.transposed.out,
+                                    .out = scratch.d_attention,
+                                    .rounded = flat(scratch.d_attention_out)});
   kernels::attention_backward(context, {.q = tape.q,
                                         .kv = args.kv,
                                         .q_starts = args.batch.document_starts,
                                         .page_table = args.batch.page_table,
                                         .scale = attention_scale(args.config),
                                         .out = tape.attention_out,
+                                        .log_sums = tape.log_sums,
                                         .d_out = scratch.d_attention_out,
                                         .d_qkv = scratch.d_qkv});
   kernels::rope_backward(context, {.d_qkv = scratch.d_qkv,
@@ -197,7 +205,8 @@ void attention_backward(const Context& context, const BlockBackward& args) {
                                        .d_out = scratch.d_x,
                                        .sequence_starts = args.batch.sequence_starts,
                                        .d_x = args.d_u,
-                                       .d_weight = gradients.attention_norm});
+                                       .d_weight = gradients.attention_norm,
+                                       .rounded = scratch.d_ffn_out});
 }
 
 }  // namespace
@@ -255,13 +264,16 @@ BlockTape allocate_attention_tape(const ModelConfig& config, const TapeSize& siz
   tape.qkv = arena.tensor("attention", scalar, {tokens, config.q_width() + 2 * config.kv_width()});
   tape.q = arena.tensor("attention", size.operand, heads);
   tape.attention_out = arena.tensor("attention", size.operand, heads);
+  if (training)
+    tape.log_sums = arena.tensor("attention", DType::F32, {tokens, config.num_attention_heads});
   return tape;
 }
 
 BlockTape used_part(const BlockTape& tape, int64_t tokens, int64_t sequences, int64_t top_k) {
   BlockTape used = tape;
-  for (TensorView* view : {&used.attention_input, &used.attention_normed, &used.qkv, &used.q,
-                           &used.attention_out, &used.ffn_input, &used.ffn_normed}) {
+  for (TensorView* view :
+       {&used.attention_input, &used.attention_normed, &used.qkv, &used.q, &used.attention_out,
+        &used.log_sums, &used.ffn_input, &used.ffn_normed}) {
     if (*view) *view = view->rows(0, tokens);
   }
   used.ffn = moe::used_part(tape.ffn, tokens, sequences, top_k);
@@ -275,6 +287,7 @@ BackwardTape allocate_backward_tape(const ModelConfig& config, const TapeSize& s
   const int64_t qkv = config.q_width() + 2 * config.kv_width();
   const std::string name = "backward";
   BackwardTape tape;
+  tape.d_ffn_out = arena.tensor(name, size.operand, {tokens, config.hidden_size});
   tape.d_out = arena.tensor(name, size.operand, {tokens, config.hidden_size});
   tape.d_x = arena.tensor(name, scalar, {tokens, config.hidden_size});
   tape.d_attention = arena.tensor(name, scalar, {tokens, config.q_width()});
@@ -293,8 +306,8 @@ BackwardTape allocate_backward_tape(const ModelConfig& config, const TapeSize& s
 
 BackwardTape used_part(const BackwardTape& tape, int64_t tokens, int64_t top_k) {
   BackwardTape used = tape;
-  for (TensorView* view : {&used.d_out, &used.d_x, &used.d_attention, &used.d_attention_out,
-                           &used.d_qkv, &used.d_qkv_rounded}) {
+  for (TensorView* view : {&used.d_ffn_out, &used.d_out, &used.d_x, &used.d_attention,
+                           &used.d_attention_out, &used.d_qkv, &used.d_qkv_rounded}) {
     *view = view->rows(0, tokens);
   }
   used.moe = moe::used_part(tape.moe, tokens, top_k);

@@ -31,6 +31,7 @@ struct BlockTape {
   TensorView qkv;               // [tokens, q + 2 kv] F32
   TensorView q;                 // [tokens, heads, head_dim], operand type
   TensorView attention_out;     // [tokens, heads, head_dim], operand type
+  TensorView log_sums;          // [tokens, heads] F32; in training only
   TensorView ffn_input;         // u [tokens, hidden] F32; in training only
   TensorView ffn_normed;        // [tokens, hidden], operand type
   moe::LayerState ffn;
@@ -90,7 +91,8 @@ struct BlockGradients {
 
 // Working memory of the backward pass, shared by all blocks.
 struct BackwardTape {
-  TensorView d_out;            // [tokens, hidden], operand type
+  TensorView d_ffn_out;        // [tokens, hidden], operand type: the stream's gradient, rounded
+  TensorView d_out;            // [tokens, hidden], operand type: the same where attention ends
   TensorView d_x;              // [tokens, hidden] F32
   TensorView d_attention;      // [tokens, q] F32
   TensorView d_attention_out;  // [tokens, heads, head_dim], operand type
@@ -102,6 +104,14 @@ struct BackwardTape {
 BackwardTape allocate_backward_tape(const ModelConfig& config, const TapeSize& size,
                                     tensor::Arena& arena);
 BackwardTape used_part(const BackwardTape& tape, int64_t tokens, int64_t top_k);
+
+// Weight gradients still to be made, to share the launch of the next block's: matrices of few tiles
+// and long sums leave much of a device idle.
+struct PendingGradients {
+  kernels::WeightGradient list[2];
+  std::size_t count = 0;
+  std::span<const kernels::WeightGradient> span() const { return {list, count}; }
+};
 
 struct BlockBackward {
   const ModelConfig& config;
@@ -115,9 +125,14 @@ struct BlockBackward {
   const BlockTape& tape;
   const BackwardTape& scratch;
   const BlockGradients& gradients;
+  kernels::GradientStart start = kernels::GradientStart::from_buffer;  // of weight matrices
   moe::BalanceRule balance;
   moe::BalanceLosses losses;
-  TensorView d_u;  // [tokens, hidden] F32: the residual stream's gradient, updated
+  TensorView d_u;  // [tokens, hidden] F32: the residual stream's gradient, updated;
+                   // scratch.d_ffn_out holds it rounded, before and after
+  // Where each block leaves its projections' for the next, or the caller, to make; null: made at
+  // once, because the tape is used again.
+  PendingGradients* pending = nullptr;
 };
 void block_backward(const Context& context, const BlockBackward& args);
 

@@ -11,6 +11,7 @@
 #include "kernels/matmul.h"
 #include "kernels/memory.h"
 #include "kernels/rms_norm.h"
+#include "model/head_chunks.h"
 
 namespace dsmoe::model {
 namespace {
@@ -26,40 +27,6 @@ int64_t expected_documents(const TrainingPass::Limits& limits) {
                   limits.max_rows + std::max<int64_t>(64, limits.max_tokens / 32));
 }
 
-// The rows of a batch cut into chunks of tokens whose logits are held at once.
-class HeadChunks {
- public:
-  int64_t begin = 0, end = 0;        // tokens of the current chunk
-  std::vector<int32_t> row_offsets;  // of the rows in it, relative to begin
-
-  void start(std::span<const int32_t> row_lengths, int64_t max_tokens) {
-    row_lengths_ = row_lengths;
-    max_tokens_ = max_tokens;
-    row_ = done_ = end = 0;
-  }
-
-  // Goes on to the next chunk; false when there is none.
-  bool next() {
-    begin = end;
-    row_offsets.assign(1, 0);
-    for (; row_ < static_cast<int64_t>(row_lengths_.size()); ++row_, done_ = 0) {
-      for (const int64_t length = row_lengths_[row_]; done_ < length;) {
-        const int64_t piece = std::min(max_tokens_, length - done_);
-        if (end - begin + piece > max_tokens_) return true;
-        end += piece;
-        done_ += piece;
-        row_offsets.push_back(static_cast<int32_t>(end - begin));
-      }
-    }
-    return end > begin;
-  }
-
- private:
-  std::span<const int32_t> row_lengths_;
-  int64_t max_tokens_ = 0;
-  int64_t row_ = 0, done_ = 0;  // the next token: row and place in it
-};
-
 // What a batch is on its way to or from the device. Memory of the largest batch is taken at once,
 // so that a step allocates nothing.
 struct HostBatch {
@@ -67,7 +34,7 @@ struct HostBatch {
   std::vector<int32_t> sequence_starts, document_starts;  // [rows + 1], [documents + 1]
   std::vector<int32_t> page_table;                        // [documents, max_pages]
   std::vector<int32_t> expert_offsets;                    // [experts + 1] of one layer
-  std::vector<std::byte> log_prob;                        // of a chunk
+  std::vector<std::byte> log_prob;                        // [tokens]
 };
 
 void write_starts(std::span<const int32_t> lengths, std::vector<int32_t>& starts) {
@@ -97,7 +64,8 @@ struct TrainingPass::Impl {
   void forward(const BatchViews& batch);
   void count_load(const moe::LayerState& state, std::vector<int64_t>& load);
   void head(const MicroBatch& batch, const StepScale* scale);
-  void backward(const BatchViews& batch, const StepScale& scale);
+  void collect();
+  void backward(const BatchViews& batch, const StepScale& scale, kernels::GradientStart start);
   BlockForward block(int64_t layer, const BatchViews& batch, const BlockTape& tape,
                      const TensorView& u) const;
   BlockTape tape_of(int64_t layer) const;
@@ -189,7 +157,7 @@ TrainingPass::Impl::Impl(const Context& ctx, const Model& m, const Gradients& g,
   const int64_t chunk_capacity = std::min(chunk_tokens, limits.max_tokens);
   logits = arena.tensor("head", scalar, {chunk_capacity, config.vocab_size});
   d_logits = arena.tensor("head", model.operand, {chunk_capacity, config.vocab_size});
-  log_prob = arena.tensor("head", scalar, {chunk_capacity});
+  log_prob = arena.tensor("head", scalar, {limits.max_tokens});
   chunk_target = arena.tensor("head", DType::I32, {chunk_capacity});
   chunk_rows = arena.tensor("head", DType::I32, {limits.max_rows + 1});
   balance_losses = arena.tensor("losses", DType::F64, {2});
@@ -367,7 +335,7 @@ void TrainingPass::Impl::forward(const BatchViews& batch) {
     }
     const BlockTape tape = tape_of(layer);
     block_forward(context, block(layer, batch, tape, stream));
-    if (tape.ffn.index) count_load(tape.ffn, *load++);
+    if (recompute == Recompute::blocks && tape.ffn.index) count_load(tape.ffn, *load++);
   }
   kernels::rms_norm_forward(context, {.x = stream,
                                       .weight = parameters.final_norm,
@@ -384,7 +352,7 @@ void TrainingPass::Impl::head(const MicroBatch& batch, const StepScale* scale) {
     const TensorView hidden = final_normed.rows(chunks.begin, chunks.end);
     const TensorView chunk_logits = logits.rows(0, count);
     const TensorView target = chunk_target.rows(0, count);
-    const TensorView chunk_log_prob = log_prob.rows(0, count);
+    const TensorView chunk_log_prob = log_prob.rows(chunks.begin, chunks.end);
     kernels::upload(context, batch.targets.data() + chunks.begin, target);
     kernels::matmul_forward(context, {.x = hidden, .weight = parameters.head, .out = chunk_logits});
     if (scale == nullptr) {
@@ -407,20 +375,36 @@ void TrainingPass::Impl::head(const MicroBatch& batch, const StepScale* scale) {
         kernels::upload(context, chunks.row_offsets.data(), rows);
         kernels::weight_gradient(
             context,
-            {.dy = d_chunk, .x = hidden, .sequence_offsets = rows, .d_weight = gradients.head});
+            {.dy = d_chunk,
+             .x = hidden,
+             .sequence_offsets = rows,
+             .d_weight = gradients.head,
+             .start = chunks.begin == 0 ? batch.start : kernels::GradientStart::from_buffer});
       }
-    }
-    // Summed in double, tokens ascending: the reported loss does not depend on the chunks.
-    kernels::download(context, chunk_log_prob, host.log_prob.data());
-    for (int64_t t = 0; t < count; ++t) {
-      losses.nats -= chunk_log_prob.dtype == DType::F64
-                         ? reinterpret_cast<const double*>(host.log_prob.data())[t]
-                         : reinterpret_cast<const float*>(host.log_prob.data())[t];
     }
   }
 }
 
-void TrainingPass::Impl::backward(const BatchViews& batch, const StepScale& scale) {
+// What the host wants to know, after all work is under way: a download waits for the device.
+void TrainingPass::Impl::collect() {
+  if (recompute == Recompute::nothing) {  // each block has its own plan
+    auto load = losses.load.begin();
+    for (int64_t layer = 0; layer < model.config.num_hidden_layers; ++layer) {
+      const BlockTape tape = tape_of(layer);
+      if (tape.ffn.index) count_load(tape.ffn, *load++);
+    }
+  }
+  // Summed in double, tokens ascending: the reported loss does not depend on the chunks.
+  kernels::download(context, log_prob.rows(0, tokens), host.log_prob.data());
+  for (int64_t t = 0; t < tokens; ++t) {
+    losses.nats -= log_prob.dtype == DType::F64
+                       ? reinterpret_cast<const double*>(host.log_prob.data())[t]
+                       : reinterpret_cast<const float*>(host.log_prob.data())[t];
+  }
+}
+
+void TrainingPass::Impl::backward(const BatchViews& batch, const StepScale& scale,
+                                  kernels::GradientStart start) {
   const TensorView stream = u.rows(0, tokens);
   const TensorView d_stream = d_u.rows(0, tokens);
   const BackwardTape backward_tape = used_part(scratch, tokens, model.config.num_experts_per_tok);
@@ -433,7 +417,8 @@ void TrainingPass::Impl::backward(const BatchViews& batch, const StepScale& scal
                                        .d_out = backward_tape.d_x,
                                        .sequence_starts = batch.sequence_starts,
                                        .d_x = d_stream,
-                                       .d_weight = gradients.final_norm});
+                                       .d_weight = gradients.final_norm,
+                                       .rounded = backward_tape.d_ffn_out});
   const moe::BalanceRule balance{
       .alpha = rule.balance_alpha,
       .device_alpha = rule.device_alpha,
@@ -442,6 +427,7 @@ void TrainingPass::Impl::backward(const BatchViews& batch, const StepScale& scal
       .sequences_per_group = rule.rows_per_balance_group,
       .group_weight = 1.0 / static_cast<double>(scale.num_balance_groups),
       .token_weight = 1.0 / static_cast<double>(scale.counted_targets)};
+  PendingGradients pending;
   for (int64_t layer = model.config.num_hidden_layers - 1; layer >= 0; --layer) {
     const BlockTape tape = tape_of(layer);
     if (recompute == Recompute::blocks) {
@@ -460,10 +446,13 @@ void TrainingPass::Impl::backward(const BatchViews& batch, const StepScale& scal
                              .tape = tape,
                              .scratch = backward_tape,
                              .gradients = gradients.blocks[layer],
+                             .start = start,
                              .balance = balance,
                              .losses = {.balance = balance_losses, .z = z_loss},
-                             .d_u = d_stream});
+                             .d_u = d_stream,
+                             .pending = recompute == Recompute::nothing ? &pending : nullptr});
   }
+  kernels::weight_gradients(context, pending.span());
   if (gradients.embedding) {
     kernels::embedding_backward(
         context, {.ids = batch.tokens, .d_out = d_stream, .d_table = gradients.embedding});
@@ -485,13 +474,15 @@ const PassLosses& TrainingPass::run(const MicroBatch& batch, const StepScale& sc
   const BatchViews views = impl_->start(batch);
   impl_->forward(views);
   impl_->head(batch, &scale);
-  impl_->backward(views, scale);
+  impl_->backward(views, scale, batch.start);
+  impl_->collect();
   return impl_->losses;
 }
 
 const PassLosses& TrainingPass::evaluate(const MicroBatch& batch) {
   impl_->forward(impl_->start(batch));
   impl_->head(batch, nullptr);
+  impl_->collect();
   return impl_->losses;
 }
 

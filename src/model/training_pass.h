@@ -17,6 +17,7 @@ struct MicroBatch {
   std::span<const int32_t> targets;           // per token; -1: not counted
   std::span<const int32_t> row_lengths;       // sum = tokens
   std::span<const int32_t> document_lengths;  // sum = tokens; no document crosses a row's end
+  kernels::GradientStart start = kernels::GradientStart::from_buffer;  // of weight matrices
 };
 
 // What holds for the whole step, so that a micro-batch's share does not depend on the split.

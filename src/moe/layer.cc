@@ -103,8 +103,11 @@ void layer_forward(const Context& context, const LayerForward& args) {
   const LayerState& state = args.state;
   if (few_tokens_forward(context, args)) return;
   if (args.norm_weight) {
-    kernels::rms_norm_forward(
-        context, {.x = args.residual, .weight = args.norm_weight, .eps = args.eps, .out = args.x});
+    kernels::rms_norm_forward(context, {.x = args.residual,
+                                        .weight = args.norm_weight,
+                                        .eps = args.eps,
+                                        .out = args.x,
+                                        .kept = args.kept});
   }
   Families<kernels::ExpertFamily> experts;
   if (args.weights.routed) {
@@ -130,7 +133,18 @@ void layer_forward(const Context& context, const LayerForward& args) {
 
 namespace {
 
-kernels::ExpertFamilyBackward routed_experts(const LayerBackward& args) {
+// Rows of x in the order of the plan, where the experts' outputs lay, which nobody needs until
+// experts_up_backward writes there; absent where products gather by themselves.
+TensorView dispatched(const Context& context, const LayerBackward& args, const TensorView& x) {
+  const LayerState& state = args.state;
+  const bool done = kernels::dispatch_rows(context, {.x = x,
+                                                     .offsets = state.plan.expert_offsets,
+                                                     .token_of_row = state.plan.token_of_row,
+                                                     .out = state.routed_out});
+  return done ? state.routed_out : TensorView{};
+}
+
+kernels::ExpertFamilyBackward routed_experts(const Context& context, const LayerBackward& args) {
   const LayerState& state = args.state;
   const BackwardState& scratch = args.scratch;
   return {.gate_transposed = args.weights.routed.gate,
@@ -138,6 +152,7 @@ kernels::ExpertFamilyBackward routed_experts(const LayerBackward& args) {
           .down_transposed = args.weights.routed.down,
           .offsets = state.plan.expert_offsets,
           .token_of_row = state.plan.token_of_row,
+          .d_out_rows = dispatched(context, args, args.d_out),
           .gate_of_row = scratch.gate_of_row,
           .activation = state.routed_activation,
           .gate_product = state.routed_gate_product,
@@ -163,35 +178,55 @@ kernels::ExpertFamilyBackward shared_experts(const LayerBackward& args) {
           .d_x = state.shared_out};
 }
 
-// dW of gate, up and down. `scaled_activation` is what the down product's gradient multiplies: gate
-// * activation.
-struct GradientList {
-  kernels::WeightGradient list[6];
-  std::size_t count = 0;
+constexpr std::size_t kMostWaiting = 2;
 
-  void add(const LayerBackward& args, const ExpertGradients& gradients,
-           const kernels::ExpertFamilyBackward& family, const TensorView& sequence_offsets) {
-    kernels::WeightGradient up{.x = args.x,
-                               .x_of_row = family.token_of_row,
-                               .sequence_offsets = sequence_offsets,
-                               .slot_of_matrix = gradients.slot_of_expert};
+// dW of down, then of gate and up: two lists, because the rows they read may share a place.
+struct GradientLists {
+  kernels::WeightGradient down[kMostWaiting + 2];
+  kernels::WeightGradient up[4];
+  std::size_t down_count = 0;
+  std::size_t up_count = 0;
+
+  explicit GradientLists(std::span<const kernels::WeightGradient> waiting) {
+    DSMOE_CHECK(waiting.size() <= kMostWaiting, "too many weight gradients wait for the layer's");
+    for (const kernels::WeightGradient& other : waiting) down[down_count++] = other;
+  }
+
+  // `scaled_activation` is what the down product's gradient multiplies: gate * activation.
+  void add_down(const LayerBackward& args, const ExpertGradients& gradients,
+                const kernels::ExpertFamilyBackward& family, const TensorView& sequence_offsets) {
+    if (!gradients.down) return;
+    kernels::WeightGradient& own = down[down_count++];
+    own = {.dy = args.d_out,
+           .dy_of_row = family.token_of_row,
+           .x = family.scaled_activation ? family.scaled_activation : family.activation,
+           .sequence_offsets = sequence_offsets,
+           .slot_of_matrix = gradients.slot_of_expert,
+           .d_weight = gradients.down,
+           .start = args.start};
+    if (family.d_out_rows) {
+      own.dy = family.d_out_rows;
+      own.dy_of_row = {};
+    }
+  }
+  // `x_rows`: x in the order of the family's rows, or absent.
+  void add_up(const LayerBackward& args, const ExpertGradients& gradients,
+              const kernels::ExpertFamilyBackward& family, const TensorView& x_rows,
+              const TensorView& sequence_offsets) {
+    kernels::WeightGradient own{.x = x_rows ? x_rows : args.x,
+                                .x_of_row = x_rows ? TensorView{} : family.token_of_row,
+                                .sequence_offsets = sequence_offsets,
+                                .slot_of_matrix = gradients.slot_of_expert,
+                                .start = args.start};
     if (gradients.gate) {
-      up.dy = family.d_gate_product;
-      up.d_weight = gradients.gate;
-      list[count++] = up;
+      own.dy = family.d_gate_product;
+      own.d_weight = gradients.gate;
+      up[up_count++] = own;
     }
     if (gradients.up) {
-      up.dy = family.d_up_product;
-      up.d_weight = gradients.up;
-      list[count++] = up;
-    }
-    if (gradients.down) {
-      list[count++] = {.dy = args.d_out,
-                       .dy_of_row = family.token_of_row,
-                       .x = family.scaled_activation ? family.scaled_activation : family.activation,
-                       .sequence_offsets = sequence_offsets,
-                       .slot_of_matrix = gradients.slot_of_expert,
-                       .d_weight = gradients.down};
+      own.dy = family.d_up_product;
+      own.d_weight = gradients.up;
+      up[up_count++] = own;
     }
   }
 };
@@ -257,19 +292,27 @@ void layer_backward(const Context& context, const LayerBackward& args) {
     kernels::dispatch_gates(context, {.gate = state.gate,
                                       .row_of_slot = state.plan.row_of_slot,
                                       .gate_of_row = scratch.gate_of_row});
-    experts.add(routed_experts(args));
+    experts.add(routed_experts(context, args));
   }
   if (shared) experts.add(shared_experts(args));
   kernels::experts_down_backward(context, {.d_out = args.d_out, .families = experts.span()});
-  kernels::experts_up_backward(context, {.families = experts.span()});
-  GradientList weight_gradients;
+  GradientLists lists(args.waiting);
   if (routed) {
-    weight_gradients.add(args, args.gradients.routed, experts.list[0], state.plan.sequence_offsets);
+    lists.add_down(args, args.gradients.routed, experts.list[0], state.plan.sequence_offsets);
   }
   if (shared) {
-    weight_gradients.add(args, args.gradients.shared, experts.list[experts.count - 1], one_matrix);
+    lists.add_down(args, args.gradients.shared, experts.list[experts.count - 1], one_matrix);
   }
-  kernels::weight_gradients(context, {weight_gradients.list, weight_gradients.count});
+  kernels::weight_gradients(context, {lists.down, lists.down_count});
+  if (routed && (args.gradients.routed.gate || args.gradients.routed.up)) {
+    lists.add_up(args, args.gradients.routed, experts.list[0], dispatched(context, args, args.x),
+                 state.plan.sequence_offsets);
+  }
+  if (shared) {
+    lists.add_up(args, args.gradients.shared, experts.list[experts.count - 1], {}, one_matrix);
+  }
+  kernels::weight_gradients(context, {lists.up, lists.up_count});
+  kernels::experts_up_backward(context, {.families = experts.span()});
 
   kernels::CombineForward dispatch_adjoint{.residual = args.d_x, .store = kernels::Store::assign};
   if (routed) {

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kernels/experts.h"
+#include "kernels/matmul.h"
 #include "kernels/plan.h"
 #include "kernels/router_rule.h"
 #include "moe/state.h"
@@ -22,6 +24,7 @@ struct LayerForward {
   TensorView norm_weight;       // [hidden]: x = RMSNorm(u) is computed; absent: x is given
   double eps = 1e-6;            // of the norm
   TensorView x;                 // [tokens, hidden], operand type: the normalised stream
+  TensorView kept;              // [tokens, hidden] F32, optional: takes u, where it is normed here
   TensorView token_range;       // [2] I32 = {0, tokens}
   TensorView sequence_starts;   // [sequences + 1] I32
   TensorView experts_of_token;  // [tokens] I32, or absent: rule.top_k each
@@ -55,8 +58,9 @@ struct LayerBackward {
   BalanceRule balance;
   LayerTransposed weights;
   LayerGradients gradients;  // accumulated; absent ones are not computed
-  LayerState state;          // of the forward pass; used up: gradients take its place
-  BackwardState scratch;     // the used part
+  kernels::GradientStart start = kernels::GradientStart::from_buffer;  // of the experts' weights
+  LayerState state;       // of the forward pass; used up: gradients take its place
+  BackwardState scratch;  // the used part
   BalanceLosses losses;
   TensorView x;                // [tokens, hidden], operand type
   TensorView d_out;            // [tokens, hidden], operand type: gradient of h, rounded
@@ -64,6 +68,7 @@ struct LayerBackward {
   TensorView token_range;      // [2] I32
   TensorView sequence_starts;  // [sequences + 1] I32
   TensorView d_x;              // [tokens, hidden] F32, written: gradient of x
+  std::span<const kernels::WeightGradient> waiting;  // of other layers, for a launch to share
 };
 
 void layer_backward(const Context& context, const LayerBackward& args);

@@ -95,7 +95,9 @@ const StepResult& Trainer::accumulate(const StepRows& rows) {
   const model::StepScale scale{.counted_targets = result_.counted,
                                .num_balance_groups = rows.num_rows() / group};
   double nats = 0;
-  for_each_micro_batch(rows, [&](const model::MicroBatch& batch) {
+  for_each_micro_batch(rows, [&](model::MicroBatch batch) {
+    if (gradients_are_zero_) batch.start = kernels::GradientStart::from_zero;
+    gradients_are_zero_ = false;
     const model::PassLosses& losses = pass_.run(batch, scale);
     nats += losses.nats;
     result_.balance += losses.balance;
@@ -114,6 +116,7 @@ const StepResult& Trainer::accumulate(const StepRows& rows) {
 const StepResult& Trainer::step(const StepRows& rows, double lr) {
   accumulate(rows);
   result_.gradient_norm = optimizer_.step(lr);
+  gradients_are_zero_ = true;
   optimizer_.update_selection_bias(result_.load);
   return result_;
 }

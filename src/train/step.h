@@ -74,6 +74,7 @@ class Trainer {
   Optimizer optimizer_;
   model::TrainingPass pass_;
   StepResult result_;
+  bool gradients_are_zero_ = true;  // made so; the optimiser leaves them so
 };
 
 }  // namespace dsmoe::train

@@ -308,7 +308,8 @@ template <int kDim>
 void launch_tiled(const Context& context, const AttentionParameters& p, int64_t tokens) {
   const int64_t rows = tokens * (p.heads / p.kv_heads);
   const auto grid_y = static_cast<unsigned>(p.kv_heads);
-  if (rows > 16 * p.sequences || !has_clusters()) return attention_of_many(context, p, tokens);
+  if (rows > 16 * p.sequences || p.log_sums || !has_clusters())
+    return attention_of_many(context, p, tokens);
   const std::size_t bytes = 4 * kBlockBytes<kDim> + sizeof(SpanResult<kDim>);
   static const bool once = (allow_shared(attention_few<kDim>, bytes), true);
   (void)once;
@@ -343,6 +344,7 @@ void attention_forward(const Context& context, const AttentionForward& args) {
                               .position = args.position.as<int32_t>(),
                               .page_table = args.page_table.as<int32_t>(),
                               .out = args.out.data,
+                              .log_sums = args.log_sums ? args.log_sums.as<float>() : nullptr,
                               .scale = args.scale,
                               .sequences = static_cast<int32_t>(args.page_table.dim(0)),
                               .max_pages = static_cast<int32_t>(args.page_table.dim(1)),

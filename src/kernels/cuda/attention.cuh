@@ -16,6 +16,7 @@ struct AttentionParameters {
   const int32_t* position;
   const int32_t* page_table;
   void* out;
+  float* log_sums;  // [tokens, heads], or null: log2 of the sum of exp(score)
   float scale;
   int32_t sequences;
   int32_t max_pages;

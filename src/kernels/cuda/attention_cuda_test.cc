@@ -101,8 +101,8 @@ TEST_F(AttentionCudaTest, AgreesWithTheReference) {
 }
 
 TEST_F(AttentionCudaTest, PrefillChunksAndDecodeAgreeBitForBit) {
-  for (const int64_t kv_heads : {4, 1}) {
-    const Case c{DType::BF16, 4, kv_heads, 128, {1300, 77, 513}};
+  for (const auto [kv_heads, head_dim] : {std::pair{4, 128}, {1, 128}, {2, 64}}) {
+    const Case c{DType::BF16, 4, kv_heads, head_dim, {1300, 77, 513}};
     const Cache cache = make_cache(c);
     const std::vector<int32_t> first{0, 1300, 1377, 1890};
     const Twin q = random(c.dtype, {1890, c.heads, c.head_dim});
@@ -167,6 +167,7 @@ class AttentionBackwardCudaTest : public AttentionCudaTest {
   struct Batch {
     Cache cache;
     Twin q, q_starts, out, d_out, d_qkv;
+    TensorView log_sums;  // on the device
     int64_t tokens = 0;
   };
   Batch make_batch(const Case& c) {
@@ -190,6 +191,16 @@ class AttentionBackwardCudaTest : public AttentionCudaTest {
                              .out = exact});
     b.out = from(c.dtype, b.q.host.shape,
                  {exact.as<double>(), exact.as<double>() + exact.num_elements()});
+    b.log_sums = device_tensor(DType::F32, {b.tokens, c.heads});
+    poison(b.log_sums);
+    attention_forward(cuda_, {.q = b.q.device,
+                              .kv = pages_of(c, b.cache, &Twin::device),
+                              .q_starts = b.q_starts.device,
+                              .position = integers(positions, {b.tokens}).device,
+                              .page_table = b.cache.page_table.device,
+                              .scale = scale_of(c),
+                              .out = device_tensor(c.dtype, b.q.device.shape),
+                              .log_sums = b.log_sums});
     b.d_out = random(c.dtype, b.q.host.shape);
     b.d_qkv = output(DType::F32, {b.tokens, (c.heads + 2 * c.kv_heads) * c.head_dim});
     return b;
@@ -201,6 +212,7 @@ class AttentionBackwardCudaTest : public AttentionCudaTest {
             .page_table = b.cache.page_table.*side,
             .scale = scale_of(c),
             .out = b.out.*side,
+            .log_sums = side == &Twin::device ? b.log_sums : TensorView{},
             .d_out = b.d_out.*side,
             .d_qkv = b.d_qkv.*side};
   }
@@ -210,6 +222,7 @@ TEST_F(AttentionBackwardCudaTest, AgreesWithTheReference) {
   const Case cases[] = {{DType::BF16, 4, 4, 128, {1, 70, 3}},   {DType::BF16, 4, 2, 128, {200, 65}},
                         {DType::BF16, 2, 1, 64, {64, 63, 130}}, {DType::BF16, 3, 3, 40, {100}},
                         {DType::BF16, 2, 1, 30, {66}},          {DType::F32, 4, 2, 24, {70, 1}},
+                        {DType::BF16, 4, 2, 64, {450, 129}},    {DType::BF16, 2, 2, 128, {390}},
                         {DType::F32, 2, 2, 128, {130}}};
   for (const Case& c : cases) {
     const Batch b = make_batch(c);
@@ -232,7 +245,7 @@ TEST_F(AttentionBackwardCudaTest, BitsDoNotDependOnTheBatch) {
   for (std::size_t s = 0; s < c.lengths.size(); ++s) {
     const int32_t end = begin + c.lengths[s];
     AttentionBackward one = args(c, b, &Twin::device);
-    for (TensorView* view : {&one.q, &one.out, &one.d_out, &one.d_qkv})
+    for (TensorView* view : {&one.q, &one.out, &one.log_sums, &one.d_out, &one.d_qkv})
       *view = view->rows(begin, end);
     one.q_starts = integers({0, c.lengths[s]}, {2}).device;
     one.page_table = one.page_table.rows(static_cast<int64_t>(s), static_cast<int64_t>(s) + 1);

@@ -208,7 +208,10 @@ __global__ void __launch_bounds__(kThreads<Steps>, (kResident<Steps, kDim>))
   for (int h = 0; h < 2; ++h) {
     const int r = first + 8 * h;
     if (r >= tile.num_rows) continue;
-    bf16* out = static_cast<bf16*>(p.out) + query_offset(p, tile, kv_head, r);
+    const int64_t offset = query_offset(p, tile, kv_head, r);
+    if (p.log_sums && lane % 4 == 0)
+      p.log_sums[offset / p.head_dim] = fmaf(max[h], kLog2E, log2f(sum[h]));
+    bf16* out = static_cast<bf16*>(p.out) + offset;
 #pragma unroll
     for (int j = 0; j < kDim / 8; ++j) {
       const int d = 8 * j + 2 * (lane % 4);

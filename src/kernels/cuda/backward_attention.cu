@@ -1,6 +1,6 @@
-// Attention's backward pass. Statistics of every query first (maximum, sum, d_out . out); then dq
-// over key blocks, and dk and dv over the heads of a group and query blocks, each in kernels of
-// their own, so that every sum is one ascending chain and nothing is added by atomics.
+// Attention's backward pass. dq over key blocks, then dk and dv over the heads of a group and query
+// blocks, in kernels of their own, so that every sum is one ascending chain and nothing is added by
+// atomics.
 #include "kernels/cuda/attention_steps.cuh"
 #include "kernels/cuda/backward_attention.h"
 #include "kernels/cuda/launch.h"
@@ -116,89 +116,31 @@ __device__ void for_each_block(uint32_t ring, int steps, Load&& load, Body&& bod
   }
 }
 
-template <class Steps, int kDim>
-__global__ void __launch_bounds__(128 * kQueryGroups<Steps>, (kQueryResident<Steps, kDim>))
-    statistics_kernel(const __grid_constant__ AttentionBackwardParameters p) {
-  extern __shared__ __align__(1024) unsigned char memory[];
-  const uint32_t ring = shared_address(memory);
-  const int group = static_cast<int>(threadIdx.x) / 128;
-  wait_for_previous_kernel();
-  let_next_kernel_start();
-  // The last tiles of a sequence see the most keys and come first.
-  const PositionTile tile =
-      find_positions<kQueryGroups<Steps>>(p, static_cast<int>(gridDim.y - 1 - blockIdx.y));
-  if (tile.sequence < 0) return;
-  const int head = static_cast<int>(blockIdx.x);
-  const int kv_head = head / (p.heads / p.kv_heads);
+// Of the thread's two rows: the logarithm the forward pass kept, and D = row_sum(d_out * out), a
+// quarter of the dimensions per lane, times the scale. Left behind for the keys' kernel.
+__device__ inline void find_statistics(float2 (&statistics)[2], const QueryRows& rows,
+                                       const AttentionBackwardParameters& p, int head) {
   const int quarter = threadIdx.x % 4;
-  const QueryRows rows(tile);
-  typename Steps::template Rows<kDim> q;
-  load_query_rows<Steps, kDim>(q, ring + (kStages + group) * kBlockBytes<kDim>, p.q, p, tile, head);
-  const int own_blocks = tile.count > 0 ? tile.first / 64 + 1 : 0;
-  const float scale2 = p.scale * kLog2E;
-  float max[2] = {-INFINITY, -INFINITY};  // of the scores before the factor scale2
-  float sum[2] = {0, 0};
-  for_each_block<Steps, kBlockBytes<kDim>>(
-      ring, (tile.block_end + 63) / 64,
-      [&](int block, uint32_t target) {
-        load_block<kDim>(target, page_of(p, p.keys, tile.sequence, block, kv_head), p.head_dim);
-      },
-      [&](int block, uint32_t keys) {
-        if (block >= own_blocks) return;
-        float s[8][4];
-        Steps::start();
-        Steps::template score<kDim>(s, q, keys);
-        Steps::close();
-        Steps::template wait<0>();
-        Steps::keep(s);
-        if (block + 1 == own_blocks) {
-#pragma unroll
-          for (int t = 0; t < 8; ++t) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              if (block * 64 + 8 * t + 2 * quarter + i % 2 > rows.position[i / 2])
-                s[t][i] = -INFINITY;
-            }
-          }
-        }
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          float best = -INFINITY;
-#pragma unroll
-          for (auto& t : s) best = fmaxf(best, fmaxf(t[2 * h], t[2 * h + 1]));
-          const float next = fmaxf(max[h], row_max4(best));
-          const float from = next == -INFINITY ? 0.0f : next * scale2;
-          float part = 0;
-#pragma unroll
-          for (auto& t : s) {
-            part += exp2_approx(fmaf(t[2 * h], scale2, -from));
-            part += exp2_approx(fmaf(t[2 * h + 1], scale2, -from));
-          }
-          const float c = next == -INFINITY ? 1.0f : exp2_approx(fmaf(max[h], scale2, -from));
-          sum[h] = fmaf(sum[h], c, row_sum4(part));
-          max[h] = next;
-        }
-      });
-  // D = row_sum(d_out * out): a quarter of the dimensions per lane.
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int64_t row = rows.token[h] * p.heads + head;
     const bf16* out = static_cast<const bf16*>(p.out) + row * p.head_dim;
     const bf16* d_out = static_cast<const bf16*>(p.d_out) + row * p.head_dim;
     float d = 0;
+#pragma unroll 8
     for (int i = 2 * quarter; i < p.head_dim; i += 8) {
-      d = fmaf(__bfloat162float(out[i]), __bfloat162float(d_out[i]), d);
-      d = fmaf(__bfloat162float(out[i + 1]), __bfloat162float(d_out[i + 1]), d);
+      const auto a = *reinterpret_cast<const __nv_bfloat162*>(out + i);
+      const auto b = *reinterpret_cast<const __nv_bfloat162*>(d_out + i);
+      d = fmaf(__low2float(a), __low2float(b), d);
+      d = fmaf(__high2float(a), __high2float(b), d);
     }
-    d = row_sum4(d);
-    if (quarter == 0 && rows.position[h] >= 0)
-      p.tile_statistics()[row] = make_float2(fmaf(max[h], scale2, log2f(sum[h])), d * p.scale);
+    statistics[h] = make_float2(p.log_sums[row], row_sum4(d) * p.scale);
+    if (quarter == 0 && rows.position[h] >= 0) p.tile_statistics()[row] = statistics[h];
   }
 }
 
-// From scores and d_out . v, 64 columns of a row, to p (kept in s) and ds (in dp); `of(column
-// pair)` gives the statistics of columns 8 t + 2 (lane % 4) + {0, 1}, x and y of the first, z and w
-// of the second.
+// From scores and d_out . v, 64 columns of a row, to p (kept in s) and ds (in dp); `of(t, i)` gives
+// the statistics of the query of s[t][i].
 template <class Of>
 __device__ void gradient_of_scores(float (&s)[8][4], float (&dp)[8][4], float scale, Of&& of) {
   const float scale2 = scale * kLog2E;
@@ -247,6 +189,7 @@ __global__ void __launch_bounds__(128 * kQueryGroups<Steps>, (kQueryResident<Ste
   const int group = static_cast<int>(threadIdx.x) / 128;
   wait_for_previous_kernel();
   let_next_kernel_start();
+  // The last tiles of a sequence see the most keys and come first.
   const PositionTile tile =
       find_positions<kQueryGroups<Steps>>(p, static_cast<int>(gridDim.y - 1 - blockIdx.y));
   if (tile.sequence < 0) return;
@@ -260,8 +203,7 @@ __global__ void __launch_bounds__(128 * kQueryGroups<Steps>, (kQueryResident<Ste
   load_query_rows<Steps, kDim>(q, own, p.q, p, tile, head);
   load_query_rows<Steps, kDim>(d_out, own + kBlockBytes<kDim>, p.d_out, p, tile, head);
   float2 statistics[2];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) statistics[h] = p.tile_statistics()[rows.token[h] * p.heads + head];
+  find_statistics(statistics, rows, p, head);
   float dq[kDim / 8][4] = {};
   const int own_blocks = tile.count > 0 ? tile.first / 64 + 1 : 0;
   for_each_block<Steps, 2 * kBlockBytes<kDim>>(
@@ -378,6 +320,7 @@ __global__ void __launch_bounds__(128 * kKeyGroups<Steps, kDim>, 1)
             }
           }
         }
+        // Of columns 8 t + 2 (lane % 4) and the next: two each.
         const uint32_t statistics = queries + 2 * kBlockBytes<kDim> + lane % 4 * 16;
         float4 pair;
         gradient_of_scores(s, dp, p.scale, [&](int t, int i) {
@@ -410,27 +353,24 @@ void launch_tiled(const Context& context, const AttentionBackwardParameters& p, 
   constexpr int kGroups = kQueryGroups<Steps>;
   constexpr int kOfKeys = kKeyGroups<Steps, kDim>;
   constexpr std::size_t kOwn = Steps::kHopper ? kBlockBytes<kDim> : 0;  // rows that stay, per group
-  constexpr std::size_t kStatisticsBytes = kStages * kBlockBytes<kDim> + kGroups * kOwn;
-  constexpr std::size_t kQueryBytes = 2 * kStatisticsBytes;
+  constexpr std::size_t kQueryBytes = 2 * (kStages * kBlockBytes<kDim> + kGroups * kOwn);
   constexpr std::size_t kKeyBytes = kStages * (2 * kBlockBytes<kDim> + 1024) + kOfKeys * 2 * kOwn;
-  static const bool once = (allow_shared(statistics_kernel<Steps, kDim>, kStatisticsBytes),
-                            allow_shared(query_gradient_kernel<Steps, kDim>, kQueryBytes),
+  static const bool once = (allow_shared(query_gradient_kernel<Steps, kDim>, kQueryBytes),
                             allow_shared(key_gradient_kernel<Steps, kDim>, kKeyBytes), true);
   (void)once;
   const auto tiles = [&](int groups) {
     return static_cast<unsigned>(tokens / (64 * groups) + p.sequences);
   };
-  LaunchShape shape{.grid = dim3(static_cast<unsigned>(p.heads), tiles(kGroups)),
-                    .block = dim3(128 * kGroups),
-                    .shared_bytes = kStatisticsBytes};
-  launch(context, shape, statistics_kernel<Steps, kDim>, p);
+  launch(context,
+         {.grid = dim3(static_cast<unsigned>(p.heads), tiles(kGroups)),
+          .block = dim3(128 * kGroups),
+          .shared_bytes = kQueryBytes},
+         query_gradient_kernel<Steps, kDim>, p);
   launch(context,
          {.grid = dim3(static_cast<unsigned>(p.kv_heads), tiles(kOfKeys)),
           .block = dim3(128 * kOfKeys),
           .shared_bytes = kKeyBytes},
          key_gradient_kernel<Steps, kDim>, p);
-  shape.shared_bytes = kQueryBytes;
-  launch(context, shape, query_gradient_kernel<Steps, kDim>, p);
 }
 
 template <class Steps>
@@ -454,6 +394,7 @@ void attention_backward(const Context& context, const AttentionBackward& args) {
                                 .out = args.out.data,
                                 .d_out = args.d_out.data,
                                 .d_qkv = args.d_qkv.as<float>(),
+                                .log_sums = nullptr,
                                 .statistics = nullptr,
                                 .scale = args.scale,
                                 .sequences = static_cast<int32_t>(args.page_table.dim(0)),
@@ -465,6 +406,9 @@ void attention_backward(const Context& context, const AttentionBackward& args) {
       scratch_of(context, static_cast<std::size_t>(tokens * p.heads) * sizeof(float4)));
   // The choice depends on head_dim and type alone.
   if (args.q.dtype == DType::BF16 && p.head_dim % 8 == 0 && p.head_dim <= 128) {
+    DSMOE_CHECK(args.log_sums,
+                "attention backward on CUDA: the forward pass's log_sums are missing");
+    p.log_sums = args.log_sums.as<float>();
     return is_hopper() ? launch_tiled<WarpgroupSteps>(context, p, tokens)
                        : launch_tiled<WarpSteps>(context, p, tokens);
   }

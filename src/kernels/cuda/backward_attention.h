@@ -19,7 +19,8 @@ struct AttentionBackwardParameters {
   const void* out;
   const void* d_out;
   float* d_qkv;
-  float4* statistics;  // [tokens, heads]: maximum, 1 / sum, d_out . out
+  const float* log_sums;  // [tokens, heads]: log2 of the sum of exp(score); tiles only
+  float4* statistics;     // [tokens, heads], made on the way: maximum, 1 / sum, d_out . out
   float scale;
   int32_t sequences;
   int32_t max_pages;
@@ -28,7 +29,7 @@ struct AttentionBackwardParameters {
   int32_t head_dim;
 
 #ifdef __CUDACC__
-  // What the tiles keep there: log2 of the sum of exp(score), (d_out . out) * scale.
+  // What the tiles keep there: log_sums, (d_out . out) * scale.
   __device__ float2* tile_statistics() const { return reinterpret_cast<float2*>(statistics); }
   // Of a query head, then of key heads, then of value heads.
   __device__ float* gradient_row(int64_t token, int head) const {

@@ -83,6 +83,8 @@ TEST_F(BackwardProductsCudaTest, WeightGradientAgreesWithTheReference) {
                         {3, 2, 264, 72, 90, Gather::x},
                         {5, 4, 128, 200, 33, Gather::dy},
                         {6, 2, 72, 264, 130, Gather::dy},
+                        {3, 4, 352, 264, 90},
+                        {1, 5, 264, 704, 150},
                         {3, 3, 21, 30, 40, Gather::x},
                         {2, 2, 13, 9, 20}};
   for (const auto& [dy_type, x_type] :
@@ -120,7 +122,8 @@ TEST_F(BackwardProductsCudaTest, RouterGradientInSegments) {
 // cut inside a sequence does not.
 TEST_F(BackwardProductsCudaTest, WeightGradientBitsDoNotDependOnMicroBatches) {
   for (const Case& c : {Case{4, 6, 136, 128, 60, Gather::x}, Case{3, 6, 72, 264, 90, Gather::dy},
-                        Case{1, 6, 136, 192, 130}}) {
+                        Case{1, 6, 136, 192, 130}, Case{3, 6, 352, 320, 70},
+                        Case{40, 6, 136, 520, 60, Gather::x}}) {
     const Gradient g = make(c, DType::BF16, DType::BF16);
     const std::vector<double> start = values_of(g.d_weight.device);
     const auto whole = gradient_bits(g, start, false);
@@ -287,21 +290,24 @@ TEST_F(ExpertsBackwardCudaTest, AgreesWithTheReference) {
 }
 
 TEST_F(ExpertsBackwardCudaTest, VariantsAndBatchesAgreeBitForBit) {
-  const Layer layer{700, 4, 136, 264, 96, 2};
-  const Twin d_out = random(DType::BF16, {layer.tokens, layer.hidden});
-  const std::vector<Family> both = {family(layer, DType::BF16, true),
-                                    family(layer, DType::BF16, false)};
-  run_device(d_out, both);
-  const auto expected = all_bits(both);
-  for (const int variant : {2, 3, 4}) {
-    cuda::force_product_variant(variant);
+  // The second has several tiles for each multiprocessor.
+  const Layer layers[] = {{700, 4, 136, 264, 96, 2}, {9000, 4, 136, 264, 96, 2}};
+  for (const Layer& layer : layers) {
+    const Twin d_out = random(DType::BF16, {layer.tokens, layer.hidden});
+    const std::vector<Family> both = {family(layer, DType::BF16, true),
+                                      family(layer, DType::BF16, false)};
     run_device(d_out, both);
-    EXPECT_EQ(all_bits(both), expected) << "variant " << variant;
+    const auto expected = all_bits(both);
+    for (const int variant : {2, 3, 4, 5}) {
+      cuda::force_product_variant(variant);
+      run_device(d_out, both);
+      EXPECT_EQ(all_bits(both), expected) << "variant " << variant;
+    }
+    cuda::force_product_variant(-1);
+    run_device(d_out, {both[1]});
+    run_device(d_out, {both[0]});
+    EXPECT_EQ(all_bits(both), expected) << "one family at a time";
   }
-  cuda::force_product_variant(-1);
-  run_device(d_out, {both[1]});
-  run_device(d_out, {both[0]});
-  EXPECT_EQ(all_bits(both), expected) << "one family at a time";
 }
 
 }  // namespace

@@ -135,6 +135,7 @@ struct NormParameters {
   const float* d_out;
   float* d_x;
   float* inverse;  // [tokens], written
+  bf16* rounded;   // d_x once more, or null
   int32_t hidden;
   float eps;
 };
@@ -180,6 +181,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int j = 0; j < 8; ++j) out[j] = out[j] + inverse * (d[j] - (v[j] * inverse) * mean);
     store_eight(out, p.d_x + offset, i, p.hidden);
+    if (p.rounded) store_eight(out, p.rounded + offset, i, p.hidden);
   }
 }
 
@@ -372,19 +374,27 @@ __global__ void __launch_bounds__(kThreads)
   if (slot < slots && row_of_slot[slot] >= 0) gate_of_row[row_of_slot[slot]] = gate[slot];
 }
 
-// A warp per row: its sums over 16 outputs, lane by lane ascending, then a tree.
+// A thread per row: its sums over 16 outputs in 32 lanes, each ascending, then a tree.
 __global__ void __launch_bounds__(kThreads)
     add_partial_sums_kernel(const float* partial_sums, const int32_t* offsets, float* out,
-                            int count, int groups) {
+                            int count, int rows, int groups) {
   wait_for_previous_kernel();
   let_next_kernel_start();
-  const int row = static_cast<int>(blockIdx.x * (kThreads / 32) + threadIdx.x / 32);
+  const int row = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
   if (row >= offsets[count]) return;
-  float sum = 0;
-  for (int g = threadIdx.x % 32; g < groups; g += 32)
-    sum += partial_sums[static_cast<int64_t>(row) * groups + g];
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-  if (threadIdx.x % 32 == 0) out[row] = sum;
+  float lane[32] = {};
+  for (int first = 0; first < groups; first += 32) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      if (first + i < groups) lane[i] += partial_sums[static_cast<int64_t>(first + i) * rows + row];
+    }
+  }
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+#pragma unroll
+    for (int i = 0; i < step; ++i) lane[i] = lane[i] + lane[i + step];
+  }
+  out[row] = lane[0];
 }
 
 }  // namespace
@@ -404,14 +414,17 @@ void rms_norm_backward(const Context& context, const RmsNormBackward& args) {
   if (tokens == 0) return;
   const ColumnSums sums = column_sums(context, args.sequence_starts, tokens, args.d_weight, tokens);
   float* inverse = sums.chains + static_cast<int64_t>(sums.chunks) * sums.columns;
+  const bool in_kernel = args.rounded && args.rounded.dtype == DType::BF16;
   const NormParameters p{.x = args.x.as<float>(),
                          .weight = args.weight.as<float>(),
                          .d_out = args.d_out.as<float>(),
                          .d_x = args.d_x.as<float>(),
                          .inverse = inverse,
+                         .rounded = in_kernel ? static_cast<bf16*>(args.rounded.data) : nullptr,
                          .hidden = static_cast<int32_t>(args.x.dim(1)),
                          .eps = static_cast<float>(args.eps)};
   launch(context, blocks(tokens), norm_backward_kernel, p);
+  if (args.rounded && !in_kernel) cuda::round_values(context, {.x = args.d_x, .out = args.rounded});
   if (!args.d_weight) return;
   launch(context, {.grid = chain_grid(sums), .block = dim3(kThreads)}, norm_weight_chains, sums,
          p.x, p.d_out, inverse);
@@ -495,9 +508,9 @@ void add_partial_sums(const Context& context, const ExpertFamilyBackward& family
                       const float* partial_sums) {
   const int64_t rows = family.activation.dim(0);
   if (rows == 0) return;
-  launch(context, blocks(parts(rows, kThreads / 32)), add_partial_sums_kernel, partial_sums,
+  launch(context, blocks(parts(rows, kThreads)), add_partial_sums_kernel, partial_sums,
          family.offsets.as<int32_t>(), family.d_gate_of_row.as<float>(),
-         static_cast<int>(family.offsets.dim(0) - 1),
+         static_cast<int>(family.offsets.dim(0) - 1), static_cast<int>(rows),
          static_cast<int>((family.activation.dim(1) + 15) / 16));
 }
 

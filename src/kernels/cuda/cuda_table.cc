@@ -93,6 +93,7 @@ const KernelTable& cuda_table() {
                        .few_tokens_qkv = cuda::few_tokens_qkv,
                        .few_tokens_ffn = cuda::few_tokens_ffn,
                        .dispatch_gates = cuda::dispatch_gates,
+                       .dispatch_rows = cuda::dispatch_rows,
                        .weight_gradient = cuda::weight_gradient,
                        .bias_gradient = cuda::bias_gradient,
                        .round_values = cuda::round_values,

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "kernels/context.h"
+#include "tensor/tensor.h"
 
 namespace dsmoe::kernels::cuda {
 
@@ -78,10 +79,11 @@ void allow_shared(Kernel* kernel, std::size_t bytes) {
         "raising the shared memory limit");
 }
 
-// A view of bf16 memory for the copy engine. sizes[0] runs fastest; strides in bytes, from
-// dimension 1 on.
+// A view of memory for the copy engine. sizes[0] runs fastest; strides in bytes, from dimension 1
+// on. Boxes are 128 bytes wide, with their pieces of 16 permuted row by row.
 struct MapShape {
   const void* base = nullptr;
+  tensor::DType dtype = tensor::DType::BF16;  // or F32
   int rank = 0;
   uint64_t sizes[5] = {};
   uint64_t strides[4] = {};

@@ -30,6 +30,7 @@ void replay_recording(const Context&, void* recording);
 void release_recording(void* recording);
 
 void dispatch_gates(const Context&, const DispatchGates&);
+bool dispatch_rows(const Context&, const DispatchRows&);
 void weight_gradient(const Context&, const WeightGradient&);
 void weight_gradients(const Context&, const std::span<const WeightGradient>&);
 void bias_gradient(const Context&, const BiasGradient&);

@@ -108,6 +108,15 @@ ProductFamily describe(const ProductGroup& group, Epilogue epilogue, int variant
     family.second_x = row_map(group.second_x, group.second.k, row_box);
     family.segments = 2;
   }
+  if (epilogue == Epilogue::dense) {
+    const auto n = static_cast<uint64_t>(group.weight.n);
+    family.out_map = tensor_map({.base = group.out.data,
+                                 .dtype = DType::F32,
+                                 .rank = 2,
+                                 .sizes = {n, static_cast<uint64_t>(group.out.dim(0))},
+                                 .strides = {n * 4},
+                                 .box = {32, 32}});
+  }
   family.swiglu = group.swiglu;
   family.x_rows = group.x.data;
   family.offsets = group.offsets ? group.offsets.as<int32_t>() : nullptr;
@@ -133,24 +142,18 @@ int choose_variant(const Product& product) {
   int64_t most_weights = -1;
   double rows_per_expert = 0;
   int64_t most_rows = 0;
-  int64_t widest = 0;
   for (int g = 0; g < product.num_groups; ++g) {
     const ProductGroup& group = product.group[g];
     most_rows = std::max(most_rows, group.out.dim(0) / std::max<int64_t>(1, group.weight.count));
     if (group.weight.count * group.weight.n * group.weight.k > most_weights) {
       most_weights = group.weight.count * group.weight.n * group.weight.k;
-      widest = group.weight.n;
       rows_per_expert =
           static_cast<double>(group.out.dim(0)) / static_cast<double>(group.weight.count);
     }
   }
   const bool swiglu = product.epilogue == Epilogue::swiglu;
-  if (product.epilogue == Epilogue::swiglu_backward) {
-    // Wide tiles where they do not waste more of the weights' side than they save.
-    const auto padded = [&](int64_t side) { return (widest + side - 1) / side * side; };
-    if (rows_per_expert <= 112) return kRows128;
-    return 8 * padded(256) <= 9 * padded(128) ? kRows128Wide : kRows256;
-  }
+  if (product.epilogue == Epilogue::swiglu_backward)
+    return rows_per_expert <= 112 ? kRows128 : kRows128InTurn;
   if (most_rows <= 4) return kRows8;
   if (rows_per_expert <= 12) return kRows64;
   if (rows_per_expert <= 112) return swiglu ? kRows128Wide : kRows128;
@@ -159,8 +162,8 @@ int choose_variant(const Product& product) {
 
 using LaunchVariant = void (*)(const Context&, const VariantLaunch&, const ProductParameters&);
 constexpr LaunchVariant launch_variant_table[] = {
-    launch_variant<Rows8>, launch_variant<Rows64>, launch_variant<Rows128>,
-    launch_variant<Rows128Wide>, launch_variant<Rows256>};
+    launch_variant<Rows8>,       launch_variant<Rows64>,  launch_variant<Rows128>,
+    launch_variant<Rows128Wide>, launch_variant<Rows256>, launch_variant<Rows128InTurn>};
 static_assert(std::size(launch_variant_table) == std::size(kVariantRows));
 
 }  // namespace

@@ -29,7 +29,7 @@ struct SwigluBackward {
   void* scaled_activation;
   void* d_gate_product;
   void* d_up_product;
-  float* partial_sums;  // [rows, ceil(n / 16)]: sum * activation, over 16 outputs each
+  float* partial_sums;  // [ceil(n / 16), rows]: sum * activation, over 16 outputs each
 };
 
 // One stack of experts. Row r of expert e, offsets[e] <= r < offsets[e + 1].
@@ -38,6 +38,7 @@ struct ProductFamily {
   CUtensorMap x;              // rows as they lie; unused when gathered
   CUtensorMap second_weight;  // round: the chain goes on with these, [count, n, k] and [rows, k]
   CUtensorMap second_x;
+  CUtensorMap out_map;          // dense, stored: out in boxes of 32 rows x 32 outputs
   const void* x_rows;           // [*, k] bf16, row-major
   const int32_t* offsets;       // [count + 1]; null: one expert with all `rows`
   const int32_t* token_of_row;  // null: row r of x
@@ -89,6 +90,15 @@ struct Product {
 // of 8.
 bool product_fits_hopper(const Product& product);
 void launch_product(const Context& context, const Product& product);
+
+// One pass that lays the rows of a gathered product one behind the other: out[r] = x[token_of_row[r]].
+struct GatherRows {
+  TensorView x;             // [tokens, k] bf16, k a multiple of 8
+  TensorView offsets;       // [experts + 1] I32
+  TensorView token_of_row;  // [rows] I32, ascending within an expert
+  TensorView out;           // [rows, k] bf16
+};
+void gather_rows(const Context& context, const GatherRows& args);
 
 // Any shape, any operand type; the same sums. Slow.
 void launch_product_portable(const Context& context, const Product& product);

@@ -10,88 +10,10 @@
 
 #include "kernels/cuda/product_store.cuh"
 #include "kernels/cuda/product_store_backward.cuh"
+#include "kernels/cuda/product_tile_list.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 namespace dsmoe::kernels::cuda {
-
-// Where the tiles of each expert begin, and its rows, in shared memory. Experts of the second
-// family follow those of the first; each family's row offsets keep their closing entry, so expert g
-// of family f has rows [first_row[g + f], first_row[g + f + 1]).
-struct TileList {
-  int32_t* first_tile;  // [experts + 1]
-  int32_t* first_row;   // [experts + 2]
-};
-
-// By one warp. Tiles of all experts, one behind the other: per expert, row tiles outside, weight
-// tiles inside.
-template <class V>
-__device__ void list_tiles(const ProductParameters& p, const TileList& list) {
-  const int lane = threadIdx.x % 32;
-  int base = 0;
-  int group = 0;
-  // All offsets first: their loads overlap.
-  for (int f = 0; f < p.num_families; ++f) {
-    const ProductFamily& family = p.family[f];
-    int32_t* row = list.first_row + (f ? p.family[0].count + 1 : 0);
-#pragma unroll 4
-    for (int e = lane; e <= family.count; e += 32)
-      row[e] = family.offsets ? family.offsets[e] : e > 0 ? family.rows : 0;
-  }
-  __syncwarp();
-  for (int f = 0; f < p.num_families; ++f) {
-    const ProductFamily& family = p.family[f];
-    const int32_t* row = list.first_row + group + f;
-    for (int e0 = 0; e0 < family.count; e0 += 32) {
-      const int e = e0 + lane;
-      int tiles = 0;
-      if (e < family.count) {
-        tiles = (row[e + 1] - row[e] + V::kRows - 1) / V::kRows * family.weight_tiles;
-      }
-      int sum = tiles;
-      for (int step = 1; step < 32; step *= 2) {
-        const int other = __shfl_up_sync(~0u, sum, step);
-        if (lane >= step) sum += other;
-      }
-      if (e < family.count) list.first_tile[group + e] = base + sum - tiles;
-      base += __shfl_sync(~0u, sum, 31);
-    }
-    group += family.count;
-  }
-  if (lane == 0) list.first_tile[group] = base;
-  __syncwarp();
-}
-
-// Finds tile `idx`; `group` is where the last search ended (tiles come ascending).
-template <class V>
-__device__ Tile locate_tile(const ProductParameters& p, const TileList& list, int idx, int& group) {
-  const int num_groups = p.family[0].count + (p.num_families > 1 ? p.family[1].count : 0);
-  Tile tile{};
-  if (idx >= list.first_tile[num_groups]) {
-    tile.family = -1;
-    return tile;
-  }
-  while (group + 1 < num_groups && idx >= list.first_tile[group + 1]) ++group;
-  tile.family = group >= p.family[0].count ? 1 : 0;
-  const int weight_tiles = p.family[tile.family].weight_tiles;
-  tile.expert = tile.family ? group - p.family[0].count : group;
-  const int inside = idx - list.first_tile[group];
-  const int row_tile = inside / weight_tiles;
-  tile.first_row = list.first_row[group + tile.family] + row_tile * V::kRows;
-  tile.num_rows = min(V::kRows, list.first_row[group + tile.family + 1] - tile.first_row);
-  tile.first_weight = (inside - row_tile * weight_tiles) * V::kWeights;
-  return tile;
-}
-
-__device__ inline Tile read_tile(const Tile* slot) {
-  Tile tile{};
-  asm volatile("ld.shared.v4.s32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(tile.family), "=r"(tile.expert), "=r"(tile.first_row), "=r"(tile.num_rows)
-               : "r"(shared_address(slot)));
-  asm volatile("ld.shared.s32 %0, [%1];"
-               : "=r"(tile.first_weight)
-               : "r"(shared_address(slot) + 16));
-  return tile;
-}
 
 struct Ring {
   int stage = 0;
@@ -102,6 +24,13 @@ struct Ring {
       stage = 0;
       parity ^= 1;
     }
+  }
+  // `steps` at once.
+  template <int kStages>
+  __device__ void pass(int steps) {
+    const int reached = stage + steps;
+    parity ^= reached / kStages % 2;
+    stage = reached % kStages;
   }
 };
 
@@ -114,6 +43,9 @@ struct SharedLayout {
   uint32_t full;
   uint32_t empty;
   uint32_t taken;  // per tile slot: every consumer thread has read it
+  // Where consumers take tiles in turn:
+  uint32_t written;  // per tile slot: the tile is there
+  uint32_t go;       // per consumer: the one before has seen all stages of its tile
 
   __device__ explicit SharedLayout(unsigned char* memory) {
     stages = shared_address(memory);
@@ -124,7 +56,10 @@ struct SharedLayout {
     full = shared_address(rest);
     empty = full + 8 * V::kStages;
     taken = empty + 8 * V::kStages;
-    list.first_tile = reinterpret_cast<int32_t*>(rest + 16 * V::kStages + 8 * V::kRing);
+    written = taken + 8 * V::kRing;
+    go = written + 8 * V::kRing;
+    list.first_tile = reinterpret_cast<int32_t*>(rest + 16 * V::kStages + 8 * V::kRing +
+                                                 (V::kInTurn ? 8 * (V::kRing + V::kConsumers) : 0));
     list.first_row = list.first_tile + kMaxExperts + 1;
   }
   __device__ uint32_t weights(int stage) const { return stages + stage * V::kStageBytes; }
@@ -226,6 +161,7 @@ struct ContiguousProducer {
       const Tile tile = locate_tile<V>(p, shared.list, idx, group);
       barrier_wait(shared.taken + 8 * slot.stage, slot.parity);
       if (ahead == 0) shared.tiles[slot.stage] = tile;
+      if constexpr (V::kInTurn) barrier_arrive(shared.written + 8 * slot.stage);
       slot.template advance<V::kRing>();
       if (tile.family < 0) {
         barrier_wait(shared.empty + 8 * ring.stage, ring.parity);
@@ -275,6 +211,7 @@ __device__ void produce_gathered(const ProductParameters& p, const SharedLayout<
       const Tile found = locate_tile<V>(p, shared.list, idx, group);
       barrier_wait(shared.taken + 8 * slot.stage, slot.parity);
       shared.tiles[slot.stage] = found;
+      if constexpr (V::kInTurn) barrier_arrive(shared.written + 8 * slot.stage);
       if (found.family >= 0) idx = gridDim.x + atomicAdd(p.counters, 1);
     }
     named_sync(1, 128);
@@ -328,9 +265,10 @@ __device__ void produce_gathered(const ProductParameters& p, const SharedLayout<
   if (thread == 0) barrier_arrive(shared.full + 8 * ring.stage);
 }
 
-// Multiplies all steps of one tile, kN columns at a time, kCount times.
+// Multiplies all steps of one tile, kN columns at a time, kCount times. `member`: which of the
+// consumers that share the tile.
 template <class V, int kN, int kCount, bool kGathered>
-__device__ void multiply(const SharedLayout<V>& shared, int steps, int consumer, Ring& ring,
+__device__ void multiply(const SharedLayout<V>& shared, int steps, int member, Ring& ring,
                          float* sums) {
   int before = -1;
   for (int step = 0; step < steps; ++step) {
@@ -342,7 +280,7 @@ __device__ void multiply(const SharedLayout<V>& shared, int steps, int consumer,
 #pragma unroll
     for (int b = 0; b < V::kBlocks; ++b) {
       const uint64_t a = tile_descriptor(shared.weights(ring.stage) + b * V::kWeightBlock +
-                                         consumer * V::kParts * 64 * 128);
+                                         member * V::kParts * 64 * 128);
       const uint64_t x = tile_descriptor(shared.rows(ring.stage) + b * V::kRowBlock);
 #pragma unroll
       for (int k16 = 0; k16 < 4; ++k16) {
@@ -371,34 +309,59 @@ __device__ void multiply(const SharedLayout<V>& shared, int steps, int consumer,
 template <class V, Epilogue kEpilogue, bool kGathered>
 __device__ void consume(const ProductParameters& p, const SharedLayout<V>& shared, int consumer) {
   Ring ring;
-  int slot = 0;
+  Ring slot;
   int turn = 0;
+  const int member = V::kInTurn ? 0 : consumer;
+  uint32_t go_parity = 0;
   const uint32_t staging = shared.staging + consumer * V::kStaging;
-  while (true) {
-    barrier_wait(shared.full + 8 * ring.stage, ring.parity);
-    const Tile tile = read_tile(shared.tiles + slot);
-    barrier_arrive(shared.taken + 8 * slot);
-    slot = slot + 1 == V::kRing ? 0 : slot + 1;
-    if (tile.family < 0) return;
+  for (int count = 0;; ++count) {
+    if constexpr (V::kInTurn) {
+      barrier_wait(shared.written + 8 * slot.stage, slot.parity);
+    } else {
+      barrier_wait(shared.full + 8 * ring.stage, ring.parity);
+    }
+    const Tile tile = read_tile(shared.tiles + slot.stage);
+    barrier_arrive(shared.taken + 8 * slot.stage);
+    slot.advance<V::kRing>();
+    if (tile.family < 0) {
+      if (kEpilogue == Epilogue::dense && threadIdx.x % 128 == 0) tma_store_wait_all();
+      return;
+    }
     const ProductFamily& family = p.family[tile.family];
     const int steps = sum_steps<V, kEpilogue>(family);
+    if (V::kInTurn && count % V::kConsumers != consumer) {
+      ring.pass<V::kStages>(steps);
+      continue;
+    }
+    // A stage of this tile cannot be told from the one before in the same place until the other
+    // consumer has seen that.
+    if (V::kInTurn && count > 0) {
+      barrier_wait(shared.go + 8 * consumer, go_parity);
+      go_parity ^= 1;
+    }
     if constexpr (kEpilogue == Epilogue::swiglu_backward)
-      prefetch_swiglu_backward<V>(family, tile, consumer);
+      prefetch_swiglu_backward<V>(family, tile, member);
     // A short tile multiplies only the chunks that hold rows. Each way has its own sums: shared
     // ones would be moved between registers, and the compiler would then wait after every step.
     const auto run = [&]<int kN, int kCount>() {
       float sums[V::kParts * kN * kCount / 2];
 #pragma unroll
       for (float& sum : sums) sum = 0;
-      multiply<V, kN, kCount, kGathered>(shared, steps, consumer, ring, sums);
+      multiply<V, kN, kCount, kGathered>(shared, steps, member, ring, sums);
+      if (V::kInTurn && threadIdx.x % 32 == 0)
+        barrier_arrive(shared.go + 8 * ((consumer + 1) % V::kConsumers));
 #pragma unroll
       for (int part = 0; part < V::kParts; ++part) {
         const float* own = sums + part * (kN * kCount / 2);
-        const int first_weight = tile.first_weight + (consumer * V::kParts + part) * 64;
+        const int first_weight = tile.first_weight + (member * V::kParts + part) * 64;
         if constexpr (kEpilogue == Epilogue::dense) {
           if constexpr (V::kRows >= 128) {
-            store_dense_staged<V, kN * kCount>(p, family, tile, first_weight, consumer, staging,
-                                               own);
+            if (p.accumulate) {
+              store_dense_added<V, kN * kCount>(family, tile, first_weight, consumer, staging, own);
+            } else {
+              store_dense_copied<V, kN * kCount>(family, tile, first_weight, consumer, staging,
+                                                 turn, own);
+            }
           } else {
             store_dense<kN * kCount>(p, family, tile, first_weight, own);
           }
@@ -445,9 +408,13 @@ __global__ void __launch_bounds__(V::kThreads, V::kBlocksPerSm)
     }
     for (int s = 0; s < V::kStages; ++s) {
       barrier_init(shared.full + 8 * s, kGathered ? 129 : 1);
-      barrier_init(shared.empty + 8 * s, 4 * V::kConsumers);
+      barrier_init(shared.empty + 8 * s, 4 * V::kSharing);
     }
-    for (int s = 0; s < V::kRing; ++s) barrier_init(shared.taken + 8 * s, 128 * V::kConsumers);
+    for (int s = 0; s < V::kRing; ++s) {
+      barrier_init(shared.taken + 8 * s, 128 * V::kConsumers);
+      if constexpr (V::kInTurn) barrier_init(shared.written + 8 * s, 1);
+    }
+    for (int c = 0; V::kInTurn && c < V::kConsumers; ++c) barrier_init(shared.go + 8 * c, 4);
     barrier_init_fence();
   }
   ContiguousProducer<V, kEpilogue> producer{p, shared};

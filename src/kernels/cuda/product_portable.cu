@@ -4,6 +4,8 @@
 // bf16: the same ascending chain of k16 steps, zero-padded at the end, through mma.sync: bits equal
 // the Hopper kernels'. fp32: segments of 256 k, each an ascending FMA chain; segments added
 // ascending.
+#include <type_traits>
+
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/product.h"
@@ -143,8 +145,7 @@ __global__ void __launch_bounds__(kWarps * 32) product_bf16(const __grid_constan
             sum_of_sixteen(sum[i] * activation(i), sum[i + 2] * activation(i + 2));
         const int row = first + 2 * lane + i;
         if (lane < 4 && row < end) {
-          p.swiglu.partial_sums[static_cast<int64_t>(row) * ((p.n + 15) / 16) + first_output / 16] =
-              partial;
+          p.swiglu.partial_sums[static_cast<int64_t>(first_output / 16) * p.rows + row] = partial;
         }
       }
     }
@@ -193,7 +194,7 @@ __global__ void __launch_bounds__(kWarps * 32) product_f32(const __grid_constant
         float partial = sum * h;
         for (int step = 1; step < 16; step *= 2) partial += __shfl_xor_sync(~0u, partial, step);
         if (n < p.n && n % 16 == 0) {
-          p.swiglu.partial_sums[static_cast<int64_t>(row) * ((p.n + 15) / 16) + n / 16] = partial;
+          p.swiglu.partial_sums[static_cast<int64_t>(n / 16) * p.rows + row] = partial;
         }
       }
       if (n < p.n) finish_backward<float>(p, row, n, sum);
@@ -206,69 +207,126 @@ __global__ void __launch_bounds__(kWarps * 32) product_f32(const __grid_constant
   }
 }
 
-// One matrix, fp32 out (the router's input gradient): tiles of 64 rows x 64 outputs through shared
-// memory, 4 x 4 to a thread. The same chains.
-constexpr int kTileSide = 64;
+// One matrix, fp32 out: tiles of 64 or 128 rows x 128 outputs through shared memory, 4 or 8 x 8 to
+// a thread. The same chains. 128 rows where k is one segment (the router's input gradient): then
+// the chains are all a thread has to keep.
+constexpr int kTileOutputs = 128;
 constexpr int kTileDepth = 32;
 constexpr int kTileThreads = 256;
 
-__global__ void __launch_bounds__(kTileThreads)
-    product_f32_tiled(const __grid_constant__ Parameters p) {
-  __shared__ __align__(16) float x_tile[kTileDepth][kTileSide + 4];
-  __shared__ __align__(16) float w_tile[kTileDepth][kTileSide + 4];
-  wait_for_previous_kernel();
-  let_next_kernel_start();
-  const int first_n = static_cast<int>(blockIdx.x) * kTileSide;
-  const int first_row = static_cast<int>(blockIdx.y) * kTileSide;
-  const int tn = threadIdx.x % 16;
-  const int tr = threadIdx.x / 16;
-  float acc[4][4] = {};
-  for (int segment = 0; segment < p.k; segment += 256) {
-    float chain[4][4] = {};
-    for (int k0 = segment; k0 < min(p.k, segment + 256); k0 += kTileDepth) {
-      for (int i = threadIdx.x; i < kTileSide * kTileDepth; i += kTileThreads) {
-        const int k = k0 + i % kTileDepth;
-        const int line = i / kTileDepth;
-        const bool in_k = k < p.k;
-        x_tile[i % kTileDepth][line] =
-            in_k && first_row + line < p.rows
-                ? static_cast<const float*>(p.x)[static_cast<int64_t>(first_row + line) * p.k + k]
-                : 0.0f;
-        w_tile[i % kTileDepth][line] =
-            in_k && first_n + line < p.n
-                ? static_cast<const float*>(
-                      p.weight)[static_cast<int64_t>(first_n + line) * p.k + k]
-                : 0.0f;
-      }
-      __syncthreads();
-#pragma unroll 8
-      for (int k = 0; k < kTileDepth; ++k) {
-        const float4 four_x = *reinterpret_cast<const float4*>(&x_tile[k][4 * tr]);
-        const float4 four_w = *reinterpret_cast<const float4*>(&w_tile[k][4 * tn]);
-        const float x[4] = {four_x.x, four_x.y, four_x.z, four_x.w};
-        const float w[4] = {four_w.x, four_w.y, four_w.z, four_w.w};
+// Where line `line` of depth k lies in a tile of kLines: groups of four lines are permuted so that
+// neither writing four k of a line nor reading four lines of a k meets in a bank.
+template <int kLines>
+__device__ int tile_place(int k, int line) {
+  return k * kLines + ((line / 4) ^ (k / 4)) * 4 + line % 4;
+}
+
+// Rows [first, first + kLines) and k [k0, k0 + kTileDepth) of `from`, zero outside.
+template <int kLines>
+__device__ void load_tile(float* tile, const float* from, int first, int lines, int k0, int size) {
+  constexpr int kPieces = kTileDepth / 4;
+  constexpr int kShare = kLines * kPieces / kTileThreads;
+  float v[kShare][4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-#pragma unroll
-          for (int j = 0; j < 4; ++j) chain[i][j] = fmaf(x[i], w[j], chain[i][j]);
-        }
-      }
-      __syncthreads();
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) acc[i][j] = acc[i][j] + chain[i][j];
+  for (int i = 0; i < kShare; ++i) {
+    const int at = static_cast<int>(threadIdx.x) + i * kTileThreads;
+    const int line = first + at / kPieces;
+    const int k = k0 + at % kPieces * 4;
+    const float* row = from + static_cast<int64_t>(line) * size + k;
+    if (size % 4 == 0 && line < lines && k < size) {
+      const float4 four = *reinterpret_cast<const float4*>(row);
+      v[i][0] = four.x, v[i][1] = four.y, v[i][2] = four.z, v[i][3] = four.w;
+    } else {
+      for (int j = 0; j < 4; ++j) v[i][j] = line < lines && k + j < size ? row[j] : 0.0f;
     }
   }
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < kShare; ++i) {
+    const int at = static_cast<int>(threadIdx.x) + i * kTileThreads;
+    const int k = at % kPieces * 4;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int row = first_row + 4 * tr + i;
-      const int n = first_n + 4 * tn + j;
-      if (row < p.rows && n < p.n) finish<Epilogue::dense, float>(p, row, n, acc[i][j], 0.0f);
+    for (int j = 0; j < 4; ++j) tile[tile_place<kLines>(k + j, at / kPieces)] = v[i][j];
+  }
+}
+
+// Four neighbouring outputs of a row.
+__device__ void finish_four(const Parameters& p, int row, int n, const float* y) {
+  if (row >= p.rows || n >= p.n) return;
+  if (p.n % 4 != 0 || p.bias) {
+    for (int j = 0; j < 4 && n + j < p.n; ++j)
+      finish<Epilogue::dense, float>(p, row, n + j, y[j], 0.0f);
+    return;
+  }
+  auto* out =
+      reinterpret_cast<float4*>(static_cast<float*>(p.out) + static_cast<int64_t>(row) * p.n + n);
+  float4 sum = make_float4(y[0], y[1], y[2], y[3]);
+  if (p.accumulate) {
+    const float4 old = *out;
+    sum = make_float4(old.x + sum.x, old.y + sum.y, old.z + sum.z, old.w + sum.w);
+  }
+  *out = sum;
+}
+
+template <int kRows>
+__global__ void __launch_bounds__(kTileThreads, 2)
+    product_f32_tiled(const __grid_constant__ Parameters p) {
+  constexpr int kHalves = kRows / 64;
+  constexpr bool kOneSegment = kHalves == 2;
+  __shared__ __align__(16) float x_tile[kTileDepth * kRows];
+  __shared__ __align__(16) float w_tile[kTileDepth * kTileOutputs];
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  const int first_n = static_cast<int>(blockIdx.x) * kTileOutputs;
+  const int first_row = static_cast<int>(blockIdx.y) * kRows;
+  const int tn = threadIdx.x % 16 * 4;  // these four outputs, and those 64 further
+  const int tr = threadIdx.x / 16 * 4;  // rows likewise
+  float acc[kOneSegment ? 1 : 4][8] = {};
+  float chain[4 * kHalves][8] = {};
+  for (int k0 = 0; k0 < p.k; k0 += kTileDepth) {
+    if (k0 > 0) __syncthreads();
+    load_tile<kRows>(x_tile, static_cast<const float*>(p.x), first_row, p.rows, k0, p.k);
+    load_tile<kTileOutputs>(w_tile, static_cast<const float*>(p.weight), first_n, p.n, k0, p.k);
+    __syncthreads();
+#pragma unroll 4
+    for (int k = 0; k < kTileDepth; ++k) {
+      alignas(16) float x[4 * kHalves];
+      alignas(16) float w[8];
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        *reinterpret_cast<float4*>(x + 4 * half) =
+            *reinterpret_cast<const float4*>(x_tile + tile_place<kRows>(k, tr + 64 * half));
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        *reinterpret_cast<float4*>(w + 4 * half) =
+            *reinterpret_cast<const float4*>(w_tile + tile_place<kTileOutputs>(k, tn + 64 * half));
+      }
+#pragma unroll
+      for (int i = 0; i < 4 * kHalves; ++i) {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) chain[i][j] = fmaf(x[i], w[j], chain[i][j]);
+      }
     }
+    if (!kOneSegment && (k0 + kTileDepth) % 256 == 0) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+#pragma unroll
+        for (int j = 0; j < 8; ++j) {
+          acc[i % std::extent_v<decltype(acc)>][j] += chain[i][j];
+          chain[i][j] = 0;
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 4 * kHalves; ++i) {
+    // The last segment's sum, whole or not: if there is none, zero changes nothing.
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+      chain[i][j] = acc[i % std::extent_v<decltype(acc)>][j] + chain[i][j];
+    const int row = first_row + tr + i % 4 + i / 4 * 64;
+    finish_four(p, row, first_n + tn, chain[i]);
+    finish_four(p, row, first_n + tn + 64, chain[i] + 4);
   }
 }
 
@@ -293,12 +351,13 @@ void launch_group(const Context& context, const Product& product, const ProductG
       .accumulate = product.accumulate};
   if (p.rows == 0) return;
   const bool wide = group.weight.dtype == DType::BF16;
-  if (!wide && kEpilogue == Epilogue::dense && p.count == 1 && p.rows <= 65535 * kTileSide) {
-    const auto tiles = [](int size) {
-      return static_cast<unsigned>((size + kTileSide - 1) / kTileSide);
-    };
-    return launch(context, {.grid = dim3(tiles(p.n), tiles(p.rows)), .block = dim3(kTileThreads)},
-                  product_f32_tiled, p);
+  if (!wide && kEpilogue == Epilogue::dense && p.count == 1 && p.rows <= 65535 * 64) {
+    const bool one_segment = p.k <= 256;
+    const int side = one_segment ? 128 : 64;
+    const dim3 grid(static_cast<unsigned>((p.n + kTileOutputs - 1) / kTileOutputs),
+                    static_cast<unsigned>((p.rows + side - 1) / side));
+    return launch(context, {.grid = grid, .block = dim3(kTileThreads)},
+                  one_segment ? product_f32_tiled<128> : product_f32_tiled<64>, p);
   }
   const int per_block = wide ? kWarps * 16 : kWarps * 32;
   const int row_tiles = wide ? (p.rows + 7) / 8 : p.rows;

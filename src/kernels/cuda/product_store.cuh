@@ -160,12 +160,58 @@ __device__ void store_dense(const ProductParameters& p, const ProductFamily& fam
   }
 }
 
-// The same for large tiles: through shared memory, 64 rows at a time, so that rows of 256 bytes are
-// written (and read, when adding) in pieces of 16.
+// The same for large tiles that are stored: through shared memory, 32 rows at a time in two buffers
+// in turn, from where the copy engine takes them while the next are written and multiplied. It
+// leaves out what lies past the matrix: a tile's rows end where the matrix does.
 template <class V, int kRows>
-__device__ void store_dense_staged(const ProductParameters& p, const ProductFamily& family,
-                                   const Tile& tile, int first_weight, int consumer,
-                                   uint32_t memory, const float* sums) {
+__device__ void store_dense_copied(const ProductFamily& family, const Tile& tile, int first_weight,
+                                   int consumer, uint32_t memory, int& turn, const float* sums) {
+  static_assert(V::kStaging >= 2 * 8192);
+  const int thread = threadIdx.x % 128;
+  const int lane = thread % 32;
+  const int column = thread / 32 * 16 + lane / 4;  // and 8 further
+  float bias[2] = {0, 0};
+  for (int half = 0; half < 2; ++half) {
+    const int n = first_weight + column + 8 * half;
+    if (family.bias && n < family.n) bias[half] = family.bias[n];
+  }
+#pragma unroll
+  for (int c = 0; c < kRows / 32; ++c) {
+    if (c * 32 >= tile.num_rows) break;
+    const uint32_t buffer = memory + turn * 8192;
+    turn ^= 1;
+    if (thread == 0) tma_store_wait_read<1>();  // the buffer's last rows have left
+    named_sync(2 + consumer, 128);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = 8 * j + 2 * (lane % 4) + i % 2;
+        const int at = column + 8 * (i / 2);
+        float y = sums[4 * (4 * c + j) + i];
+        if (family.bias) y = y + bias[i / 2];
+        const uint32_t place = at / 32 * 4096 + row * 128 + (at % 32 / 4 ^ row % 8) * 16;
+        asm volatile("st.shared.f32 [%0], %1;" ::"r"(buffer + place + at % 4 * 4), "f"(y)
+                     : "memory");
+      }
+    }
+    fence_async_proxy();
+    named_sync(2 + consumer, 128);
+    if (thread == 0) {
+      for (int box = 0; box < 2; ++box) {
+        tma_store_2d(&family.out_map, buffer + box * 4096, first_weight + 32 * box,
+                     tile.first_row + 32 * c);
+      }
+      tma_store_commit();
+    }
+  }
+}
+
+// Large tiles that are added to what is there: through shared memory, 64 rows at a time, so that
+// rows of 256 bytes are read and written in pieces of 16.
+template <class V, int kRows>
+__device__ void store_dense_added(const ProductFamily& family, const Tile& tile, int first_weight,
+                                  int consumer, uint32_t memory, const float* sums) {
   static_assert(V::kStaging >= 64 * 256);
   const int thread = threadIdx.x % 128;
   const int lane = thread % 32;
@@ -204,11 +250,8 @@ __device__ void store_dense_staged(const ProductParameters& p, const ProductFami
           static_cast<float*>(family.out) +
           static_cast<int64_t>(tile.first_row + c * 64 + row) * family.n + n);
       if (family.bias) y = make_float4(y.x + bias.x, y.y + bias.y, y.z + bias.z, y.w + bias.w);
-      if (p.accumulate) {
-        const float4 old = *target;
-        y = make_float4(old.x + y.x, old.y + y.y, old.z + y.z, old.w + y.w);
-      }
-      *target = y;
+      const float4 old = *target;
+      *target = make_float4(old.x + y.x, old.y + y.y, old.z + y.z, old.w + y.w);
     }
   }
 }

@@ -121,9 +121,9 @@ __device__ void store_swiglu_backward(const ProductFamily& family, const Tile& t
               sum_of_sixteen(s[1] * high_half(h[2 * pair]), s[3] * high_half(h[2 * pair + 1]));
           if (lane < 4 && group < groups) {
             float* partial =
-                io.partial_sums + static_cast<int64_t>(tile.first_row + row) * groups + group;
+                io.partial_sums + static_cast<int64_t>(group) * family.rows + tile.first_row + row;
             if (row < tile.num_rows) partial[0] = even;
-            if (row + 1 < tile.num_rows) partial[groups] = odd;
+            if (row + 1 < tile.num_rows) partial[1] = odd;
           }
         }
 #pragma unroll

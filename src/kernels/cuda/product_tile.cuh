@@ -16,7 +16,9 @@ struct Variant {
   static constexpr int kStages = kStages_;
   static constexpr int kConsumers = kConsumers_;  // warpgroups
   static constexpr int kBlocksPerSm = kBlocksPerSm_;
-  static constexpr int kParts = kWeights / 64 / kConsumers;  // m64 parts of a consumer
+  static constexpr bool kInTurn = false;
+  static constexpr int kSharing = kConsumers;              // consumers of one tile
+  static constexpr int kParts = kWeights / 64 / kSharing;  // m64 parts of a consumer
   static constexpr int kThreads = 128 * (1 + kConsumers);
   static constexpr int kWeightBlock = kWeights * 128;  // bytes of 64 k
   static constexpr int kRowBlock = kRows * 128;
@@ -29,6 +31,17 @@ struct Variant {
   static constexpr int kSharedBytes = kStages * kStageBytes + kConsumers * kStaging +
                                       (2 * kMaxExperts + 4) * 4 + kRing * 40 + kStages * 16;
   static_assert((kSharedBytes + 1024) * kBlocksPerSm <= 228 * 1024);
+};
+
+// The consumers do not share a tile but take tiles in turn: one multiplies while the other is busy
+// with its epilogue.
+template <class Shape>
+struct InTurn : Shape {
+  static constexpr bool kInTurn = true;
+  static constexpr int kSharing = 1;
+  static constexpr int kParts = Shape::kWeights / 64;
+  static constexpr int kSharedBytes = Shape::kSharedBytes + 8 * (Shape::kRing + Shape::kConsumers);
+  static_assert(kSharedBytes + 1024 <= 228 * 1024);
 };
 
 struct alignas(16) Tile {

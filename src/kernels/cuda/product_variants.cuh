@@ -10,15 +10,17 @@ namespace dsmoe::kernels::cuda {
 // warpgroups, blocks to a multiprocessor. Up to some 64 rows per expert the weights' way through
 // memory is the time: 64 KiB and more of them are in flight on each multiprocessor. Beyond that,
 // 128 x 256 keeps shared-memory reads (80 bytes a cycle) below the limit (128), and 256 x 128
-// halves the rows to gather.
+// halves the rows to gather. Where the epilogue takes as long as the products, consumers take tiles
+// in turn.
 using Rows8 = Variant<64, 8, 2, 5, 1, 2>;
 using Rows64 = Variant<128, 64, 1, 8, 2, 1>;
 using Rows128 = Variant<128, 128, 1, 6, 2, 1>;
 using Rows128Wide = Variant<256, 128, 1, 4, 2, 1>;
 using Rows256 = Variant<128, 256, 1, 4, 2, 1>;
-enum VariantName : int { kRows8, kRows64, kRows128, kRows128Wide, kRows256 };
-constexpr int kVariantRows[] = {8, 64, 128, 128, 256};
-constexpr int kVariantWeights[] = {64, 128, 128, 256, 128};
+using Rows128InTurn = InTurn<Rows128>;
+enum VariantName : int { kRows8, kRows64, kRows128, kRows128Wide, kRows256, kRows128InTurn };
+constexpr int kVariantRows[] = {8, 64, 128, 128, 256, 128};
+constexpr int kVariantWeights[] = {64, 128, 128, 256, 128, 128};
 
 template <class V, Epilogue kEpilogue, bool kGathered>
 void launch_one(const Context& context, const ProductParameters& parameters) {
@@ -65,5 +67,7 @@ extern template void launch_variant<Rows128>(const Context&, const VariantLaunch
                                              const ProductParameters&);
 extern template void launch_variant<Rows256>(const Context&, const VariantLaunch&,
                                              const ProductParameters&);
+extern template void launch_variant<Rows128InTurn>(const Context&, const VariantLaunch&,
+                                                   const ProductParameters&);
 
 }  // namespace dsmoe::kernels::cuda

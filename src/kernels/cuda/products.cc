@@ -82,29 +82,29 @@ void experts_down_backward(const Context& context, const ExpertsDownBackward& ar
     }
     return place;
   };
-  run_families(context, args.families, Epilogue::swiglu_backward,
-               [&](const ExpertFamilyBackward& family) {
-                 ProductGroup group{.weight = family.down_transposed,
-                                    .second = {},
-                                    .x = args.d_out,
-                                    .second_x = {},
-                                    .offsets = family.offsets,
-                                    .token_of_row = family.token_of_row,
-                                    .bias = {},
-                                    .out = family.d_up_product,
-                                    .gate_out = family.d_gate_product,
-                                    .up_out = family.up_product};
-                 group.swiglu = {
-                     .gate_of_row = family.gate_of_row ? family.gate_of_row.as<float>() : nullptr,
-                     .activation = family.activation.data,
-                     .gate_product = family.gate_product.data,
-                     .up_product = family.up_product.data,
-                     .scaled_activation = family.scaled_activation.data,
-                     .d_gate_product = family.d_gate_product.data,
-                     .d_up_product = family.d_up_product.data,
-                     .partial_sums = family.gate_of_row ? partial_sums(family) : nullptr};
-                 return group;
-               });
+  run_families(
+      context, args.families, Epilogue::swiglu_backward, [&](const ExpertFamilyBackward& family) {
+        ProductGroup group{.weight = family.down_transposed,
+                           .second = {},
+                           .x = family.d_out_rows ? family.d_out_rows : args.d_out,
+                           .second_x = {},
+                           .offsets = family.offsets,
+                           .token_of_row = family.d_out_rows ? TensorView{} : family.token_of_row,
+                           .bias = {},
+                           .out = family.d_up_product,
+                           .gate_out = family.d_gate_product,
+                           .up_out = family.up_product};
+        group.swiglu = {
+            .gate_of_row = family.gate_of_row ? family.gate_of_row.as<float>() : nullptr,
+            .activation = family.activation.data,
+            .gate_product = family.gate_product.data,
+            .up_product = family.up_product.data,
+            .scaled_activation = family.scaled_activation.data,
+            .d_gate_product = family.d_gate_product.data,
+            .d_up_product = family.d_up_product.data,
+            .partial_sums = family.gate_of_row ? partial_sums(family) : nullptr};
+        return group;
+      });
   for (const ExpertFamilyBackward& family : args.families) {
     if (family.gate_of_row) add_partial_sums(context, family, partial_sums(family));
   }
@@ -125,10 +125,26 @@ void experts_up_backward(const Context& context, const ExpertsUpBackward& args) 
   });
 }
 
+// Rows that the copy engine can read are worth a pass that lays them in order.
+bool dispatch_rows(const Context& context, const DispatchRows& args) {
+  const auto aligned = [](const TensorView& rows) {
+    return reinterpret_cast<uintptr_t>(rows.data) % 16 == 0;
+  };
+  if (!is_hopper() || args.x.dtype != DType::BF16 || args.x.dim(1) % 8 != 0 || !aligned(args.x) ||
+      !aligned(args.out))
+    return false;
+  gather_rows(
+      context,
+      {.x = args.x, .offsets = args.offsets, .token_of_row = args.token_of_row, .out = args.out});
+  return true;
+}
+
 void matmul_forward(const Context& context, const MatmulForward& args) {
-  if (few_rows_matmul(context, args)) return;
-  Product product{
-      .epilogue = Epilogue::dense, .accumulate = args.store == Store::accumulate, .num_groups = 1};
+  if (!args.rounded && few_rows_matmul(context, args)) return;
+  const bool rounds = args.rounded && args.rounded.dtype == DType::BF16;
+  Product product{.epilogue = rounds ? Epilogue::round : Epilogue::dense,
+                  .accumulate = args.store == Store::accumulate,
+                  .num_groups = 1};
   product.group[0] = {.weight = args.weight,
                       .second = {},
                       .x = args.x,
@@ -136,7 +152,7 @@ void matmul_forward(const Context& context, const MatmulForward& args) {
                       .offsets = {},
                       .token_of_row = {},
                       .bias = args.bias,
-                      .out = args.out,
+                      .out = args.rounded ? args.rounded : args.out,
                       .gate_out = {},
                       .up_out = {}};
   run(context, product);

@@ -93,5 +93,39 @@ TEST_F(ProductsCudaTest, VariantsAndBatchesAgreeBitForBit) {
       << "the negative control was not caught";
 }
 
+// What the router's input gradient takes: fp32, no bias, four outputs at a time.
+TEST_F(ProductsCudaTest, PlainFp32AgreesWithTheReference) {
+  for (const Size& size : {Size{300, 136, 64}, Size{65, 260, 600}, Size{129, 42, 30}}) {
+    for (const Store store : {Store::assign, Store::accumulate}) {
+      const double scale = 1 / std::sqrt(static_cast<double>(size.k));
+      const Twin x = random(DType::F32, {size.tokens, size.k});
+      const TwinWeights w = weights(DType::F32, 1, size.n, size.k, scale);
+      Twin out = store == Store::assign ? output(DType::F32, {size.tokens, size.n})
+                                        : random(DType::F32, {size.tokens, size.n});
+      matmul_forward(cuda_, {.x = x.device, .weight = w.device, .out = out.device, .store = store});
+      matmul_forward(ref_, {.x = x.host, .weight = w.host, .out = out.host, .store = store});
+      expect_elements(out, 4 * kUnit,
+                      (std::ceil(size.k / 256.0) + 256) * kUnit * 1.3 * size.k * scale + 8 * kUnit,
+                      "fp32 product");
+    }
+  }
+}
+
+// A rounded result is the fp32 one, rounded.
+TEST_F(ProductsCudaTest, RoundedResultsAreTheRoundedSums) {
+  for (const Size& size : {Size{3, 40, 24}, Size{300, 328, 136}, Size{66, 33, 17}}) {
+    const Twin x = random(DType::BF16, {size.tokens, size.k});
+    const TwinWeights w = weights(DType::BF16, 1, size.n, size.k, 1);
+    const TensorView out = device_tensor(DType::F32, {size.tokens, size.n});
+    const TensorView expected = device_tensor(DType::BF16, {size.tokens, size.n});
+    const TensorView rounded = device_tensor(DType::BF16, {size.tokens, size.n});
+    poison(rounded);
+    matmul_forward(cuda_, {.x = x.device, .weight = w.device, .out = out});
+    round_values(cuda_, {.x = out, .out = expected});
+    matmul_forward(cuda_, {.x = x.device, .weight = w.device, .out = out, .rounded = rounded});
+    EXPECT_EQ(bytes_of(rounded), bytes_of(expected)) << size.n;
+  }
+}
+
 }  // namespace
 }  // namespace dsmoe::kernels

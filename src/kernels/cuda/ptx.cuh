@@ -101,6 +101,24 @@ __device__ inline void tma_load_5d(uint32_t target, const CUtensorMap* map, uint
       "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
       : "memory");
 }
+// From shared memory; groups of such stores are waited for by the thread that made them.
+__device__ inline void tma_store_2d(const CUtensorMap* map, uint32_t source, int c0, int c1) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
+      "r"(source), "r"(c0), "r"(c1)
+      : "memory");
+}
+__device__ inline void tma_store_commit() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Until all but kPending groups have left shared memory.
+template <int kPending>
+__device__ inline void tma_store_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+__device__ inline void tma_store_wait_all() {
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
 // 16 bytes; `bytes` 0 writes zeros.
 __device__ inline void copy_async_16(uint32_t target, const void* source, int bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(target), "l"(source),

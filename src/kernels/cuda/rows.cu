@@ -27,7 +27,8 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class Operand>
 __global__ void __launch_bounds__(kThreads)
-    rms_norm_kernel(const float* x, const float* weight, Operand* out, int hidden, float eps) {
+    rms_norm_kernel(const float* x, const float* weight, Operand* out, float* kept, int hidden,
+                    float eps) {
   __shared__ float memory[kThreads / 32];
   wait_for_previous_kernel();
   let_next_kernel_start();
@@ -36,6 +37,7 @@ __global__ void __launch_bounds__(kThreads)
   float v[8];
   for (int i = threadIdx.x * 8; i < hidden; i += kThreads * 8) {
     load_eight(v, row, i, hidden);
+    if (kept) store_eight(v, kept + static_cast<int64_t>(blockIdx.x) * hidden, i, hidden);
 #pragma unroll
     for (float value : v) sum = fmaf(value, value, sum);
   }
@@ -174,12 +176,13 @@ void rms_norm_forward(const Context& context, const RmsNormForward& args) {
   const float* x = args.x.as<float>();
   const float* weight = args.weight.as<float>();
   const auto eps = static_cast<float>(args.eps);
+  float* kept = args.kept ? args.kept.as<float>() : nullptr;
   if (args.out.dtype == DType::BF16) {
     launch(context, one_block_per(tokens), rms_norm_kernel<bf16>, x, weight,
-           static_cast<bf16*>(args.out.data), hidden, eps);
+           static_cast<bf16*>(args.out.data), kept, hidden, eps);
   } else {
     launch(context, one_block_per(tokens), rms_norm_kernel<float>, x, weight, args.out.as<float>(),
-           hidden, eps);
+           kept, hidden, eps);
   }
 }
 

@@ -130,17 +130,50 @@ __global__ void __launch_bounds__(kThreads) gradient_f32(const __grid_constant__
 
 // The same for one matrix, segments side by side: blockIdx.z is the segment, counted over all
 // sequences. Tiles of 64 n x 128 k, sixteen rows at a time through shared memory, 8 x 4 to a
-// thread.
+// thread; the next sixteen are on their way meanwhile.
 constexpr int kTileN = 64;
 constexpr int kTileK = 128;
 constexpr int kTileRows = 16;
 constexpr int kTileThreads = 256;
 
+// A thread's share of the rows to come: four values of dy, eight of x.
+template <class X>
+struct RowShare {
+  float dy[4];
+  float x[8];
+
+  __device__ void load(const Parameters& p, int row0, int end, int first_n, int first_k) {
+    const int row = row0 + static_cast<int>(threadIdx.x) / 16;
+    const int n = first_n + threadIdx.x % 16 * 4;
+    const int k = first_k + threadIdx.x % 16 * 8;
+    for (float& v : dy) v = 0;
+    for (float& v : x) v = 0;
+    if (row >= end) return;
+    const float* dy_row = static_cast<const float*>(p.dy) + p.dy_row(row) * p.n;
+    const X* x_row = static_cast<const X*>(p.x) + p.x_row(row) * p.k;
+    if (p.n % 4 == 0 && n < p.n) {
+      const float4 four = *reinterpret_cast<const float4*>(dy_row + n);
+      dy[0] = four.x, dy[1] = four.y, dy[2] = four.z, dy[3] = four.w;
+    } else {
+      for (int i = 0; i < 4; ++i) dy[i] = n + i < p.n ? dy_row[n + i] : 0.0f;
+    }
+    if (k < p.k) load_eight(x, x_row, k, p.k);
+  }
+  __device__ void store(float (&dy_tile)[kTileRows][kTileN],
+                        float (&x_tile)[kTileRows][kTileK]) const {
+    const int row = static_cast<int>(threadIdx.x) / 16;
+    const int column = threadIdx.x % 16;
+    *reinterpret_cast<float4*>(&dy_tile[row][column * 4]) = make_float4(dy[0], dy[1], dy[2], dy[3]);
+    store_eight(x, x_tile[row], column * 8, kTileK);
+  }
+};
+
 template <class X>
 __global__ void __launch_bounds__(kTileThreads)
     gradient_f32_segments(const __grid_constant__ Parameters p) {
-  __shared__ float dy_tile[kTileRows][kTileN];
-  __shared__ float x_tile[kTileRows][kTileK];
+  __shared__ __align__(16) float dy_tile[kTileRows][kTileN];
+  __shared__ __align__(16) float x_tile[kTileRows][kTileK];
+  static_assert(kTileThreads == kTileRows * kTileN / 4 && kTileThreads == kTileRows * kTileK / 8);
   wait_for_previous_kernel();
   let_next_kernel_start();
   const int first_k = static_cast<int>(blockIdx.x) * kTileK;
@@ -159,30 +192,22 @@ __global__ void __launch_bounds__(kTileThreads)
     segment -= segments;
   }
   const int tn = threadIdx.x / 32 * 8;
-  const int tk = threadIdx.x % 32;
+  const int tk = threadIdx.x % 32 * 4;
   float chain[8][4] = {};
+  RowShare<X> next;
+  next.load(p, begin, end, first_n, first_k);
   for (int row0 = begin; row0 < end; row0 += kTileRows) {
-    for (int i = threadIdx.x; i < kTileRows * kTileN; i += kTileThreads) {
-      const int row = row0 + i / kTileN;
-      const int n = first_n + i % kTileN;
-      dy_tile[i / kTileN][i % kTileN] =
-          row < end && n < p.n ? static_cast<const float*>(p.dy)[p.dy_row(row) * p.n + n] : 0.0f;
-    }
-    for (int i = threadIdx.x; i < kTileRows * kTileK; i += kTileThreads) {
-      const int row = row0 + i / kTileK;
-      const int k = first_k + i % kTileK;
-      x_tile[i / kTileK][i % kTileK] =
-          row < end && k < p.k ? widen(static_cast<const X*>(p.x)[p.x_row(row) * p.k + k]) : 0.0f;
-    }
+    next.store(dy_tile, x_tile);
     __syncthreads();
+    next.load(p, row0 + kTileRows, end, first_n, first_k);
     // Rows past the end are zero on both sides: fma(0, 0, chain) leaves the chain as it is.
 #pragma unroll 4
     for (int r = 0; r < kTileRows; ++r) {
-      float dy[8], x[4];
-#pragma unroll
-      for (int i = 0; i < 8; ++i) dy[i] = dy_tile[r][tn + i];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) x[j] = x_tile[r][tk + 32 * j];
+      const float4 low = *reinterpret_cast<const float4*>(&dy_tile[r][tn]);
+      const float4 high = *reinterpret_cast<const float4*>(&dy_tile[r][tn + 4]);
+      const float4 four = *reinterpret_cast<const float4*>(&x_tile[r][tk]);
+      const float dy[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+      const float x[4] = {four.x, four.y, four.z, four.w};
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
 #pragma unroll
@@ -196,7 +221,7 @@ __global__ void __launch_bounds__(kTileThreads)
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int n = first_n + tn + i;
-      const int k = first_k + tk + 32 * j;
+      const int k = first_k + tk + j;
       if (n < p.n && k < p.k)
         p.segments[(static_cast<int64_t>(blockIdx.z) * p.n + n) * p.k + k] = chain[i][j];
     }

@@ -22,11 +22,12 @@ __device__ inline void wgmma_wait() {
 }
 
 // The same for a tile whose rows are k and hold 64 neighbouring m (or n): eight rows to an atom,
-// the next 64 m in a box of its own, 64 rows further. The next k16 step lies 2048 bytes further:
+// the next 64 m in a box of its own, kBox bytes further. The next k16 step lies 2048 bytes further:
 // add 128.
+template <int kBox = 8192>
 __device__ inline uint64_t transposed_descriptor(uint32_t shared_address) {
   return (static_cast<uint64_t>(1) << 62) | (static_cast<uint64_t>(64) << 32) |
-         (static_cast<uint64_t>(512) << 16) | ((shared_address & 0x3ffff) >> 4);
+         (static_cast<uint64_t>(kBox / 16) << 16) | ((shared_address & 0x3ffff) >> 4);
 }
 
 #define DSMOE_R4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
@@ -42,6 +43,10 @@ __device__ inline uint64_t transposed_descriptor(uint32_t shared_address) {
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%" \
   "54,%55,%56,"                                                                                \
   "%57,%58,%59,%60,%61,%62,%63"
+#define DSMOE_N176                                                                             \
+  DSMOE_N128                                                                                   \
+  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%" \
+  "86,%87"
 #define DSMOE_N256                                                                             \
   DSMOE_N128                                                                                   \
   ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%" \
@@ -76,10 +81,10 @@ __device__ inline void wgmma_step(float* d, uint64_t desc_a, uint64_t desc_b) {
 }
 
 // d += A^T B for one k16 step: both tiles as transposed_descriptor says.
-__device__ inline void wgmma_step_transposed_128(float* d, uint64_t desc_a, uint64_t desc_b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" DSMOE_N128
-               "}, %64, %65, 1, 1, 1, 1, 1;\n"
-               : DSMOE_R64(d, 0)
+__device__ inline void wgmma_step_transposed_176(float* d, uint64_t desc_a, uint64_t desc_b) {
+  asm volatile("wgmma.mma_async.sync.aligned.m64n176k16.f32.bf16.bf16 {" DSMOE_N176
+               "}, %88, %89, 1, 1, 1, 1, 1;\n"
+               : DSMOE_R64(d, 0), DSMOE_R16(d, 64), DSMOE_R4(d, 80), DSMOE_R4(d, 84)
                : "l"(desc_a), "l"(desc_b));
 }
 
@@ -93,6 +98,7 @@ __device__ inline void wgmma_step_transposed_128(float* d, uint64_t desc_a, uint
 #undef DSMOE_N32
 #undef DSMOE_N64
 #undef DSMOE_N128
+#undef DSMOE_N176
 #undef DSMOE_N256
 
 }  // namespace dsmoe::kernels::cuda

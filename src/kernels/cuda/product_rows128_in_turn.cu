@@ -1,0 +1,9 @@
+// The kernels of variant Rows128InTurn.
+#include "kernels/cuda/product_variants.cuh"
+
+namespace dsmoe::kernels::cuda {
+
+template void launch_variant<Rows128InTurn>(const Context&, const VariantLaunch&,
+                                            const ProductParameters&);
+
+}  // namespace dsmoe::kernels::cuda
