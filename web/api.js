@@ -23,7 +23,7 @@ function errorOf(status, said, { retryAfter = 0, code = "" } = {}) {
   const say = (sentence) => (text ? `${sentence} ${text}` : sentence);
   if (status === 401) return new ApiError("key", say("The server did not accept the API key."), { status });
   if (status === 429) return new ApiError("busy", "The server is busy: its queue is full.", { status, retryAfter });
-  if (status === 503 && code === "loading") return new ApiError("unavailable", "The model is still loading; this page goes on when it is there.", { status, retryAfter });
+  if (status === 503 && code === "loading") return new ApiError("unavailable", "The model is still loading; this page goes on when it is there.", { status, retryAfter, code });
   if (status === 503) return new ApiError("unavailable", say("The server takes no requests right now."), { status, retryAfter });
   if (status >= 500) return new ApiError("broken", say("The server failed."), { status });
   return new ApiError("refused", text || `The server answered with status ${status}.`, { status, code });
@@ -84,6 +84,16 @@ export class Api {
       return await response.json();
     } catch {
       throw new ApiError("broken", `The server's answer to ${path} is not JSON.`, { status: response.status });
+    }
+  }
+
+  // How far the training is that a loading server waits for: { step, total, loss, seconds_left }; null where there is none.
+  async training() {
+    try {
+      const response = await fetch(new URL("health", ROOT), { cache: "no-store", signal: AbortSignal.timeout(ANSWER_MS) });
+      return (await response.json()).training ?? null;
+    } catch {
+      return null;
     }
   }
 

@@ -1,5 +1,5 @@
 // Finds the server and its model, says so when it cannot, and keeps trying.
-import { byId } from "./dom.js";
+import { byId, durationText } from "./dom.js";
 
 const RETRY_MS = [1500, 3000, 5000, 10000];
 
@@ -9,6 +9,7 @@ export class Connection {
     Object.assign(this, { api, hooks });
     this.model = null;
     this.failures = 0;
+    this.isLoading = false;
     this.timer = 0;
     byId("notice-action").addEventListener("click", () => (this.action ? this.action() : this.connect()));
   }
@@ -38,8 +39,25 @@ export class Connection {
     if (error.kind !== "unreachable" && error.kind !== "unavailable" && this.model) return;
     this.hooks.lost();
     this.#notice(error.message, "Try now");
+    this.isLoading = error.code === "loading";
+    this.#followTraining();
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.connect(), RETRY_MS[Math.min(this.failures++, RETRY_MS.length - 1)]);
+    const wait = this.isLoading ? 0 : Math.min(this.failures, RETRY_MS.length - 1);
+    ++this.failures;
+    this.timer = setTimeout(() => this.connect(), RETRY_MS[wait]);
+  }
+
+  async #followTraining() {
+    const training = this.isLoading ? await this.api.training() : null;
+    byId("training").hidden = training === null || !this.isLoading;
+    if (training === null) return;
+    const { step, total, loss, seconds_left: left } = training;
+    Object.assign(byId("training-bar"), { value: step, max: total });
+    const count = (number) => number.toLocaleString("en");
+    byId("training-text").textContent =
+      step < total
+        ? `Training: step ${count(step)} of ${count(total)}, loss ${loss.toFixed(2)}, about ${durationText(left)} left`
+        : `Trained ${count(total)} steps; measuring what it learned`;
   }
 
   // A request went through.

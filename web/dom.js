@@ -21,6 +21,14 @@ export function announce(text) {
 
 export const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
 
+// 0:07, 12:03, 3:04:05
+export function durationText(seconds) {
+  const whole = Math.round(seconds);
+  const two = (number) => String(number).padStart(2, "0");
+  const [hours, minutes] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60];
+  return hours > 0 ? `${hours}:${two(minutes)}:${two(whole % 60)}` : `${minutes}:${two(whole % 60)}`;
+}
+
 // A token as one can see it: blanks and line breaks shown, in quotation marks.
 export function quoted(text) {
   const shown = text.replace(/\n/g, "↵").replace(/\t/g, "⇥");

@@ -37,6 +37,7 @@ struct DemoOptions {
   bool random = false;
   train::RunOptions run;
   const char* how_to_go_on = "the same command with --resume goes on";
+  OnDemoProgress on_progress;  // may be empty
 };
 
 model::ModelConfig config_of(const DemoOptions& options) {
@@ -114,6 +115,25 @@ int stopped(const DemoOptions& options, const train::RunOutcome& outcome) {
   return InterruptScope::exit_code();
 }
 
+// What the display says on the terminal, and those who want to know as numbers.
+train::RunHooks hooks_of(const DemoOptions& options, TrainDisplay& display) {
+  const int64_t total = options.run.schedule.total_steps;
+  train::RunHooks hooks = display.hooks(total);
+  if (!options.on_progress) return hooks;
+  hooks.on_step = [&, total, show = hooks.on_step](const train::StepMetrics& metrics,
+                                                   const train::StepResult& result) {
+    show(metrics, result);
+    const double tokens_left =
+        static_cast<double>(total - metrics.step) * static_cast<double>(result.tokens);
+    options.on_progress(
+        {.step = metrics.step,
+         .total = total,
+         .loss = result.language,
+         .seconds_left = tokens_left * display.seconds() / static_cast<double>(display.tokens())});
+  };
+  return hooks;
+}
+
 int train_demo(DemoOptions options) {
   Engine engine(options.common);
   train::RunOptions& run = options.run;
@@ -142,7 +162,7 @@ int train_demo(DemoOptions options) {
   TrainDisplay display;
   const train::RunOutcome outcome =
       train::run_training(engine.context(), run, {.lock = lock, .initial = initial, .split = split},
-                          display.hooks(run.schedule.total_steps));
+                          hooks_of(options, display));
   display.finish();
   if (!outcome.finished) return stopped(options, outcome);
   const DemoResult result{
@@ -181,10 +201,11 @@ DemoOptions default_options() {
 
 }  // namespace
 
-int train_default_demo(const CommonOptions& machine) {
+int train_default_demo(const CommonOptions& machine, OnDemoProgress on_progress) {
   DemoOptions options = default_options();
   options.common = {.threads = machine.threads, .device = machine.device, .quiet = machine.quiet};
   options.how_to_go_on = "the same command goes on";
+  options.on_progress = std::move(on_progress);
   options.run.resume = fs::exists(options.run.out);
   return run_demo(options);
 }

@@ -151,7 +151,11 @@ int run_serve(ServeCommand command) {
   if (folder.empty()) {
     store::NewestCheckpoint demo = find_demo();
     if (needs_training(demo, url)) {
-      if (const int code = train_default_demo(command.common); code != kDone) return code;
+      const auto tell = [&](const DemoProgress& at) {
+        server.show_training(
+            {.step = at.step, .total = at.total, .loss = at.loss, .seconds_left = at.seconds_left});
+      };
+      if (const int code = train_default_demo(command.common, tell); code != kDone) return code;
       demo = find_demo();
     }
     if (!demo.folder) fail(ErrorKind::input, "{}: the demo left no model", kDemoFolder);

@@ -2,8 +2,11 @@
 #include "infer/engine.h"
 
 #include <chrono>
+#include <optional>
 
 #include "base/log.h"
+#include "base/pinned_threads.h"
+#include "kernels/table.h"
 
 namespace dsmoe::infer {
 namespace {
@@ -28,7 +31,8 @@ std::vector<int64_t> moe_layers(const model::ModelConfig& config) {
 
 Engine::Engine(const kernels::Context& context, const model::Model& model,
                const EngineOptions& options)
-    : model_(model),
+    : context_(context),
+      model_(model),
       options_(options),
       load_(moe_layers(model.config),
             model.config.num_moe_layers() > 0 ? model.config.n_routed_experts : 0,
@@ -124,6 +128,8 @@ void Engine::thread_main() {
 }
 
 void Engine::loop() {
+  std::optional<PinnedThreads> pinned;
+  if (context_.table->device == kernels::Device::cpu) pinned.emplace(*context_.pool);
   while (take_mail()) {
     beat();
     switch (fault_.load()) {

@@ -62,6 +62,7 @@ class Engine {
   bool take_mail();
   void beat();
 
+  kernels::Context context_;
   const model::Model& model_;
   EngineOptions options_;
   ExpertLoad load_;

@@ -15,6 +15,8 @@ namespace dsmoe::infer {
 namespace {
 
 constexpr int64_t kMostTopK = 32;  // slots per token that every table's router can choose
+// Of prompts, while others decode. Fewer would mostly read weights again.
+constexpr int64_t kLeastBeside = 32;
 
 EngineOptions complete(const model::Model& model, EngineOptions options) {
   if (options.max_top_k == 0) options.max_top_k = default_max_top_k(model.config);
@@ -77,7 +79,8 @@ EngineCore::EngineCore(const kernels::Context& context, const model::Model& mode
           arena_.tensor("logits", tensor::DType::F32, {logit_rows_, model.config.vocab_size})),
       device_best_(arena_.tensor("logits", tensor::DType::I32, {logit_rows_})),
       host_logits_(static_cast<std::size_t>(logit_rows_ * model.config.vocab_size)),
-      host_best_(static_cast<std::size_t>(logit_rows_)) {}
+      host_best_(static_cast<std::size_t>(logit_rows_)),
+      tokens_beside_(std::min(kLeastBeside, options_.chunk_tokens)) {}
 
 EngineCore::~EngineCore() = default;
 
@@ -221,44 +224,79 @@ bool EngineCore::secure(Sequence& sequence, int64_t length) {
   return true;
 }
 
+bool EngineCore::is_running(const Sequence& sequence) const {
+  return std::any_of(running_.begin(), running_.end(),
+                     [&](const SequencePtr& s) { return s.get() == &sequence; });
+}
+
+// One token of every sequence that decodes, and prompts.
 std::vector<EngineCore::Part> EngineCore::plan() {
   std::vector<Sequence*> decoding, prefilling;
   for (const SequencePtr& sequence : running_) {
     (sequence->num_pending() == 1 ? decoding : prefilling).push_back(sequence.get());
   }
-  const auto is_running = [&](const Sequence* sequence) {
-    return std::any_of(running_.begin(), running_.end(),
-                       [&](const SequencePtr& s) { return s.get() == sequence; });
-  };
   std::vector<Part> parts;
-  int64_t budget = options_.chunk_tokens;
   // Rows of one token each come first: their logits are one product.
   for (Sequence* sequence : decoding) {
-    if (!is_running(sequence) || !secure(*sequence, sequence->kv.length + 1)) continue;
+    if (!is_running(*sequence) || !secure(*sequence, sequence->kv.length + 1)) continue;
     parts.push_back({sequence, 1});
-    --budget;
   }
-  // A short prompt behind a long one gets its share of every step.
-  std::vector<int64_t> share(prefilling.size(), 0);
-  bool any = !prefilling.empty();
-  for (std::size_t turn = prefill_turn_++; any && budget > 0;) {
-    any = false;
-    for (std::size_t i = 0; i < prefilling.size() && budget > 0; ++i) {
-      const std::size_t at = (turn + i) % prefilling.size();
-      const int64_t left = prefilling[at]->num_pending() - share[at];
-      const int64_t piece = std::min({left, int64_t{kernels::kKeyBlock}, budget});
-      share[at] += piece;
-      budget -= piece;
-      any = any || piece > 0;
+  // Whoever will decode after this step waits for all of it, like those who do.
+  const bool someone_waits =
+      !parts.empty() || std::any_of(prefilling.begin(), prefilling.end(), [&](const Sequence* s) {
+        return s->num_pending() <= tokens_beside_ && s->request.max_tokens > 1;
+      });
+  const int64_t left = options_.chunk_tokens - static_cast<int64_t>(parts.size());
+  share_among_prompts(prefilling, someone_waits ? std::min(left, tokens_beside_) : left, parts);
+  std::erase_if(parts, [&](const Part& part) { return !is_running(*part.sequence); });
+  return parts;
+}
+
+// The oldest gets a quarter, so that nobody waits for ever; the rest goes to those who need least,
+// so that a short prompt behind a long one is soon read.
+void EngineCore::share_among_prompts(std::span<Sequence* const> prefilling, int64_t budget,
+                                     std::vector<Part>& parts) {
+  if (prefilling.empty()) return;
+  std::vector<Part> shares;
+  for (Sequence* sequence : prefilling) shares.push_back({sequence, 0});
+  const auto give = [&](Part& share, int64_t most) {
+    const int64_t given =
+        std::min({share.sequence->num_pending() - share.num_tokens, most, budget});
+    share.num_tokens += given;
+    budget -= given;
+  };
+  give(shares.front(), std::max<int64_t>(1, budget / 4));
+  std::stable_sort(shares.begin(), shares.end(), [](const Part& a, const Part& b) {
+    return a.sequence->num_pending() < b.sequence->num_pending();
+  });
+  for (Part& share : shares) give(share, budget);
+  for (const Part& share : shares) {
+    if (share.num_tokens == 0 || !is_running(*share.sequence)) continue;
+    if (secure(*share.sequence, share.sequence->kv.length + share.num_tokens)) {
+      parts.push_back(share);
     }
   }
-  for (std::size_t i = 0; i < prefilling.size(); ++i) {
-    Sequence* sequence = prefilling[i];
-    if (share[i] == 0 || !is_running(sequence)) continue;
-    if (secure(*sequence, sequence->kv.length + share[i])) parts.push_back({sequence, share[i]});
+}
+
+// How much of prompts a step may hold beside those who decode, from what this one took. How a
+// prompt is cut changes no bits.
+void EngineCore::learn_patience(std::span<const Part> parts, double seconds) {
+  int64_t num_prompt = 0, num_decoding = 0;
+  for (const Part& part : parts) {
+    (part.num_tokens > 1 ? num_prompt : num_decoding) += part.num_tokens;
   }
-  std::erase_if(parts, [&](const Part& part) { return !is_running(part.sequence); });
-  return parts;
+  // One that was held up says nothing about the next: up slowly, down at once.
+  if (num_prompt == 0) {
+    decoding_seconds_ =
+        decoding_seconds_ > 0 ? std::min(seconds, 1.05 * decoding_seconds_) : seconds;
+  }
+  if (num_decoding == 0 || 2 * num_prompt < tokens_beside_) return;  // says little
+  const double patience =
+      std::max(options_.patience_seconds, options_.patience_steps * decoding_seconds_);
+  const double fitting = static_cast<double>(num_prompt) * patience / std::max(seconds, 1e-6);
+  const int64_t most = options_.chunk_tokens;
+  tokens_beside_ = static_cast<int64_t>(std::clamp(
+      fitting, static_cast<double>(std::min(kLeastBeside, most)), static_cast<double>(most)));
 }
 
 bool EngineCore::step() {
@@ -274,6 +312,7 @@ bool EngineCore::step() {
   run(parts);
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
   stats_.longest_step_seconds = std::max(stats_.longest_step_seconds, taken.count());
+  learn_patience(parts, taken.count());
   return true;
 }
 

@@ -25,6 +25,11 @@ struct EngineOptions {
   int64_t num_pages = 0;       // at least one full context; 0: default_num_pages
   int64_t max_top_k = 0;       // most experts per token a request may ask for; 0: default_max_top_k
   double stall_seconds = 2;    // a thread silent for longer is not healthy
+  // While others decode, a step reads as much of prompts as lately fitted into the longer of so
+  // many seconds and so many times a step that only decodes: at least 32 tokens, at most
+  // chunk_tokens.
+  double patience_seconds = 0.02;
+  double patience_steps = 8;
 };
 
 // Twice the model's K or 16, as far as the model and the kernels can choose.
@@ -90,7 +95,11 @@ class EngineCore {
   void attach_prefix(Sequence& sequence);
   bool secure(Sequence& sequence, int64_t length);
   void preempt(Sequence& sequence);
+  bool is_running(const Sequence& sequence) const;
   std::vector<Part> plan();
+  void share_among_prompts(std::span<Sequence* const> prefilling, int64_t budget,
+                           std::vector<Part>& parts);
+  void learn_patience(std::span<const Part> parts, double seconds);
   void run(std::span<const Part> parts);
   void forward(std::span<const Part> parts);
   RoutingInput routing_input(std::span<const Part> parts, int64_t top_k) const;
@@ -128,7 +137,8 @@ class EngineCore {
   std::vector<float> step_gate_;
   std::deque<SequencePtr> waiting_;
   std::list<SequencePtr> running_;  // in the order of admission
-  std::size_t prefill_turn_ = 0;    // whose turn it is when prompts share a step
+  int64_t tokens_beside_ = 0;       // of prompts in a step in which others decode
+  double decoding_seconds_ = 0;     // of a step that only decodes, lately
   uint64_t num_admissions_ = 0;     // the clock of turns
   EngineStats stats_;
 };

@@ -284,12 +284,8 @@ void EngineCore::finish_row(Row& row, std::span<float> logits) const {
 }
 
 void EngineCore::deliver(std::span<const Part> parts, std::vector<Row>& rows) {
-  const auto is_running = [&](const Sequence* sequence) {
-    return std::any_of(running_.begin(), running_.end(),
-                       [&](const SequencePtr& s) { return s.get() == sequence; });
-  };
   for (Row& row : rows) {
-    if (!is_running(row.sequence)) continue;  // ended by a row before
+    if (!is_running(*row.sequence)) continue;  // ended by a row before
     Sequence& sequence = *row.sequence;
     if (!row.error.empty()) {
       fail(sequence, ErrorKind::internal, row.error);
@@ -301,7 +297,7 @@ void EngineCore::deliver(std::span<const Part> parts, std::vector<Row>& rows) {
     }
   }
   for (const Part& part : parts) {
-    if (is_running(part.sequence) && part.sequence->num_pending() == 0) {
+    if (is_running(*part.sequence) && part.sequence->num_pending() == 0) {
       finish(*part.sequence, FinishReason::length);  // max_tokens 0
     }
   }

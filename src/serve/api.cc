@@ -2,10 +2,10 @@
 #include "serve/api.h"
 
 #include <algorithm>
-#include <random>
 
 #include "base/log.h"
 #include "serve/api_error.h"
+#include "serve/random_word.h"
 #include "serve/web_assets.h"
 
 namespace dsmoe::serve {
@@ -20,8 +20,7 @@ bool is_plain_id(std::string_view id) {
 }
 
 std::string random_id() {
-  std::random_device device;
-  return fmt::format("{:08x}{:08x}{:08x}", device(), device(), device());
+  return fmt::format("{:08x}{:08x}{:08x}", random_word(), random_word(), random_word());
 }
 
 // Browsers' clients bring headers of their own (x-stainless-os, ...); what a preflight asks for is

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -24,6 +25,13 @@ struct ApiOptions {
   std::string cors_origin;        // "*" or one origin; empty: loopback pages only
 };
 
+// How far the training is that a server waits for.
+struct TrainingProgress {
+  int64_t step = 0, total = 0;
+  double loss = 0;
+  double seconds_left = 0;
+};
+
 // Everything runs on the I/O thread but what says otherwise. Until there is a model all but the
 // page and /version is 503.
 class Api {
@@ -31,6 +39,8 @@ class Api {
   Api(ApiOptions options, Post post);
   ~Api();
 
+  // From any thread, while there is no model: /health says it.
+  void show_training(const TrainingProgress& progress);
   // From any thread: from now on this model, which must outlive the Api's last request.
   void open(const ServedModel& model) { model_.store(&model); }
 
@@ -83,12 +93,15 @@ class Api {
   HttpResponse experts(const HttpRequest&);
   HttpResponse reset_experts(const HttpRequest&);
   HttpResponse expert_tokens(const HttpRequest&);
+  Json loading_json();
   Json model_json() const;
   void check_model(const std::string& name) const;
   const ServedModel& model() const;  // throws ApiError(503) while it loads
   std::string allowed_origin(const HttpRequest& request) const;
 
   std::atomic<const ServedModel*> model_{nullptr};
+  std::mutex training_mutex_;
+  std::optional<TrainingProgress> training_;
   ApiOptions options_;
   ApiKeys keys_;
   Post post_;

@@ -26,13 +26,30 @@ std::optional<int64_t> query_integer(const HttpRequest& request, const char* nam
 
 }  // namespace
 
+void Api::show_training(const TrainingProgress& progress) {
+  const std::lock_guard lock(training_mutex_);
+  training_ = progress;
+}
+
+Json Api::loading_json() {
+  Json json{{"status", "loading"}};
+  const std::lock_guard lock(training_mutex_);
+  if (training_) {
+    json["training"] = {{"step", training_->step},
+                        {"total", training_->total},
+                        {"loss", training_->loss},
+                        {"seconds_left", training_->seconds_left}};
+  }
+  return json;
+}
+
 HttpResponse Api::health(const HttpRequest&) {
   const ServedModel* model = model_.load();
   if (model != nullptr && !model->engine().is_alive()) {
     return json_response({{"status", "engine dead"}}, 503);
   }
   if (draining_) return json_response({{"status", "draining"}}, 503);
-  if (model == nullptr) return json_response({{"status", "loading"}}, 503);
+  if (model == nullptr) return json_response(loading_json(), 503);
   return json_response({{"status", "ok"}});
 }
 

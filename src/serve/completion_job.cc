@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <ctime>
-#include <random>
 
 #include "base/log.h"
 #include "base/utf8.h"
 #include "infer/load_model.h"
 #include "serve/api_error.h"
 #include "serve/completion_choice.h"
+#include "serve/random_word.h"
 
 namespace dsmoe::serve {
 namespace {
@@ -26,8 +26,7 @@ double seconds_since(Clock::time_point start) {
 
 // 53 bits, so that JSON readers keep it exactly.
 uint64_t random_seed() {
-  std::random_device device;
-  return (static_cast<uint64_t>(device()) << 21) ^ (device() & 0x1fffffu);
+  return (static_cast<uint64_t>(random_word()) << 21) ^ (random_word() & 0x1fffffu);
 }
 
 void append(ChoiceDelta& to, ChoiceDelta from) {

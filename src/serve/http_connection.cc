@@ -8,6 +8,8 @@ namespace dsmoe::serve {
 namespace {
 
 constexpr auto kLinger = std::chrono::milliseconds(1000);
+constexpr std::size_t kSmallBody = std::size_t{4} << 10;
+constexpr std::size_t kReadAtOnce = std::size_t{64} << 10;
 constexpr std::size_t kMostDiscarded = std::size_t{64} << 20;
 
 std::string lower(std::string_view text) {
@@ -149,6 +151,7 @@ void HttpConnection::wait_for_request() {
   parser_->header_limit(static_cast<uint32_t>(options_.max_header_bytes));
   parser_->body_limit(options_.max_body_bytes);
   if (buffer_.size() > 0) return read_head();  // pipelined
+  if (buffer_.capacity() > kSmallBody) buffer_.shrink_to_fit();
   arm(options_.idle_deadline);
   socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](ErrorCode error) {
     if (error || self->closing_) return self->close();
@@ -199,6 +202,8 @@ void HttpConnection::on_head(ErrorCode error) {
 
 void HttpConnection::read_body(HttpRequest head) {
   arm(options_.body_deadline);
+  // One read takes what the buffer has room for, which is little more than the head was long.
+  if (parser_->content_length().value_or(0) > kSmallBody) buffer_.reserve(kReadAtOnce);
   http::async_read(
       socket_, buffer_, *parser_,
       [self = shared_from_this(), head = std::move(head)](ErrorCode error, std::size_t) mutable {

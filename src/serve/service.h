@@ -32,6 +32,8 @@ class Service {
     std::string id;  // in the API
     infer::EngineOptions engine;
   };
+  // From any thread, until there is a model: how far its training is.
+  void show_training(const TrainingProgress& progress) { api_->show_training(progress); }
   // Once, from any thread: now there is a model.
   void open(Opening opening);
   void run() { http_->run(*api_); }         // until shut down

@@ -97,6 +97,16 @@ class Unnamed {
   RunningServer server_;
 };
 
+// What /health says of the training once its first step is done; null after five minutes.
+Json wait_for_training(uint16_t port) {
+  for (int i = 0; i < 30000; ++i) {
+    const Json health = Client(port).get("/health").json();
+    if (health.contains("training")) return health["training"];
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return {};
+}
+
 // No model and no demo: the demo is trained first, and the server says so meanwhile. Stopped in the
 // middle, the next one goes on.
 TEST(ServeProgram, TrainsTheDemoWhereThereIsNoneAndGoesOnWithAnUnfinishedOne) {
@@ -109,6 +119,11 @@ TEST(ServeProgram, TrainsTheDemoWhereThereIsNoneAndGoesOnWithAnUnfinishedOne) {
     const Answer health = Client(server.port()).get("/health");
     EXPECT_EQ(health.status, 503);
     EXPECT_EQ(health.json()["status"], "loading");
+    const Json training = wait_for_training(server.port());
+    EXPECT_EQ(training["total"], 1500);
+    EXPECT_GE(training["step"], 1);
+    EXPECT_GT(training["loss"], 0);
+    EXPECT_GT(training["seconds_left"], 0);
     const Answer refused = Client(server.port()).post("/v1/completions", {{"prompt", "x"}});
     EXPECT_EQ(refused.status, 503);
     EXPECT_EQ(refused.json()["error"]["code"], "loading");

@@ -130,7 +130,15 @@ TEST_F(SpeedSoak, StreamsAsFastAsTheBenchDecodes) {
   }
 }
 
+void read_long_prompt(uint16_t port, int32_t first) {
+  std::vector<int32_t> prompt(2000, 9);
+  prompt[0] = first;  // found in no cache
+  EXPECT_EQ(Client(port).post("/v1/completions", {{"prompt", prompt}, {"max_tokens", 1}}).status,
+            200);
+}
+
 TEST_F(SpeedSoak, ALongPromptDelaysNoStreamByMoreThanTwoChunks) {
+  read_long_prompt(port(), 9);  // alone: in chunks
   Client streaming(port());
   const Json body{{"prompt", {5}}, {"max_tokens", 4000}, {"ignore_eos", true}, {"stream", true}};
   streaming.send(format_request("POST", "/v1/completions", body.dump()));
@@ -139,12 +147,8 @@ TEST_F(SpeedSoak, ALongPromptDelaysNoStreamByMoreThanTwoChunks) {
   std::vector<double> prefills;
   std::thread prefill([&] {
     for (int i = 0; i < 5; ++i) {
-      std::vector<int32_t> prompt(2000, 9);
-      prompt[0] = 10 + i;  // found in no cache
       const auto start = Clock::now();
-      EXPECT_EQ(
-          Client(port()).post("/v1/completions", {{"prompt", prompt}, {"max_tokens", 1}}).status,
-          200);
+      read_long_prompt(port(), 10 + i);
       prefills.push_back(seconds_between(start, Clock::now()));
     }
     done = true;

@@ -56,6 +56,7 @@ class Mock:
         self.answer = STORY
         self.key = ""
         self.fault = ""  # loading | busy | draining | refused | midstream | cut
+        self.training = None  # while loading: {"step", "total", "loss", "seconds_left"}
         self.template = True
         self.context = 4096
         self.requests = []  # bodies of what was asked
@@ -144,6 +145,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.file("index.html" if url.path == "/" else url.path[len("/assets/"):])
         if not self.is_let_in():
             return None
+        if self.mock.fault == "loading" and url.path == "/health":
+            return self.reply(503, {"status": "loading", **({"training": self.mock.training} if self.mock.training else {})})
         if self.mock.fault == "loading":
             return self.refuse(503, "the model is still loading", [("Retry-After", "1")], code="loading")
         if url.path == "/v1/models":

@@ -169,6 +169,13 @@ class PageTest(unittest.TestCase):
         self.page.open(self.server.url)
         self.page.wait(lambda: self.page.is_shown("#notice"), "the word about it")
         self.assertIn("still loading", self.page.text("#notice-text"))
+        self.assertFalse(self.page.is_shown("#training"))
+        self.mock.training = {"step": 450, "total": 1500, "loss": 1.234, "seconds_left": 65.2}
+        self.page.wait(lambda: self.page.is_shown("#training"), "the training's progress")
+        self.assertEqual(self.page.text("#training-text"), "Training: step 450 of 1,500, loss 1.23, about 1:05 left")
+        self.assertAlmostEqual(self.page.js("return document.getElementById('training-bar').position"), 0.3)
+        self.mock.training["step"] = 1500
+        self.page.wait(lambda: "measuring" in self.page.text("#training-text"), "the end of the training")
         self.page.find("#prompt").send_keys("Hello")
         self.assertTrue(self.page.find("#send").get_property("disabled"))
         self.mock.fault = ""
