@@ -100,15 +100,15 @@ Encode encode_function() {
 CUtensorMap tensor_map(const MapShape& shape) {
   CUtensorMap map{};
   const uint32_t steps[5] = {1, 1, 1, 1, 1};
-  const CUresult status = encode_function()(
-      &map,
-      shape.dtype == tensor::DType::F32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
-                                : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-      static_cast<cuuint32_t>(shape.rank),
-      const_cast<void*>(shape.base), reinterpret_cast<const cuuint64_t*>(shape.sizes),
-      reinterpret_cast<const cuuint64_t*>(shape.strides), shape.box, steps,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult status =
+      encode_function()(&map,
+                        shape.dtype == tensor::DType::F32 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                                                          : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                        static_cast<cuuint32_t>(shape.rank), const_cast<void*>(shape.base),
+                        reinterpret_cast<const cuuint64_t*>(shape.sizes),
+                        reinterpret_cast<const cuuint64_t*>(shape.strides), shape.box, steps,
+                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   DSMOE_CHECK(status == CUDA_SUCCESS,
               "tensor map of rank {} sizes {} {} {} box {} {}: CUDA driver error {}", shape.rank,
               shape.sizes[0], shape.sizes[1], shape.sizes[2], shape.box[0], shape.box[1],

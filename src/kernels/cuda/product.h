@@ -91,7 +91,8 @@ struct Product {
 bool product_fits_hopper(const Product& product);
 void launch_product(const Context& context, const Product& product);
 
-// One pass that lays the rows of a gathered product one behind the other: out[r] = x[token_of_row[r]].
+// One pass that lays the rows of a gathered product one behind the other: out[r] =
+// x[token_of_row[r]].
 struct GatherRows {
   TensorView x;             // [tokens, k] bf16, k a multiple of 8
   TensorView offsets;       // [experts + 1] I32
