@@ -151,10 +151,7 @@ int run_serve(ServeCommand command) {
   if (folder.empty()) {
     store::NewestCheckpoint demo = find_demo();
     if (needs_training(demo, url)) {
-      const auto tell = [&](const DemoProgress& at) {
-        server.show_training(
-            {.step = at.step, .total = at.total, .loss = at.loss, .seconds_left = at.seconds_left});
-      };
+      const auto tell = [&](const serve::TrainingProgress& at) { server.show_training(at); };
       if (const int code = train_default_demo(command.common, tell); code != kDone) return code;
       demo = find_demo();
     }

@@ -1,21 +1,16 @@
 // The demo as other commands use it.
 #pragma once
 
-#include <cstdint>
 #include <functional>
 
 #include "options.h"
+#include "serve/training_progress.h"
 
 namespace dsmoe::app {
 
 inline constexpr const char* kDemoFolder = "demo-out";  // where `dsmoe demo` writes
 
-struct DemoProgress {
-  int64_t step = 0, total = 0;
-  double loss = 0;
-  double seconds_left = 0;  // of the steps
-};
-using OnDemoProgress = std::function<void(const DemoProgress&)>;
+using OnDemoProgress = std::function<void(const serve::TrainingProgress&)>;
 
 // What `dsmoe demo` without flags does, on the threads and the device of `machine`; goes on with an
 // unfinished run. Tells of every step.

@@ -17,19 +17,13 @@
 #include "serve/http_message.h"
 #include "serve/metrics.h"
 #include "serve/served_model.h"
+#include "serve/training_progress.h"
 
 namespace dsmoe::serve {
 
 struct ApiOptions {
   std::vector<std::string> keys;  // none: everyone may ask
   std::string cors_origin;        // "*" or one origin; empty: loopback pages only
-};
-
-// How far the training is that a server waits for.
-struct TrainingProgress {
-  int64_t step = 0, total = 0;
-  double loss = 0;
-  double seconds_left = 0;
 };
 
 // Everything runs on the I/O thread but what says otherwise. Until there is a model all but the
