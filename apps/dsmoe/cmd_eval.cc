@@ -56,6 +56,19 @@ Stream read_stream(const EvalOptions& options, const model::ModelConfig& config)
   return stream;
 }
 
+// What computes and the model: loaded only when the input has been read and found good.
+struct Loaded {
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<model::Model> model;
+};
+
+Loaded load(const EvalOptions& options) {
+  Loaded loaded{.engine = std::make_unique<Engine>(options.common)};
+  loaded.model = loaded.engine->load(options.common);
+  infer::checked_top_k(loaded.model->config, options.top_k);
+  return loaded;
+}
+
 struct StreamScore {
   double nats = 0;
   int64_t scored = 0;
@@ -89,16 +102,17 @@ void report(const EvalOptions& options, const Stream& stream, const StreamScore&
   }
 }
 
-int eval_stream(const EvalOptions& options, const Engine& engine, const model::Model& model) {
-  const Stream stream = read_stream(options, model.config);
+int eval_stream(const EvalOptions& options) {
+  const Stream stream = read_stream(options, model::read_config(options.common.model));
+  const auto [engine, model] = load(options);
   const std::vector<infer::ScoredDocument> windows = infer::cut_windows(
-      stream.tokens, model.context, {.window = options.window, .stride = options.stride});
+      stream.tokens, model->context, {.window = options.window, .stride = options.stride});
   StreamScore score{.windows = windows.size()};
   Progress progress(
       {.label = "eval", .total = static_cast<int64_t>(windows.size()), .unit = "windows"});
   const InterruptScope interrupt;
   const infer::Outcome outcome =
-      infer::score_documents(engine.context(), model, windows, scorer_options(options),
+      infer::score_documents(engine->context(), *model, windows, scorer_options(options),
                              [&](int64_t window, const infer::TokenScores& scores) {
                                for (const float log_prob : scores.log_prob) score.nats -= log_prob;
                                score.scored += static_cast<int64_t>(scores.log_prob.size());
@@ -161,11 +175,15 @@ infer::TokenPair parse_pair(std::string_view bytes, const std::string& what, con
                      text);
 }
 
-std::vector<infer::JoinedPair> read_pairs(const EvalOptions& options, const model::Model& model) {
+struct PairLine {
+  infer::TokenPair pair;
+  std::string what;  // FILE:LINE
+};
+
+std::vector<PairLine> read_pairs(const EvalOptions& options) {
   const std::string text = read_text_file(options.pairs);
   const TextSide side(options.common.model);
-  const std::optional<int64_t> prefix = infer::prefix_token(model.config);
-  std::vector<infer::JoinedPair> pairs;
+  std::vector<PairLine> pairs;
   int64_t line_number = 0;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
@@ -174,8 +192,7 @@ std::vector<infer::JoinedPair> read_pairs(const EvalOptions& options, const mode
     ++line_number;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const std::string what = fmt::format("{}:{}", options.pairs, line_number);
-    pairs.push_back(infer::join_pair(parse_pair(line, what, side), model.context, prefix, what));
-    infer::check_tokens(model.config, pairs.back().tokens, what);
+    pairs.push_back({.pair = parse_pair(line, what, side), .what = what});
   }
   if (pairs.empty()) {
     fail(ErrorKind::input, "{}: no pairs; expected one JSON object per line", options.pairs);
@@ -183,13 +200,26 @@ std::vector<infer::JoinedPair> read_pairs(const EvalOptions& options, const mode
   return pairs;
 }
 
-int eval_pairs(const EvalOptions& options, const Engine& engine, const model::Model& model) {
-  const std::vector<infer::JoinedPair> pairs = read_pairs(options, model);
+std::vector<infer::JoinedPair> join_pairs(const std::vector<PairLine>& lines,
+                                          const model::Model& model) {
+  const std::optional<int64_t> prefix = infer::prefix_token(model.config);
+  std::vector<infer::JoinedPair> joined;
+  for (const PairLine& line : lines) {
+    joined.push_back(infer::join_pair(line.pair, model.context, prefix, line.what));
+    infer::check_tokens(model.config, joined.back().tokens, line.what);
+  }
+  return joined;
+}
+
+int eval_pairs(const EvalOptions& options) {
+  const std::vector<PairLine> lines = read_pairs(options);
+  const auto [engine, model] = load(options);
+  const std::vector<infer::JoinedPair> pairs = join_pairs(lines, *model);
   std::vector<infer::ScoredDocument> documents;
   for (const infer::JoinedPair& pair : pairs) documents.push_back({pair.tokens, pair.first_target});
   const InterruptScope interrupt;
   const infer::Outcome outcome = infer::score_documents(
-      engine.context(), model, documents, scorer_options(options),
+      engine->context(), *model, documents, scorer_options(options),
       [&](int64_t, const infer::TokenScores& scores) {
         const infer::PairScore score = infer::sum_scores(scores);
         if (options.common.json) {
@@ -206,11 +236,7 @@ int eval_pairs(const EvalOptions& options, const Engine& engine, const model::Mo
 
 int run_eval(const EvalOptions& options) {
   if (options.common.quiet) set_log_level(LogLevel::quiet);
-  const Engine engine(options.common);
-  const auto model = engine.load(options.common);
-  infer::checked_top_k(model->config, options.top_k);
-  return options.pairs.empty() ? eval_stream(options, engine, *model)
-                               : eval_pairs(options, engine, *model);
+  return options.pairs.empty() ? eval_stream(options) : eval_pairs(options);
 }
 
 }  // namespace

@@ -323,6 +323,20 @@ TEST(CliEval, RefusesBadInput) {
                  scratch.path().string());
 }
 
+// Loading a model takes minutes: a mistake in the input is told before, even where the weights are
+// missing.
+TEST(CliEval, ReadsItsInputBeforeTheModel) {
+  const ScratchFolder scratch;
+  std::filesystem::copy_file(golden("eval") + "/config.json", scratch / "config.json");
+  const std::string folder = scratch / "";
+  const std::string file = scratch / "input";
+  write_file(file, "5 61");
+  expect_refused(run_dsmoe({"eval", folder, "--tokens", file}), 1, "0 to 60");
+  expect_refused(run_dsmoe({"eval", folder, "--pairs", file}), 1, "input:1");
+  write_file(file, "5 6");
+  expect_refused(run_dsmoe({"eval", folder, "--tokens", file}), 1, "safetensors");
+}
+
 TEST(CliBench, MeasuresFoldersAndBareConfigs) {
   for (const std::string& model : {golden("released"), golden("released") + "/config.json"}) {
     const Ran ran = run_dsmoe({"bench", model, "--prompt", "8", "--generate", "3", "--batch", "1,2",
