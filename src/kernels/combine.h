@@ -30,13 +30,14 @@ struct DispatchGates {
 };
 void dispatch_gates(const Context& context, const DispatchGates& args);
 
-// out[r] = x[token_of_row[r]], for rows that several products will read. False: nothing was done,
+// out[r] = x[token_of_row[r]], for the products that will read these rows. False: nothing was done,
 // the device gathers rows on their way into each product.
 struct DispatchRows {
   TensorView x;             // [tokens, hidden], operand type
   TensorView offsets;       // [experts + 1] I32
   TensorView token_of_row;  // [rows] I32
   TensorView out;           // [rows, hidden], operand type, written up to offsets[experts]
+  int readers = 1;          // how many products
 };
 bool dispatch_rows(const Context& context, const DispatchRows& args);
 

@@ -253,6 +253,7 @@ void check_family(const OpCheck& check, const ExpertFamily& family, DType operan
   check.rank("activation", family.activation, 2);
   const int64_t rows = family.activation.dim(0);
   check.optional("token_of_row", family.token_of_row, DType::I32, {rows});
+  check.optional("x_rows", family.x_rows, operand, {rows, hidden});
   check.tensor("activation", family.activation, operand, {rows, width});
   check.tensor("out", family.out, operand, {rows, hidden});
   check.optional("gate_product", family.gate_product, operand, {rows, width});

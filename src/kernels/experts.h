@@ -17,6 +17,8 @@ struct ExpertFamily {
   WeightStack down;         // count x [hidden, width]
   TensorView offsets;       // [count + 1] I32
   TensorView token_of_row;  // [rows] I32; absent: row r is token r
+  TensorView x_rows;        // [rows, hidden]: x[token_of_row[r]] (dispatch_rows), or absent; may lie
+                            // where out will
   TensorView activation;    // [rows, width], operand type: silu(gate x) * (up x), rounded
   TensorView out;           // [rows, hidden], operand type: down activation, rounded
   // Kept for the backward pass, in training only (absent otherwise): the products before SwiGLU,

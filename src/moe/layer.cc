@@ -23,6 +23,19 @@ struct Families {
   std::span<const Family> span() const { return {list, count}; }
 };
 
+// Rows of x in the order of the plan for so many products, where the experts' outputs lie: nobody
+// needs them before experts_down_forward, nor from combine to experts_up_backward, writes there.
+// Absent where products gather by themselves.
+TensorView dispatched(const Context& context, const LayerState& state, const TensorView& x,
+                      int readers) {
+  const bool done = kernels::dispatch_rows(context, {.x = x,
+                                                     .offsets = state.plan.expert_offsets,
+                                                     .token_of_row = state.plan.token_of_row,
+                                                     .out = state.routed_out,
+                                                     .readers = readers});
+  return done ? state.routed_out : TensorView{};
+}
+
 // s_{i,t}, the choice of the top K, and g_{i,t}.
 void route(const Context& context, const LayerForward& args) {
   const LayerState& state = args.state;
@@ -113,7 +126,10 @@ void layer_forward(const Context& context, const LayerForward& args) {
   if (args.weights.routed) {
     route(context, args);
     build_plan(context, state.index, args.sequence_starts, state.plan);
-    experts.add(routed_experts(args));
+    kernels::ExpertFamily routed = routed_experts(args);
+    // Laying out pays where a row makes more values than it has.
+    if (2 * routed.gate.n > routed.gate.k) routed.x_rows = dispatched(context, state, args.x, 1);
+    experts.add(routed);
   }
   if (args.weights.shared) experts.add(shared_experts(args));
 
@@ -133,17 +149,6 @@ void layer_forward(const Context& context, const LayerForward& args) {
 
 namespace {
 
-// Rows of x in the order of the plan, where the experts' outputs lay, which nobody needs until
-// experts_up_backward writes there; absent where products gather by themselves.
-TensorView dispatched(const Context& context, const LayerBackward& args, const TensorView& x) {
-  const LayerState& state = args.state;
-  const bool done = kernels::dispatch_rows(context, {.x = x,
-                                                     .offsets = state.plan.expert_offsets,
-                                                     .token_of_row = state.plan.token_of_row,
-                                                     .out = state.routed_out});
-  return done ? state.routed_out : TensorView{};
-}
-
 kernels::ExpertFamilyBackward routed_experts(const Context& context, const LayerBackward& args) {
   const LayerState& state = args.state;
   const BackwardState& scratch = args.scratch;
@@ -152,7 +157,7 @@ kernels::ExpertFamilyBackward routed_experts(const Context& context, const Layer
           .down_transposed = args.weights.routed.down,
           .offsets = state.plan.expert_offsets,
           .token_of_row = state.plan.token_of_row,
-          .d_out_rows = dispatched(context, args, args.d_out),
+          .d_out_rows = dispatched(context, state, args.d_out, 2),
           .gate_of_row = scratch.gate_of_row,
           .activation = state.routed_activation,
           .gate_product = state.routed_gate_product,
@@ -305,7 +310,7 @@ void layer_backward(const Context& context, const LayerBackward& args) {
   }
   kernels::weight_gradients(context, {lists.down, lists.down_count});
   if (routed && (args.gradients.routed.gate || args.gradients.routed.up)) {
-    lists.add_up(args, args.gradients.routed, experts.list[0], dispatched(context, args, args.x),
+    lists.add_up(args, args.gradients.routed, experts.list[0], dispatched(context, state, args.x, 2),
                  state.plan.sequence_offsets);
   }
   if (shared) {

@@ -174,7 +174,7 @@ TEST_F(ExpertsCudaTest, BatchesAndVariantsAgreeBitForBit) {
   const Twin residual = random(DType::F32, {big.tokens, big.hidden});
   const std::vector<int32_t> index = choices(big);
   const std::vector<double> gates = normal(big.tokens * big.top_k, 1);
-  const auto run_layer = [&](int64_t begin, int64_t count, int variant) {
+  const auto run_layer = [&](int64_t begin, int64_t count, int variant, bool laid_out = false) {
     cuda::force_product_variant(variant);
     Layer layer = big;
     layer.tokens = count;
@@ -184,8 +184,17 @@ TEST_F(ExpertsCudaTest, BatchesAndVariantsAgreeBitForBit) {
         from(DType::F32, {count, big.top_k},
              {gates.begin() + begin * big.top_k, gates.begin() + (begin + count) * big.top_k});
     const Run run = outputs(layer, DType::BF16);
-    const auto device = families(routed, shared, plan, run, &Twin::device, &TwinWeights::device);
-    experts_up_forward(cuda_, {.x = x.device.rows(begin, begin + count), .families = device});
+    auto device = families(routed, shared, plan, run, &Twin::device, &TwinWeights::device);
+    const TensorView part = x.device.rows(begin, begin + count);
+    if (laid_out) {
+      device[0].x_rows = device[0].out;
+      EXPECT_TRUE(dispatch_rows(cuda_, {.x = part,
+                                        .offsets = plan.offsets.device,
+                                        .token_of_row = plan.token_of_row.device,
+                                        .out = device[0].x_rows,
+                                        .readers = 2}));
+    }
+    experts_up_forward(cuda_, {.x = part, .families = device});
     experts_down_forward(cuda_, {.families = device});
     const TensorView stream = device_tensor(DType::F32, {count, big.hidden});
     std::vector<unsigned char> start = bytes_of(residual.device.rows(begin, begin + count));
@@ -208,6 +217,7 @@ TEST_F(ExpertsCudaTest, BatchesAndVariantsAgreeBitForBit) {
           << count << " tokens, variant " << variant;
     }
     EXPECT_EQ(run_layer(0, big.tokens, variant), whole) << "variant " << variant;
+    EXPECT_EQ(run_layer(0, big.tokens, variant, true), whole) << "laid out, variant " << variant;
   }
 }
 

@@ -8,6 +8,8 @@
 namespace dsmoe::kernels::cuda {
 namespace {
 
+constexpr int64_t kFewRowsPerExpert = 220;
+
 void run(const Context& context, const Product& product) {
   if (product.num_groups == 0) return;
   if (product_fits_hopper(product)) return launch_product(context, product);
@@ -38,10 +40,10 @@ void experts_up_forward(const Context& context, const ExpertsUpForward& args) {
   run_families(context, args.families, Epilogue::swiglu, [&](const ExpertFamily& family) {
     return ProductGroup{.weight = family.gate,
                         .second = family.up,
-                        .x = args.x,
+                        .x = family.x_rows ? family.x_rows : args.x,
                         .second_x = {},
                         .offsets = family.offsets,
-                        .token_of_row = family.token_of_row,
+                        .token_of_row = family.x_rows ? TensorView{} : family.token_of_row,
                         .bias = {},
                         .out = family.activation,
                         .gate_out = family.gate_product,
@@ -125,7 +127,8 @@ void experts_up_backward(const Context& context, const ExpertsUpBackward& args) 
   });
 }
 
-// Rows that the copy engine can read are worth a pass that lays them in order.
+// Rows that the copy engine can read are worth a pass that lays them in order; a single product of
+// few rows gathers them as fast by itself (docs/performance.md).
 bool dispatch_rows(const Context& context, const DispatchRows& args) {
   const auto aligned = [](const TensorView& rows) {
     return reinterpret_cast<uintptr_t>(rows.data) % 16 == 0;
@@ -133,6 +136,8 @@ bool dispatch_rows(const Context& context, const DispatchRows& args) {
   if (!is_hopper() || args.x.dtype != DType::BF16 || args.x.dim(1) % 8 != 0 || !aligned(args.x) ||
       !aligned(args.out))
     return false;
+  const int64_t experts = args.offsets.dim(0) - 1;
+  if (args.readers < 2 && args.out.dim(0) <= kFewRowsPerExpert * experts) return false;
   gather_rows(
       context,
       {.x = args.x, .offsets = args.offsets, .token_of_row = args.token_of_row, .out = args.out});
