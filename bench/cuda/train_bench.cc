@@ -1,9 +1,9 @@
 // Training on a GPU: one MoE layer forward and backward, and whole steps of a model.
 //
-//   cuda_train_bench layer [--tokens 16384] [--reps 20]   shape of DeepSeek-MoE-16B, rows of 2048
-//   tokens cuda_train_bench step [--rows 16] [--micro-batch 16] [--steps 8] [--recompute]
-//                                                         0.97B parameters, 0.19B active, rows of
-//                                                         2048
+//   cuda_train_bench layer [--tokens 16384] [--reps 20] [--parts 1]
+//     shape of DeepSeek-MoE-16B, rows of 2048 tokens
+//   cuda_train_bench step [--rows 16] [--micro-batch 16] [--steps 8] [--recompute]
+//     0.97B parameters, 0.19B active, rows of 2048 tokens
 //
 // Values repeat a pattern of normal numbers. Layer times are CUDA events around `reps` passes after
 // a warm-up, step times wall clock, both medians; then every op is timed by itself.
@@ -22,6 +22,7 @@
 #include "base/thread_pool.h"
 #include "dense_products.h"
 #include "kernels/cuda/cuda_table.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/memory.h"
 #include "kernels/ops.h"
 #include "model/initialise.h"
@@ -202,7 +203,7 @@ void time_ops(Bench& bench, Body&& body) {
   std::printf("  all ops %.3f ms\n", total);
 }
 
-void run_layer(int64_t tokens, int reps) {
+void run_layer(int64_t tokens, int reps, int64_t parts) {
   Bench bench;
   constexpr int64_t kHidden = 2048, kWidth = 1408, kExperts = 64, kTopK = 6, kShared = 2816;
   tensor::Arena fixed("weights, inputs and gradients", kernels::cuda_table().allocator);
@@ -227,15 +228,16 @@ void run_layer(int64_t tokens, int reps) {
   std::vector<int32_t> starts;
   for (int64_t s = 0; s <= sequences; ++s)
     starts.push_back(static_cast<int32_t>(s * tokens / sequences));
-  const moe::LayerSize size{.max_tokens = tokens,
-                            .max_sequences = sequences,
-                            .hidden = kHidden,
-                            .num_experts = kExperts,
-                            .top_k = kTopK,
-                            .routed_width = kWidth,
-                            .shared_width = kShared,
-                            .operand = DType::BF16,
-                            .passes = moe::Passes::forward_and_backward};
+  moe::LayerSize size{.max_tokens = tokens,
+                      .max_sequences = sequences,
+                      .hidden = kHidden,
+                      .num_experts = kExperts,
+                      .top_k = kTopK,
+                      .routed_width = kWidth,
+                      .shared_width = kShared,
+                      .operand = DType::BF16,
+                      .passes = moe::Passes::forward_and_backward};
+  size.parts = moe::parts_that_fit(bench.context, size, parts);
   const moe::LayerState state =
       moe::used_part(moe::allocate_state(size, work), tokens, sequences, kTopK);
   const moe::BackwardState scratch =
@@ -299,10 +301,11 @@ void run_layer(int64_t tokens, int reps) {
     moe::layer_backward(bench.context, backward);
   });
   std::printf(
-      "layer, %lld tokens: forward %.3f ms, forward and backward %.3f ms; %.2f GiB of "
-      "working memory\n",
-      static_cast<long long>(tokens), up, both,
-      static_cast<double>(work.total_bytes()) / (1 << 30));
+      "layer, %lld tokens, %lld parts: forward %.3f ms, forward and backward %.3f ms; %.3f GiB of "
+      "working memory, ops' own %.3f\n",
+      static_cast<long long>(tokens), static_cast<long long>(size.parts), up, both,
+      static_cast<double>(work.total_bytes()) / (1 << 30),
+      static_cast<double>(kernels::cuda::scratch_bytes(bench.context)) / (1 << 30));
   std::printf("dense products of the forward FLOPs: %.3f and %.3f ms\n", dense, dense_products());
   time_ops(bench, [&] {
     moe::layer_forward(bench.context, forward);
@@ -436,7 +439,8 @@ int main(int argc, char** argv) {
   try {
     const std::string what = argc > 1 ? argv[1] : "";
     if (what == "layer") {
-      dsmoe::run_layer(number("--tokens", 16384), static_cast<int>(number("--reps", 20)));
+      dsmoe::run_layer(number("--tokens", 16384), static_cast<int>(number("--reps", 20)),
+                       number("--parts", 1));
     } else if (what == "step") {
       dsmoe::StepBench options{.rows = number("--rows", 16),
                                .micro_batch = number("--micro-batch", 16),

@@ -51,6 +51,11 @@ class OpCheck {
     DSMOE_CHECK(dtype == DType::BF16 || dtype == DType::F32 || dtype == DType::F64,
                 "{}: {} is {}, expected BF16, F32 or F64", op_, name, tensor::name_of(dtype));
   }
+  // A part of an op's columns, which only some tables take.
+  void whole(bool is_whole, const Context& context) const {
+    DSMOE_CHECK(is_whole || context.table->takes_parts != nullptr,
+                "{}: the table {} takes no parts", op_, context.table->name);
+  }
   void that(bool condition, const char* what) const { DSMOE_CHECK(condition, "{}: {}", op_, what); }
 
  private:

@@ -15,9 +15,10 @@ struct CombineForward {
   TensorView index;        // [tokens, top_k] I32; absent with routed: no routed experts
   TensorView gate;         // [tokens, top_k] F32 (F64); absent: 1
   TensorView row_of_slot;  // [tokens, top_k] I32, from the plan
-  TensorView routed;       // [rows, hidden], operand type, or absent
-  TensorView shared;       // [tokens, hidden], operand type, or absent
-  TensorView residual;     // [tokens, hidden] F32 (F64), written
+  ColumnRange columns;     // of hidden: which the next two hold
+  TensorView routed;       // [rows, columns], operand type, or absent
+  TensorView shared;       // [tokens, columns], operand type, or absent
+  TensorView residual;     // [tokens, hidden] F32 (F64), these columns written
   Store store = Store::accumulate;
 };
 void combine_forward(const Context& context, const CombineForward& args);
@@ -36,9 +37,18 @@ struct DispatchRows {
   TensorView x;             // [tokens, hidden], operand type
   TensorView offsets;       // [experts + 1] I32
   TensorView token_of_row;  // [rows] I32
-  TensorView out;           // [rows, hidden], operand type, written up to offsets[experts]
+  ColumnRange columns;      // of hidden
+  TensorView out;           // [rows, columns], operand type, written up to offsets[experts]
   int readers = 1;          // how many products
 };
 bool dispatch_rows(const Context& context, const DispatchRows& args);
+
+// Whether experts of this shape, their weight gradients and combine may come in parts: ColumnRange.
+struct TakesParts {
+  DType operand = DType::F32;
+  int64_t hidden = 0;  // of one part
+  int64_t width = 0;
+};
+bool takes_parts(const Context& context, const TakesParts& shape);
 
 }  // namespace dsmoe::kernels

@@ -255,7 +255,6 @@ void check_family(const OpCheck& check, const ExpertFamily& family, DType operan
   check.optional("token_of_row", family.token_of_row, DType::I32, {rows});
   check.optional("x_rows", family.x_rows, operand, {rows, hidden});
   check.tensor("activation", family.activation, operand, {rows, width});
-  check.tensor("out", family.out, operand, {rows, hidden});
   check.optional("gate_product", family.gate_product, operand, {rows, width});
   check.optional("up_product", family.up_product, operand, {rows, width});
 }
@@ -277,7 +276,12 @@ void experts_down_forward(const Context& context, const ExpertsDownForward& args
   const OpCheck check("experts_down_forward", context);
   if (args.families.empty()) return;
   const DType operand = args.families[0].activation.dtype;
-  for (const ExpertFamily& family : args.families) check_family(check, family, operand);
+  check.whole(args.columns.is_whole(), context);
+  for (const ExpertFamily& family : args.families) {
+    check_family(check, family, operand);
+    check.tensor("out", family.out, operand,
+                 {family.activation.dim(0), args.columns.count_of(family.down.n)});
+  }
   launch(context, operand, &KernelTable::experts_down_forward, args);
 }
 
@@ -291,14 +295,17 @@ void combine_forward(const Context& context, const CombineForward& args) {
   const int64_t tokens = args.residual.dim(0);
   const int64_t hidden = args.residual.dim(1);
   check.tensor("residual", args.residual, scalar, {tokens, hidden});
-  check.optional("shared", args.shared, operand, {tokens, hidden});
+  check.whole(args.columns.is_whole(), context);
+  const int64_t columns = args.columns.count_of(hidden);
+  check.that(args.columns.begin + columns <= hidden, "columns past the end");
+  check.optional("shared", args.shared, operand, {tokens, columns});
   if (args.routed) {
     check.rank("index", args.index, 2);
     const Shape slots{tokens, args.index.dim(1)};
     check.tensor("index", args.index, DType::I32, slots);
     check.optional("gate", args.gate, scalar, slots);
     check.tensor("row_of_slot", args.row_of_slot, DType::I32, slots);
-    check.tensor("routed", args.routed, operand, {slots.num_elements(), hidden});
+    check.tensor("routed", args.routed, operand, {slots.num_elements(), columns});
   }
   launch(context, operand, &KernelTable::combine_forward, args);
 }

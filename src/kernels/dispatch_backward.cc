@@ -19,8 +19,12 @@ void check_gradient(const Context& context, const WeightGradient& args) {
   check.optional("slot_of_matrix", args.slot_of_matrix, DType::I32, {args.sequence_offsets.dim(0)});
   check.that(args.slot_of_matrix || args.d_weight.dim(0) == args.sequence_offsets.dim(0),
              "one slot per matrix is needed");
-  check.tensor("d_weight", args.d_weight, scalar,
-               {args.d_weight.dim(0), args.dy.dim(1), args.x.dim(1)});
+  check.tensor("d_weight", args.d_weight, scalar, args.d_weight.shape);
+  const int64_t n = args.d_weight.dim(1);
+  const int64_t k = args.d_weight.dim(2);
+  check.whole(args.dy.dim(1) == n && args.x.dim(1) == k, context);
+  check.that(args.first_n + args.dy.dim(1) <= n && args.first_k + args.x.dim(1) <= k,
+             "dy or x is wider than the gradient");
 }
 
 }  // namespace
@@ -73,8 +77,13 @@ bool dispatch_rows(const Context& context, const DispatchRows& args) {
   check.operand("x", args.x.dtype);
   check.rank("token_of_row", args.token_of_row, 1);
   check.rank("offsets", args.offsets, 1);
-  check.tensor("out", args.out, args.x.dtype, {args.token_of_row.dim(0), args.x.dim(1)});
+  check.tensor("out", args.out, args.x.dtype,
+               {args.token_of_row.dim(0), args.columns.count_of(args.x.dim(1))});
   return context.table->dispatch_rows(context, args);
+}
+
+bool takes_parts(const Context& context, const TakesParts& shape) {
+  return context.table->takes_parts != nullptr && context.table->takes_parts(context, shape);
 }
 
 namespace {
@@ -97,7 +106,6 @@ void check_family(const OpCheck& check, const ExpertFamilyBackward& family, DTyp
   check.tensor("up_product", family.up_product, operand, shape);
   check.tensor("d_gate_product", family.d_gate_product, operand, shape);
   check.tensor("d_up_product", family.d_up_product, operand, shape);
-  check.tensor("d_x", family.d_x, operand, {rows, hidden});
   if (family.gate_of_row) {
     check.tensor("gate_of_row", family.gate_of_row, scalar, {rows});
     check.tensor("d_gate_of_row", family.d_gate_of_row, scalar, {rows});
@@ -125,7 +133,12 @@ void experts_up_backward(const Context& context, const ExpertsUpBackward& args) 
   const OpCheck check("experts_up_backward", context);
   if (args.families.empty()) return;
   const DType operand = args.families[0].d_x.dtype;
-  for (const ExpertFamilyBackward& family : args.families) check_family(check, family, operand);
+  check.whole(args.columns.is_whole(), context);
+  for (const ExpertFamilyBackward& family : args.families) {
+    check_family(check, family, operand);
+    check.tensor("d_x", family.d_x, operand,
+                 {family.activation.dim(0), args.columns.count_of(family.gate_transposed.n)});
+  }
   launch(context, operand, &KernelTable::experts_up_backward, args);
 }
 

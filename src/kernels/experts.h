@@ -17,10 +17,10 @@ struct ExpertFamily {
   WeightStack down;         // count x [hidden, width]
   TensorView offsets;       // [count + 1] I32
   TensorView token_of_row;  // [rows] I32; absent: row r is token r
-  TensorView x_rows;        // [rows, hidden]: x[token_of_row[r]] (dispatch_rows), or absent; may lie
-                            // where out will
+  TensorView x_rows;        // [rows, hidden]: x[token_of_row[r]] (dispatch_rows), or absent; may
+                            // lie where out will
   TensorView activation;    // [rows, width], operand type: silu(gate x) * (up x), rounded
-  TensorView out;           // [rows, hidden], operand type: down activation, rounded
+  TensorView out;           // [rows, columns], operand type: down activation, rounded
   // Kept for the backward pass, in training only (absent otherwise): the products before SwiGLU,
   // rounded.
   TensorView gate_product;  // [rows, width], operand type
@@ -37,6 +37,7 @@ void experts_up_forward(const Context& context, const ExpertsUpForward& args);
 // out = activation Wd^T.
 struct ExpertsDownForward {
   std::span<const ExpertFamily> families;
+  ColumnRange columns;  // of hidden: which out holds
 };
 void experts_down_forward(const Context& context, const ExpertsDownForward& args);
 
@@ -59,7 +60,7 @@ struct ExpertFamilyBackward {
   TensorView d_gate_of_row;      // [rows] F32 (F64), written; absent with gate_of_row
   TensorView d_gate_product;     // [rows, width], operand type, written
   TensorView d_up_product;       // [rows, width], operand type, written
-  TensorView d_x;                // [rows, hidden], operand type, written by experts_up_backward
+  TensorView d_x;                // [rows, columns], operand type, written by experts_up_backward
 };
 
 // With a = d_out[token] W_down (not scaled by the gate): d_gate_of_row = row_sum(a * activation);
@@ -74,6 +75,7 @@ void experts_down_backward(const Context& context, const ExpertsDownBackward& ar
 // d_x = d_gate_product W_gate + d_up_product W_up: one chain, gate first; rounded.
 struct ExpertsUpBackward {
   std::span<const ExpertFamilyBackward> families;
+  ColumnRange columns;  // of hidden: which d_x holds
 };
 void experts_up_backward(const Context& context, const ExpertsUpBackward& args);
 

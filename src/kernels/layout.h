@@ -118,6 +118,17 @@ struct WeightStack {
   }
 };
 
+// Columns [begin, begin + count) of a matrix, by default all: where memory does not hold all of
+// them they come in parts, each through all ops that read it. Only tables that take parts
+// (takes_parts) see others than the default.
+struct ColumnRange {
+  int64_t begin = 0;
+  int64_t count = 0;  // 0: all
+
+  bool is_whole() const { return count == 0; }
+  int64_t count_of(int64_t columns) const { return count > 0 ? count : columns; }
+};
+
 // The KV cache of one layer: pages of 64 positions (one attention block). Within a page, per KV
 // head:
 //   keys:   64 rows of head_dim as panels (n = position in the page, k = head dimension)

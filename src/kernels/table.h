@@ -33,6 +33,7 @@ struct FewTokensQkv;
 struct FewTokensFfn;
 struct DispatchGates;
 struct DispatchRows;
+struct TakesParts;
 struct WeightGradient;
 struct BiasGradient;
 struct RoundValues;
@@ -80,6 +81,7 @@ struct KernelTable {
 
   void (*dispatch_gates)(const Context&, const DispatchGates&) = nullptr;
   bool (*dispatch_rows)(const Context&, const DispatchRows&) = nullptr;  // or absent
+  bool (*takes_parts)(const Context&, const TakesParts&) = nullptr;      // or absent: never
   void (*weight_gradient)(const Context&, const WeightGradient&) = nullptr;
   void (*bias_gradient)(const Context&, const BiasGradient&) = nullptr;
   void (*round_values)(const Context&, const RoundValues&) = nullptr;

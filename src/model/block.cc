@@ -242,6 +242,7 @@ moe::LayerSize layer_size(const ModelConfig& config, bool is_moe, const TapeSize
     layer.top_k = size.top_k;
     layer.routed_width = config.moe_intermediate_size;
     layer.shared_width = config.shared_width();
+    layer.parts = size.parts;
   }
   return layer;
 }

@@ -43,6 +43,7 @@ struct TapeSize {
   int64_t top_k = 0;
   DType operand = DType::F32;
   moe::Passes passes = moe::Passes::forward;
+  int64_t parts = 1;  // of the experts' outputs (moe::LayerSize)
 };
 
 moe::LayerSize layer_size(const ModelConfig& config, bool is_moe, const TapeSize& size);

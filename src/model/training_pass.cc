@@ -20,6 +20,9 @@ namespace {
 // of the longest block: 256 (the fp32 rule), which the 32 of the bf16 rule divides.
 constexpr int64_t kChunkAlignment = 256;
 
+// Who recomputes wants memory: the experts' outputs in parts cost a little time each.
+constexpr int64_t kPartsToSaveMemory = 4;
+
 // The KV cache is made for so many documents in a micro-batch besides the first of each row, and
 // anew where there are more: one for every token would be 64 times the memory of long documents.
 int64_t expected_documents(const TrainingPass::Limits& limits) {
@@ -109,11 +112,13 @@ TrainingPass::Impl::Impl(const Context& ctx, const Model& m, const Gradients& g,
       arena("training", ctx.table->allocator) {
   const ModelConfig& config = model.config;
   const DType scalar = kernels::scalar_type(model.operand);
-  const TapeSize size{.max_tokens = limits.max_tokens,
-                      .max_sequences = limits.max_rows,
-                      .top_k = config.num_experts_per_tok,
-                      .operand = model.operand,
-                      .passes = moe::Passes::forward_and_backward};
+  TapeSize size{.max_tokens = limits.max_tokens,
+                .max_sequences = limits.max_rows,
+                .top_k = config.num_experts_per_tok,
+                .operand = model.operand,
+                .passes = moe::Passes::forward_and_backward};
+  if (recompute == Recompute::blocks && config.num_moe_layers() > 0)
+    size.parts = moe::parts_that_fit(context, layer_size(config, true, size), kPartsToSaveMemory);
   const kernels::Shape stream{limits.max_tokens, config.hidden_size};
   u = arena.tensor("residual stream", scalar, stream);
   d_u = arena.tensor("residual stream", scalar, stream);
@@ -126,14 +131,18 @@ TrainingPass::Impl::Impl(const Context& ctx, const Model& m, const Gradients& g,
       shared_dense_state = moe::allocate_state(layer_size(config, false, size), arena);
     }
   }
+  moe::LayerState outputs;  // whose memory all layers share
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     if (recompute == Recompute::blocks) {
       block_inputs.push_back(arena.tensor("block inputs", scalar, stream));
       continue;
     }
     tapes.push_back(allocate_attention_tape(config, size, arena));
-    tapes.back().ffn =
-        moe::allocate_state(layer_size(config, config.is_moe_layer(layer), size), arena);
+    moe::LayerState& own = tapes.back().ffn;
+    own =
+        moe::allocate_state(layer_size(config, config.is_moe_layer(layer), size), arena, &outputs);
+    if (own.routed_out) outputs.routed_out = own.routed_out;
+    if (own.shared_out) outputs.shared_out = own.shared_out;
   }
   scratch = allocate_backward_tape(config, size, arena);
 

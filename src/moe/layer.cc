@@ -23,14 +23,15 @@ struct Families {
   std::span<const Family> span() const { return {list, count}; }
 };
 
-// Rows of x in the order of the plan for so many products, where the experts' outputs lie: nobody
-// needs them before experts_down_forward, nor from combine to experts_up_backward, writes there.
-// Absent where products gather by themselves.
+// Rows of x in the order of the plan, a part of their columns, for so many products; where the
+// experts' outputs lie: nobody needs them before experts_down_forward, nor from combine to
+// experts_up_backward, writes there. Absent where products gather by themselves.
 TensorView dispatched(const Context& context, const LayerState& state, const TensorView& x,
-                      int readers) {
+                      int64_t part, int readers) {
   const bool done = kernels::dispatch_rows(context, {.x = x,
                                                      .offsets = state.plan.expert_offsets,
                                                      .token_of_row = state.plan.token_of_row,
+                                                     .columns = state.columns(part),
                                                      .out = state.routed_out,
                                                      .readers = readers});
   return done ? state.routed_out : TensorView{};
@@ -110,6 +111,43 @@ bool few_tokens_forward(const Context& context, const LayerForward& args) {
   return kernels::few_tokens_ffn(context, fused);
 }
 
+// The gate and up products of all experts. Laying out pays where a row makes more values than it
+// has; and a product needs whole rows: where memory holds a part of their columns only, it gathers
+// them by itself.
+void up_forward(const Context& context, const LayerForward& args) {
+  const LayerState& state = args.state;
+  Families<kernels::ExpertFamily> experts;
+  if (args.weights.routed) {
+    kernels::ExpertFamily routed = routed_experts(args);
+    if (state.parts == 1 && 2 * routed.gate.n > routed.gate.k)
+      routed.x_rows = dispatched(context, state, args.x, 0, 1);
+    experts.add(routed);
+  }
+  if (args.weights.shared) experts.add(shared_experts(args));
+  kernels::experts_up_forward(context, {.x = args.x, .families = experts.span()});
+}
+
+// One part of the outputs of all experts, and of the layer.
+void down_forward(const Context& context, const LayerForward& args, int64_t part) {
+  const LayerState& state = args.state;
+  Families<kernels::ExpertFamily> experts;
+  kernels::CombineForward combine{.columns = state.columns(part), .residual = args.residual};
+  if (args.weights.routed) {
+    experts.add(routed_experts(args));
+    combine.index = state.index;
+    combine.gate = state.gate;
+    combine.row_of_slot = state.plan.row_of_slot;
+    combine.routed = state.routed_out;
+  }
+  if (args.weights.shared) {
+    experts.add(shared_experts(args));
+    combine.shared = state.shared_out;
+  }
+  kernels::experts_down_forward(context,
+                                {.families = experts.span(), .columns = state.columns(part)});
+  kernels::combine_forward(context, combine);
+}
+
 }  // namespace
 
 void layer_forward(const Context& context, const LayerForward& args) {
@@ -122,34 +160,17 @@ void layer_forward(const Context& context, const LayerForward& args) {
                                         .out = args.x,
                                         .kept = args.kept});
   }
-  Families<kernels::ExpertFamily> experts;
   if (args.weights.routed) {
     route(context, args);
     build_plan(context, state.index, args.sequence_starts, state.plan);
-    kernels::ExpertFamily routed = routed_experts(args);
-    // Laying out pays where a row makes more values than it has.
-    if (2 * routed.gate.n > routed.gate.k) routed.x_rows = dispatched(context, state, args.x, 1);
-    experts.add(routed);
   }
-  if (args.weights.shared) experts.add(shared_experts(args));
-
-  kernels::experts_up_forward(context, {.x = args.x, .families = experts.span()});
-  kernels::experts_down_forward(context, {.families = experts.span()});
-
-  kernels::CombineForward combine{.residual = args.residual};
-  if (args.weights.routed) {
-    combine.index = state.index;
-    combine.gate = state.gate;
-    combine.row_of_slot = state.plan.row_of_slot;
-    combine.routed = state.routed_out;
-  }
-  if (args.weights.shared) combine.shared = state.shared_out;
-  kernels::combine_forward(context, combine);
+  up_forward(context, args);
+  for (int64_t part = 0; part < state.parts; ++part) down_forward(context, args, part);
 }
 
 namespace {
 
-kernels::ExpertFamilyBackward routed_experts(const Context& context, const LayerBackward& args) {
+kernels::ExpertFamilyBackward routed_experts(const LayerBackward& args) {
   const LayerState& state = args.state;
   const BackwardState& scratch = args.scratch;
   return {.gate_transposed = args.weights.routed.gate,
@@ -157,7 +178,6 @@ kernels::ExpertFamilyBackward routed_experts(const Context& context, const Layer
           .down_transposed = args.weights.routed.down,
           .offsets = state.plan.expert_offsets,
           .token_of_row = state.plan.token_of_row,
-          .d_out_rows = dispatched(context, state, args.d_out, 2),
           .gate_of_row = scratch.gate_of_row,
           .activation = state.routed_activation,
           .gate_product = state.routed_gate_product,
@@ -185,56 +205,120 @@ kernels::ExpertFamilyBackward shared_experts(const LayerBackward& args) {
 
 constexpr std::size_t kMostWaiting = 2;
 
-// dW of down, then of gate and up: two lists, because the rows they read may share a place.
-struct GradientLists {
-  kernels::WeightGradient down[kMostWaiting + 2];
-  kernels::WeightGradient up[4];
-  std::size_t down_count = 0;
-  std::size_t up_count = 0;
-
-  explicit GradientLists(std::span<const kernels::WeightGradient> waiting) {
-    DSMOE_CHECK(waiting.size() <= kMostWaiting, "too many weight gradients wait for the layer's");
-    for (const kernels::WeightGradient& other : waiting) down[down_count++] = other;
-  }
-
-  // `scaled_activation` is what the down product's gradient multiplies: gate * activation.
-  void add_down(const LayerBackward& args, const ExpertGradients& gradients,
-                const kernels::ExpertFamilyBackward& family, const TensorView& sequence_offsets) {
-    if (!gradients.down) return;
-    kernels::WeightGradient& own = down[down_count++];
-    own = {.dy = args.d_out,
-           .dy_of_row = family.token_of_row,
-           .x = family.scaled_activation ? family.scaled_activation : family.activation,
-           .sequence_offsets = sequence_offsets,
-           .slot_of_matrix = gradients.slot_of_expert,
-           .d_weight = gradients.down,
-           .start = args.start};
-    if (family.d_out_rows) {
-      own.dy = family.d_out_rows;
-      own.dy_of_row = {};
-    }
-  }
-  // `x_rows`: x in the order of the family's rows, or absent.
-  void add_up(const LayerBackward& args, const ExpertGradients& gradients,
-              const kernels::ExpertFamilyBackward& family, const TensorView& x_rows,
-              const TensorView& sequence_offsets) {
-    kernels::WeightGradient own{.x = x_rows ? x_rows : args.x,
-                                .x_of_row = x_rows ? TensorView{} : family.token_of_row,
-                                .sequence_offsets = sequence_offsets,
-                                .slot_of_matrix = gradients.slot_of_expert,
-                                .start = args.start};
-    if (gradients.gate) {
-      own.dy = family.d_gate_product;
-      own.d_weight = gradients.gate;
-      up[up_count++] = own;
-    }
-    if (gradients.up) {
-      own.dy = family.d_up_product;
-      own.d_weight = gradients.up;
-      up[up_count++] = own;
-    }
-  }
+// Weight gradients that one launch may share.
+struct GradientList {
+  kernels::WeightGradient list[kMostWaiting + 4];
+  std::size_t count = 0;
+  void add(const kernels::WeightGradient& gradient) { list[count++] = gradient; }
+  std::span<const kernels::WeightGradient> span() const { return {list, count}; }
 };
+
+// dW of down; `d_out_rows`: d_out in the order of the family's rows, or absent.
+void add_down(GradientList& list, const LayerBackward& args, const ExpertGradients& gradients,
+              const kernels::ExpertFamilyBackward& family, const TensorView& d_out_rows,
+              int64_t first_column, const TensorView& sequence_offsets) {
+  if (!gradients.down) return;
+  // What it multiplies is gate * activation.
+  list.add({.dy = d_out_rows ? d_out_rows : args.d_out,
+            .dy_of_row = d_out_rows ? TensorView{} : family.token_of_row,
+            .x = family.scaled_activation ? family.scaled_activation : family.activation,
+            .sequence_offsets = sequence_offsets,
+            .slot_of_matrix = gradients.slot_of_expert,
+            .d_weight = gradients.down,
+            .first_n = first_column,
+            .start = args.start});
+}
+
+// dW of gate and up; `x_rows`: x in the order of the family's rows, or absent.
+void add_up(GradientList& list, const LayerBackward& args, const ExpertGradients& gradients,
+            const kernels::ExpertFamilyBackward& family, const TensorView& x_rows,
+            int64_t first_column, const TensorView& sequence_offsets) {
+  kernels::WeightGradient own{.x = x_rows ? x_rows : args.x,
+                              .x_of_row = x_rows ? TensorView{} : family.token_of_row,
+                              .sequence_offsets = sequence_offsets,
+                              .slot_of_matrix = gradients.slot_of_expert,
+                              .first_k = first_column,
+                              .start = args.start};
+  if (gradients.gate) {
+    own.dy = family.d_gate_product;
+    own.d_weight = gradients.gate;
+    list.add(own);
+  }
+  if (gradients.up) {
+    own.dy = family.d_up_product;
+    own.d_weight = gradients.up;
+    list.add(own);
+  }
+}
+
+// From d_out to the gradients of the gate and up products, and dW of down, part by part of d_out's
+// columns; that of the shared experts beside the first.
+void down_backward(const Context& context, const LayerBackward& args,
+                   const TensorView& one_matrix) {
+  const LayerState& state = args.state;
+  const bool routed = static_cast<bool>(args.weights.routed);
+  Families<kernels::ExpertFamilyBackward> experts;
+  if (routed) {
+    experts.add(routed_experts(args));
+    if (state.parts == 1) experts.list[0].d_out_rows = dispatched(context, state, args.d_out, 0, 2);
+  }
+  if (args.weights.shared) experts.add(shared_experts(args));
+  kernels::experts_down_backward(context, {.d_out = args.d_out, .families = experts.span()});
+
+  GradientList list;
+  DSMOE_CHECK(args.waiting.size() <= kMostWaiting,
+              "too many weight gradients wait for the layer's");
+  for (const kernels::WeightGradient& other : args.waiting) list.add(other);
+  if (args.weights.shared) {
+    add_down(list, args, args.gradients.shared, experts.list[experts.count - 1], {}, 0, one_matrix);
+  }
+  for (int64_t part = 0; part < state.parts; ++part) {
+    if (routed && args.gradients.routed.down) {
+      const TensorView rows = state.parts == 1 ? experts.list[0].d_out_rows
+                                               : dispatched(context, state, args.d_out, part, 2);
+      add_down(list, args, args.gradients.routed, experts.list[0], rows, state.columns(part).begin,
+               state.plan.sequence_offsets);
+    }
+    kernels::weight_gradients(context, list.span());
+    list = {};
+  }
+}
+
+// dW of gate and up by a part of x's columns; that of the shared experts beside the first.
+void up_gradients(const Context& context, const LayerBackward& args, const TensorView& one_matrix,
+                  int64_t part) {
+  const LayerState& state = args.state;
+  const ExpertGradients& gradients = args.gradients.routed;
+  GradientList list;
+  if (args.weights.shared && part == 0)
+    add_up(list, args, args.gradients.shared, shared_experts(args), {}, 0, one_matrix);
+  if (args.weights.routed && (gradients.gate || gradients.up)) {
+    add_up(list, args, gradients, routed_experts(args), dispatched(context, state, args.x, part, 2),
+           state.columns(part).begin, state.plan.sequence_offsets);
+  }
+  kernels::weight_gradients(context, list.span());
+}
+
+// One part of the columns of d_x, the experts' share.
+void up_backward(const Context& context, const LayerBackward& args, int64_t part) {
+  const LayerState& state = args.state;
+  Families<kernels::ExpertFamilyBackward> experts;
+  kernels::CombineForward dispatch_adjoint{
+      .columns = state.columns(part), .residual = args.d_x, .store = kernels::Store::assign};
+  if (args.weights.routed) {
+    experts.add(routed_experts(args));
+    dispatch_adjoint.index = state.index;
+    dispatch_adjoint.row_of_slot = state.plan.row_of_slot;
+    dispatch_adjoint.routed = state.routed_out;
+  }
+  if (args.weights.shared) {
+    experts.add(shared_experts(args));
+    dispatch_adjoint.shared = state.shared_out;
+  }
+  kernels::experts_up_backward(context,
+                               {.families = experts.span(), .columns = state.columns(part)});
+  kernels::combine_forward(context, dispatch_adjoint);
+}
 
 // Balance losses, then from the gates' gradients to the logits'; d_x += d_logits e, d_e +=
 // d_logits^T x.
@@ -286,48 +370,19 @@ void route_backward(const Context& context, const LayerBackward& args,
 
 void layer_backward(const Context& context, const LayerBackward& args) {
   const LayerState& state = args.state;
-  const BackwardState& scratch = args.scratch;
-  const bool routed = static_cast<bool>(args.weights.routed);
-  const bool shared = static_cast<bool>(args.weights.shared);
   TensorView one_matrix = args.sequence_starts;  // all tokens, as the rows of a single matrix
   one_matrix.shape = {1, args.sequence_starts.dim(0)};
-
-  Families<kernels::ExpertFamilyBackward> experts;
-  if (routed) {
+  if (args.weights.routed) {
     kernels::dispatch_gates(context, {.gate = state.gate,
                                       .row_of_slot = state.plan.row_of_slot,
-                                      .gate_of_row = scratch.gate_of_row});
-    experts.add(routed_experts(context, args));
+                                      .gate_of_row = args.scratch.gate_of_row});
   }
-  if (shared) experts.add(shared_experts(args));
-  kernels::experts_down_backward(context, {.d_out = args.d_out, .families = experts.span()});
-  GradientLists lists(args.waiting);
-  if (routed) {
-    lists.add_down(args, args.gradients.routed, experts.list[0], state.plan.sequence_offsets);
+  down_backward(context, args, one_matrix);
+  for (int64_t part = 0; part < state.parts; ++part) {
+    up_gradients(context, args, one_matrix, part);
+    up_backward(context, args, part);
   }
-  if (shared) {
-    lists.add_down(args, args.gradients.shared, experts.list[experts.count - 1], one_matrix);
-  }
-  kernels::weight_gradients(context, {lists.down, lists.down_count});
-  if (routed && (args.gradients.routed.gate || args.gradients.routed.up)) {
-    lists.add_up(args, args.gradients.routed, experts.list[0], dispatched(context, state, args.x, 2),
-                 state.plan.sequence_offsets);
-  }
-  if (shared) {
-    lists.add_up(args, args.gradients.shared, experts.list[experts.count - 1], {}, one_matrix);
-  }
-  kernels::weight_gradients(context, {lists.up, lists.up_count});
-  kernels::experts_up_backward(context, {.families = experts.span()});
-
-  kernels::CombineForward dispatch_adjoint{.residual = args.d_x, .store = kernels::Store::assign};
-  if (routed) {
-    dispatch_adjoint.index = state.index;
-    dispatch_adjoint.row_of_slot = state.plan.row_of_slot;
-    dispatch_adjoint.routed = state.routed_out;
-  }
-  if (shared) dispatch_adjoint.shared = state.shared_out;
-  kernels::combine_forward(context, dispatch_adjoint);
-  if (routed) route_backward(context, args, one_matrix);
+  if (args.weights.routed) route_backward(context, args, one_matrix);
 }
 
 }  // namespace dsmoe::moe

@@ -1,6 +1,7 @@
 // Allocation at full size, and the cut to what one call needs.
 #include "moe/state.h"
 
+#include "kernels/combine.h"
 #include "moe/plan.h"
 
 namespace dsmoe::moe {
@@ -14,14 +15,38 @@ void cut(TensorView& view, int64_t rows) {
 
 }  // namespace
 
-LayerState allocate_state(const LayerSize& size, tensor::Arena& arena) {
+kernels::ColumnRange LayerState::columns(int64_t part) const {
+  if (parts == 1) return {};
+  const int64_t count = routed_out.dim(1);
+  return {.begin = part * count, .count = count};
+}
+
+int64_t parts_that_fit(const kernels::Context& context, const LayerSize& size, int64_t wanted) {
+  const auto fits = [&](int64_t width) {
+    return kernels::takes_parts(
+        context, {.operand = size.operand, .hidden = size.hidden / wanted, .width = width});
+  };
+  return size.num_experts > 0 && size.hidden % wanted == 0 && fits(size.routed_width) &&
+                 fits(size.shared_width)
+             ? wanted
+             : 1;
+}
+
+LayerState allocate_state(const LayerSize& size, tensor::Arena& arena, const LayerState* lender) {
   const DType scalar = scalar_of(size.operand);
   const int64_t tokens = size.max_tokens;
   const int64_t slots = tokens * size.top_k;
   const bool training = size.passes == Passes::forward_and_backward;
   LayerState state;
-  const auto experts = [&](int64_t rows, int64_t columns) {
-    return arena.tensor("experts", size.operand, {rows, columns});
+  state.parts = size.parts;
+  const int64_t columns = size.hidden / size.parts;
+  const auto experts = [&](int64_t rows, int64_t width) {
+    return arena.tensor("experts", size.operand, {rows, width});
+  };
+  const auto lent = [&](TensorView LayerState::*out, int64_t rows) {
+    const bool fits =
+        lender && lender->*out && (lender->*out).shape == kernels::Shape{rows, columns};
+    return fits ? lender->*out : experts(rows, columns);
   };
   if (size.num_experts > 0) {
     if (training) state.logits = arena.tensor("router", scalar, {tokens, size.num_experts});
@@ -35,7 +60,7 @@ LayerState allocate_state(const LayerSize& size, tensor::Arena& arena) {
                                 .top_k = size.top_k},
                                arena);
     state.routed_activation = experts(slots, size.routed_width);
-    state.routed_out = experts(slots, size.hidden);
+    state.routed_out = lent(&LayerState::routed_out, slots);
     if (training) {
       state.routed_gate_product = experts(slots, size.routed_width);
       state.routed_up_product = experts(slots, size.routed_width);
@@ -43,7 +68,7 @@ LayerState allocate_state(const LayerSize& size, tensor::Arena& arena) {
   }
   if (size.shared_width > 0) {
     state.shared_activation = experts(tokens, size.shared_width);
-    state.shared_out = experts(tokens, size.hidden);
+    state.shared_out = lent(&LayerState::shared_out, tokens);
     if (training) {
       state.shared_gate_product = experts(tokens, size.shared_width);
       state.shared_up_product = experts(tokens, size.shared_width);

@@ -19,13 +19,19 @@ struct LayerState {
   TensorView bad_token;  // [1]
   kernels::DispatchPlan plan;
   TensorView routed_activation;    // [tokens * top_k, width]
-  TensorView routed_out;           // [tokens * top_k, hidden]
+  TensorView routed_out;           // [tokens * top_k, hidden / parts]
   TensorView shared_activation;    // [tokens, shared width]
-  TensorView shared_out;           // [tokens, hidden]
+  TensorView shared_out;           // [tokens, hidden / parts]
   TensorView routed_gate_product;  // [tokens * top_k, width]; in training only, like the next three
   TensorView routed_up_product;    // [tokens * top_k, width]
   TensorView shared_gate_product;  // [tokens, shared width]
   TensorView shared_up_product;    // [tokens, shared width]
+  // Of everything [rows, hidden] so many parts exist one after the other, each a range of columns:
+  // of the outputs, which combine takes before the next are made; of the input gradients likewise;
+  // and of rows of tokens in the order of the plan, which lie where the outputs will.
+  int64_t parts = 1;
+
+  kernels::ColumnRange columns(int64_t part) const;
 };
 
 // The experts' gradients take the place of what they were made from, in LayerState.
@@ -46,8 +52,15 @@ struct LayerSize {
   int64_t shared_width = 0;  // 0: none
   DType operand = DType::F32;
   Passes passes = Passes::forward;
+  int64_t parts = 1;  // of hidden, in a layer with routed experts; see parts_that_fit
 };
-LayerState allocate_state(const LayerSize& size, tensor::Arena& arena);
+// `wanted` parts where the context's ops take parts of this shape, else 1.
+int64_t parts_that_fit(const kernels::Context& context, const LayerSize& size, int64_t wanted);
+
+// `lender`: a state whose memory for the outputs this one shall use too. A layer needs it only
+// while it runs.
+LayerState allocate_state(const LayerSize& size, tensor::Arena& arena,
+                          const LayerState* lender = nullptr);
 BackwardState allocate_backward_state(const LayerSize& size, tensor::Arena& arena);
 
 // The part that a call on `tokens` tokens of `sequences` sequences uses.

@@ -225,9 +225,19 @@ class ExpertsBackwardCudaTest : public BackwardProductsCudaTest {
             .routed = routed,
             .used = offsets.back()};
   }
-  void run_device(const Twin& d_out, const std::vector<Family>& families) {
+  void run_device(const Twin& d_out, const std::vector<Family>& families, bool laid_out = false) {
     std::vector<ExpertFamilyBackward> args;
-    for (const Family& f : families) args.push_back(f.args(&Twin::device, &TwinWeights::device));
+    for (const Family& f : families) {
+      args.push_back(f.args(&Twin::device, &TwinWeights::device));
+      if (!laid_out || !f.routed) continue;
+      const TensorView rows = device_tensor(DType::BF16, f.d_x.device.shape);
+      EXPECT_TRUE(dispatch_rows(cuda_, {.x = d_out.device,
+                                        .offsets = f.offsets.device,
+                                        .token_of_row = f.token_of_row.device,
+                                        .out = rows,
+                                        .readers = 2}));
+      args.back().d_out_rows = rows;
+    }
     experts_down_backward(cuda_, {.d_out = d_out.device, .families = args});
     experts_up_backward(cuda_, {.families = args});
     for (const Family& f : families) {
@@ -302,6 +312,8 @@ TEST_F(ExpertsBackwardCudaTest, VariantsAndBatchesAgreeBitForBit) {
       cuda::force_product_variant(variant);
       run_device(d_out, both);
       EXPECT_EQ(all_bits(both), expected) << "variant " << variant;
+      run_device(d_out, both, true);
+      EXPECT_EQ(all_bits(both), expected) << "laid out, variant " << variant;
     }
     cuda::force_product_variant(-1);
     run_device(d_out, {both[1]});

@@ -20,6 +20,8 @@ struct Parameters {
   int32_t tokens;
   int32_t top_k;
   int32_t hidden;
+  int32_t first_column;
+  int32_t columns;  // of routed and shared
   int32_t accumulate;
   int32_t tokens_per_block;
 };
@@ -122,7 +124,7 @@ struct Recipe {
   int join[kSlots];
 };
 
-// Eight neighbouring values of a token per thread, token by token.
+// Eight neighbouring values of a token per thread, one token after the other.
 template <class Operand, int kSlots>
 __global__ void __launch_bounds__(kThreads, sizeof(Operand) == 2 && kSlots <= 6 ? 3 : 1)
     combine_kernel(const __grid_constant__ Parameters p) {
@@ -147,51 +149,53 @@ __global__ void __launch_bounds__(kThreads, sizeof(Operand) == 2 && kSlots <= 6 
     }
   }
   __syncthreads();
-  for (int token = 0; token < count; ++token) {
+  const int pieces = (p.columns + 7) / 8;
+  for (int piece = threadIdx.x; piece < count * pieces; piece += kThreads) {
+    const int token = piece / pieces;
+    const int begin = piece % pieces * 8;
     const Recipe<kSlots>& recipe = recipes[token];
-    const int64_t place = static_cast<int64_t>(first + token) * p.hidden;
-    for (int begin = threadIdx.x * 8; begin < p.hidden; begin += kThreads * 8) {
-      // All loads before the first use; an absent slot reads row 0 and is never joined.
-      float out[8] = {};
-      if (p.accumulate) load_eight(out, p.residual + place, begin, p.hidden);
-      RawEight<Operand> common;
-      if (shared) common.load(shared + place, begin, p.hidden);
-      RawEight<Operand> raw[kSlots];
-      if (routed) {
+    const int64_t place = static_cast<int64_t>(first + token) * p.columns;
+    float* residual = p.residual + static_cast<int64_t>(first + token) * p.hidden + p.first_column;
+    // All loads before the first use; an absent slot reads row 0 and is never joined.
+    float out[8] = {};
+    if (p.accumulate) load_eight(out, residual, begin, p.columns);
+    RawEight<Operand> common;
+    if (shared) common.load(shared + place, begin, p.columns);
+    RawEight<Operand> raw[kSlots];
+    if (routed) {
+#pragma unroll kUnroll < kSlots>
+      for (int i = 0; i < kSlots; ++i) {
+        raw[i].load(routed + static_cast<int64_t>(max(recipe.row[i], 0)) * p.columns, begin,
+                    p.columns);
+      }
+    }
+    const bool any = routed && recipe.row[0] >= 0;
+    if (p.accumulate && !any && !shared) continue;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float part[kSlots][4] = {};
+      if (any) {
 #pragma unroll kUnroll < kSlots>
         for (int i = 0; i < kSlots; ++i) {
-          raw[i].load(routed + static_cast<int64_t>(max(recipe.row[i], 0)) * p.hidden, begin,
-                      p.hidden);
+          raw[i].widen(part[i], half);
+#pragma unroll
+          for (int j = 0; j < 4; ++j) part[i][j] *= recipe.gate[i];
+        }
+#pragma unroll kUnroll < kSlots>
+        for (int m = 0; m + 1 < kSlots; ++m) {
+          if (recipe.join[m] >= 0) add_part(part, recipe.join[m]);
         }
       }
-      const bool any = routed && recipe.row[0] >= 0;
-      if (p.accumulate && !any && !shared) continue;
+      float other[4];
+      if (shared) common.widen(other, half);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float part[kSlots][4] = {};
-        if (any) {
-#pragma unroll kUnroll < kSlots>
-          for (int i = 0; i < kSlots; ++i) {
-            raw[i].widen(part[i], half);
-#pragma unroll
-            for (int j = 0; j < 4; ++j) part[i][j] *= recipe.gate[i];
-          }
-#pragma unroll kUnroll < kSlots>
-          for (int m = 0; m + 1 < kSlots; ++m) {
-            if (recipe.join[m] >= 0) add_part(part, recipe.join[m]);
-          }
-        }
-        float other[4];
-        if (shared) common.widen(other, half);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          float sum = part[0][j];
-          if (shared) sum = any ? sum + other[j] : other[j];
-          out[4 * half + j] = p.accumulate ? out[4 * half + j] + sum : sum;
-        }
+      for (int j = 0; j < 4; ++j) {
+        float sum = part[0][j];
+        if (shared) sum = any ? sum + other[j] : other[j];
+        out[4 * half + j] = p.accumulate ? out[4 * half + j] + sum : sum;
       }
-      store_eight(out, p.residual + place, begin, p.hidden);
     }
+    store_eight(out, residual, begin, p.columns);
   }
 }
 
@@ -220,6 +224,8 @@ void combine_forward(const Context& context, const CombineForward& args) {
                      .tokens = static_cast<int32_t>(args.residual.dim(0)),
                      .top_k = args.routed ? static_cast<int32_t>(args.index.dim(1)) : 0,
                      .hidden = static_cast<int32_t>(args.residual.dim(1)),
+                     .first_column = static_cast<int32_t>(args.columns.begin),
+                     .columns = static_cast<int32_t>(args.columns.count_of(args.residual.dim(1))),
                      .accumulate = args.store == Store::accumulate,
                      // Few tokens: one to a block, for the latency.
                      .tokens_per_block = args.residual.dim(0) <= 1024 ? 1 : kTokens};

@@ -94,6 +94,7 @@ const KernelTable& cuda_table() {
                        .few_tokens_ffn = cuda::few_tokens_ffn,
                        .dispatch_gates = cuda::dispatch_gates,
                        .dispatch_rows = cuda::dispatch_rows,
+                       .takes_parts = cuda::takes_parts,
                        .weight_gradient = cuda::weight_gradient,
                        .bias_gradient = cuda::bias_gradient,
                        .round_values = cuda::round_values,

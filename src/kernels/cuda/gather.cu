@@ -17,7 +17,8 @@ struct Parameters {
   const int32_t* offsets;
   const int32_t* token_of_row;
   uint4* out;
-  int32_t pieces;  // of 16 bytes, of a row
+  int32_t pieces;    // of 16 bytes, of a row of out
+  int32_t x_pieces;  // of a row of x
 };
 
 // Block (e, s) takes the s-th part of expert e's rows. Blocks that run side by side have the same
@@ -38,7 +39,7 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(const __grid_constant_
          piece += static_cast<int>(blockDim.x)) {
       uint4 value[kAtOnce];
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) value[i] = p.x[token[i] * p.pieces + piece];
+      for (int i = 0; i < kAtOnce; ++i) value[i] = p.x[token[i] * p.x_pieces + piece];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         if (row + i < end) p.out[static_cast<int64_t>(row + i) * p.pieces + piece] = value[i];
@@ -52,11 +53,12 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(const __grid_constant_
 void gather_rows(const Context& context, const GatherRows& args) {
   const auto experts = static_cast<unsigned>(args.offsets.dim(0) - 1);
   const int64_t parts = args.out.dim(0) / (static_cast<int64_t>(experts) * kRows);
-  const Parameters p{.x = static_cast<const uint4*>(args.x.data),
+  const Parameters p{.x = static_cast<const uint4*>(args.x.data) + args.columns.begin / 8,
                      .offsets = args.offsets.as<int32_t>(),
                      .token_of_row = args.token_of_row.as<int32_t>(),
                      .out = static_cast<uint4*>(args.out.data),
-                     .pieces = static_cast<int32_t>(args.x.dim(1) / 8)};
+                     .pieces = static_cast<int32_t>(args.out.dim(1) / 8),
+                     .x_pieces = static_cast<int32_t>(args.x.dim(1) / 8)};
   launch(
       context,
       {.grid = dim3(experts, static_cast<unsigned>(std::clamp<int64_t>(parts, 1, 65535))),

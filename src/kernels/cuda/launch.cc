@@ -65,6 +65,11 @@ void* scratch_of(const Context& context, std::size_t bytes) {
   return scratch.data;
 }
 
+std::size_t scratch_bytes(const Context& context) {
+  const std::lock_guard lock(scratch_mutex);
+  return scratch_of_streams()[context.stream].bytes;
+}
+
 void release_scratch(void* stream) {
   const std::lock_guard lock(scratch_mutex);
   const auto entry = scratch_of_streams().find(stream);

@@ -39,6 +39,7 @@ uint64_t& num_launches();
 // overwrites. It grows by doubling, so that after the first step of a kind nothing is allocated; an
 // op that uses it cannot be the first of its size inside a captured graph.
 void* scratch_of(const Context& context, std::size_t bytes);
+std::size_t scratch_bytes(const Context& context);
 void release_scratch(void* stream);
 
 struct LaunchShape {

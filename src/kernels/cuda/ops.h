@@ -31,6 +31,7 @@ void release_recording(void* recording);
 
 void dispatch_gates(const Context&, const DispatchGates&);
 bool dispatch_rows(const Context&, const DispatchRows&);
+bool takes_parts(const Context&, const TakesParts&);
 void weight_gradient(const Context&, const WeightGradient&);
 void weight_gradients(const Context&, const std::span<const WeightGradient>&);
 void bias_gradient(const Context&, const BiasGradient&);

@@ -127,9 +127,10 @@ ProductFamily describe(const ProductGroup& group, Epilogue epilogue, int variant
   family.bias = group.bias ? group.bias.as<float>() : nullptr;
   family.count = static_cast<int32_t>(group.weight.count);
   family.rows = static_cast<int32_t>(group.out.dim(0));
-  family.n = static_cast<int32_t>(group.weight.n);
+  family.n = static_cast<int32_t>(group.out.dim(1));
+  family.first_output = static_cast<int32_t>(group.first_output);
   family.k = static_cast<int32_t>(group.weight.k);
-  const int64_t weight_rows = group.weight.n * (epilogue == Epilogue::swiglu ? 2 : 1);
+  const int64_t weight_rows = group.out.dim(1) * (epilogue == Epilogue::swiglu ? 2 : 1);
   family.weight_tiles = static_cast<int32_t>((weight_rows + tile_weights - 1) / tile_weights);
   family.up_first = group.second.data != nullptr && group.second.data < group.weight.data;
   return family;
@@ -180,7 +181,8 @@ bool product_fits_hopper(const Product& product) {
   int64_t experts = 0;
   for (int g = 0; g < product.num_groups; ++g) {
     const ProductGroup& group = product.group[g];
-    if (group.weight.dtype != DType::BF16 || group.weight.n % 8 != 0 || group.weight.k % 8 != 0)
+    if (group.weight.dtype != DType::BF16 || group.weight.n % 8 != 0 || group.weight.k % 8 != 0 ||
+        group.out.dim(1) % 8 != 0)
       return false;
     if (!aligned(group.weight.data) || !aligned(group.x.data) || !aligned(group.out.data))
       return false;

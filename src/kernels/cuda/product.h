@@ -50,7 +50,8 @@ struct ProductFamily {
   int32_t segments;  // 2: with second_weight and second_x
   int32_t count;
   int32_t rows;
-  int32_t n;  // outputs per row
+  int32_t n;             // outputs per row
+  int32_t first_output;  // of the weights' rows
   int32_t k;
   int32_t weight_tiles;
   int32_t up_first;  // swiglu: the up matrices lie below the gate matrices in memory, and come
@@ -74,10 +75,11 @@ struct ProductGroup {
   TensorView offsets;
   TensorView token_of_row;
   TensorView bias;
-  TensorView out;
+  TensorView out;       // [rows, outputs]
   TensorView gate_out;  // swiglu, optional: the products before it
   TensorView up_out;
   SwigluBackward swiglu = {};
+  int64_t first_output = 0;  // round: the weights' row that makes out's first column
 };
 struct Product {
   Epilogue epilogue = Epilogue::round;
@@ -97,7 +99,8 @@ struct GatherRows {
   TensorView x;             // [tokens, k] bf16, k a multiple of 8
   TensorView offsets;       // [experts + 1] I32
   TensorView token_of_row;  // [rows] I32, ascending within an expert
-  TensorView out;           // [rows, k] bf16
+  ColumnRange columns;      // of k
+  TensorView out;           // [rows, columns] bf16
 };
 void gather_rows(const Context& context, const GatherRows& args);
 

@@ -103,7 +103,8 @@ __device__ void load_weights(const ProductFamily& family, const Tile& tile, int 
       tma_load_5d(target + b * V::kWeightBlock, &family.weight, barrier, k, 0, 0,
                   tile.first_weight / 16, tile.expert);
     } else {
-      tma_load_3d(target + b * V::kWeightBlock, map, barrier, k, tile.first_weight, tile.expert);
+      tma_load_3d(target + b * V::kWeightBlock, map, barrier, k,
+                  family.first_output + tile.first_weight, tile.expert);
     }
   }
 }

@@ -375,6 +375,9 @@ void launch_product_portable(const Context& context, const Product& product) {
     const ProductGroup& group = product.group[g];
     DSMOE_CHECK(group.weight.dtype == DType::BF16 || group.weight.dtype == DType::F32,
                 "products on CUDA take BF16 or F32, not {}", tensor::name_of(group.weight.dtype));
+    DSMOE_CHECK(group.out.dim(1) == group.weight.n,
+                "a part of a product that the copy engine cannot read: [{}, {}]", group.weight.n,
+                group.weight.k);
     switch (product.epilogue) {
       case Epilogue::swiglu:
         launch_group<Epilogue::swiglu>(context, product, group);

@@ -62,7 +62,8 @@ void experts_down_forward(const Context& context, const ExpertsDownForward& args
                         .bias = {},
                         .out = family.out,
                         .gate_out = {},
-                        .up_out = {}};
+                        .up_out = {},
+                        .first_output = args.columns.begin};
   });
 }
 
@@ -123,7 +124,8 @@ void experts_up_backward(const Context& context, const ExpertsUpBackward& args) 
                         .bias = {},
                         .out = family.d_x,
                         .gate_out = {},
-                        .up_out = {}};
+                        .up_out = {},
+                        .first_output = args.columns.begin};
   });
 }
 
@@ -137,11 +139,19 @@ bool dispatch_rows(const Context& context, const DispatchRows& args) {
       !aligned(args.out))
     return false;
   const int64_t experts = args.offsets.dim(0) - 1;
-  if (args.readers < 2 && args.out.dim(0) <= kFewRowsPerExpert * experts) return false;
-  gather_rows(
-      context,
-      {.x = args.x, .offsets = args.offsets, .token_of_row = args.token_of_row, .out = args.out});
+  if (args.readers < 2 && args.token_of_row.dim(0) <= kFewRowsPerExpert * experts) return false;
+  gather_rows(context, {.x = args.x,
+                        .offsets = args.offsets,
+                        .token_of_row = args.token_of_row,
+                        .columns = args.columns,
+                        .out = args.out});
   return true;
+}
+
+// The kernels for shapes that the copy engine can read.
+bool takes_parts(const Context&, const TakesParts& shape) {
+  return is_hopper() && shape.operand == DType::BF16 && shape.hidden % 8 == 0 &&
+         shape.width % 8 == 0;
 }
 
 void matmul_forward(const Context& context, const MatmulForward& args) {

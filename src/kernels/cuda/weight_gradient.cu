@@ -43,6 +43,8 @@ struct Problem {
   int32_t swapped;
   int32_t from_zero;  // d_weight is known to be zero
   int32_t sequences;
+  int32_t pitch;     // between rows of d_weight
+  int64_t distance;  // between its matrices
   int32_t m;
   int32_t n;
   int32_t m_tiles;
@@ -117,7 +119,7 @@ __device__ Place place_of(const Parameters& p, int tile) {
 // The sums' tile on its way from memory while the first rows are loaded.
 __device__ void prefetch_sums(const Problem& of, const Place& at, int lane) {
   const int slot = of.slot_of_matrix ? of.slot_of_matrix[at.matrix] : at.matrix;
-  const float* matrix = of.d_weight + static_cast<int64_t>(slot) * of.m * of.n;
+  const float* matrix = of.d_weight + slot * of.distance;
   const int first_row = of.swapped ? at.first_n : at.first_m;
   const int first_column = of.swapped ? at.first_m : at.first_n;
   const int rows = min(of.swapped ? kTileN : kTileM, (of.swapped ? of.n : of.m) - first_row);
@@ -126,7 +128,7 @@ __device__ void prefetch_sums(const Problem& of, const Place& at, int lane) {
   for (int i = lane; i < rows * lines; i += 32) {
     const int column = first_column + i % lines * 32;
     if (column < columns)
-      prefetch_l2(matrix + static_cast<int64_t>(first_row + i / lines) * columns + column);
+      prefetch_l2(matrix + static_cast<int64_t>(first_row + i / lines) * of.pitch + column);
   }
 }
 
@@ -186,7 +188,7 @@ template <bool kSwapped, class Body>
 __device__ void for_each_pair(const Problem& of, const Place& at, int member,
                               float (&sums)[kParts][kSums], Body&& body) {
   const int slot = of.slot_of_matrix ? of.slot_of_matrix[at.matrix] : at.matrix;
-  float* matrix = of.d_weight + static_cast<int64_t>(slot) * of.m * of.n;
+  float* matrix = of.d_weight + slot * of.distance;
   const int lane = threadIdx.x % 32;
   const int m0 = at.first_m + member * 64 * kParts + threadIdx.x % 128 / 32 * 16 + lane / 4;
   const int n0 = at.first_n + 2 * (lane % 4);
@@ -200,8 +202,8 @@ __device__ void for_each_pair(const Problem& of, const Place& at, int member,
         const int n = n0 + 8 * j;
         if (m < of.m && n < of.n) {
           body(sums[part][4 * j + 2 * half], sums[part][4 * j + 2 * half + 1],
-               matrix + (kSwapped ? static_cast<int64_t>(n) * of.m + m
-                                  : static_cast<int64_t>(m) * of.n + n));
+               matrix + (kSwapped ? static_cast<int64_t>(n) * of.pitch + m
+                                  : static_cast<int64_t>(m) * of.pitch + n));
         }
       }
     }
@@ -213,7 +215,7 @@ __device__ void read_sums(const Problem& of, const Place& at, int member,
   if (of.swapped) {
     for_each_pair<true>(of, at, member, sums, [&](float& a, float& b, const float* element) {
       a = element[0];
-      b = element[of.m];
+      b = element[of.pitch];
     });
   } else {
     for_each_pair<false>(of, at, member, sums, [&](float& a, float& b, const float* element) {
@@ -228,7 +230,7 @@ __device__ void write_sums(const Problem& of, const Place& at, int member,
   if (of.swapped) {
     for_each_pair<true>(of, at, member, sums, [&](float a, float b, float* element) {
       element[0] = a;
-      element[of.m] = b;
+      element[of.pitch] = b;
     });
   } else {
     for_each_pair<false>(of, at, member, sums, [&](float a, float b, float* element) {
@@ -391,21 +393,24 @@ Problem describe(const WeightGradient& args) {
   const bool swapped = area(args.x.dim(1), args.dy.dim(1)) < area(args.dy.dim(1), args.x.dim(1));
   const TensorView& m_side = swapped ? args.x : args.dy;
   const TensorView& n_side = swapped ? args.dy : args.x;
-  return {.m_side = row_map(m_side),
-          .n_side = row_map(n_side),
-          .sequence_offsets = args.sequence_offsets.as<int32_t>(),
-          .slot_of_matrix = args.slot_of_matrix ? args.slot_of_matrix.as<int32_t>() : nullptr,
-          .d_weight = args.d_weight.as<float>(),
-          .swapped = swapped,
-          .from_zero = args.start == GradientStart::from_zero,
-          .sequences = static_cast<int32_t>(args.sequence_offsets.dim(1) - 1),
-          .m = static_cast<int32_t>(m_side.dim(1)),
-          .n = static_cast<int32_t>(n_side.dim(1)),
-          .m_tiles = tiles_of(m_side.dim(1), kTileM),
-          .n_tiles = tiles_of(n_side.dim(1), kTileN),
-          .first_tile = 0,
-          .group_tiles = 0,
-          .before = 0};
+  return {
+      .m_side = row_map(m_side),
+      .n_side = row_map(n_side),
+      .sequence_offsets = args.sequence_offsets.as<int32_t>(),
+      .slot_of_matrix = args.slot_of_matrix ? args.slot_of_matrix.as<int32_t>() : nullptr,
+      .d_weight = args.d_weight.as<float>() + args.first_n * args.d_weight.dim(2) + args.first_k,
+      .swapped = swapped,
+      .from_zero = args.start == GradientStart::from_zero,
+      .sequences = static_cast<int32_t>(args.sequence_offsets.dim(1) - 1),
+      .pitch = static_cast<int32_t>(args.d_weight.dim(2)),
+      .distance = args.d_weight.dim(1) * args.d_weight.dim(2),
+      .m = static_cast<int32_t>(m_side.dim(1)),
+      .n = static_cast<int32_t>(n_side.dim(1)),
+      .m_tiles = tiles_of(m_side.dim(1), kTileM),
+      .n_tiles = tiles_of(n_side.dim(1), kTileN),
+      .first_tile = 0,
+      .group_tiles = 0,
+      .before = 0};
 }
 
 // Appends a problem, to the group before it where the rows are the same.

@@ -268,6 +268,9 @@ void launch_f32(const Context& context, Parameters p, int64_t count, int64_t row
 }  // namespace
 
 void weight_gradient_portable(const Context& context, const WeightGradient& args) {
+  DSMOE_CHECK(args.dy.dim(1) == args.d_weight.dim(1) && args.x.dim(1) == args.d_weight.dim(2),
+              "a part of a weight gradient that the copy engine cannot read: [{}, {}]",
+              args.dy.dim(1), args.x.dim(1));
   const auto pointer = [](const TensorView& view) {
     return view ? view.as<int32_t>() : static_cast<const int32_t*>(nullptr);
   };
