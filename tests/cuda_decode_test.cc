@@ -1,4 +1,4 @@
-// Decoding a few sequences on the GPU, all blocks in one launch, against whole documents through
+// Decoding a few sequences on the GPU, by kernels for few tokens, against whole documents through
 // the ops one by one.
 #include <gtest/gtest.h>
 
@@ -27,6 +27,7 @@ struct DecodeCase {
 class CudaDecode : public ::testing::TestWithParam<DecodeCase> {
  protected:
   static constexpr int64_t kSteps = 9;
+  static constexpr std::size_t kDocuments = 33;
 
   void SetUp() override {
     if (!kernels::cuda_declined().empty()) GTEST_SKIP() << kernels::cuda_declined();
@@ -41,8 +42,11 @@ class CudaDecode : public ::testing::TestWithParam<DecodeCase> {
                                {.operand = tensor::DType::BF16, .context = 1200});
     const Rng rng{11, RngPurpose::test};
     uint64_t draw = 0;
-    // One block of keys, several, more than one span, and more than two.
-    for (const int64_t length : std::vector<int64_t>{12, 70, 600, 1100, 64 + kSteps}) {
+    // One block of keys, several, more than one span, and more than two; short ones for the rest.
+    std::vector<int64_t> lengths{12, 70, 600, 1100, 64 + kSteps};
+    while (lengths.size() < kDocuments)
+      lengths.push_back(kSteps + 1 + static_cast<int64_t>(lengths.size() * 7 % 60));
+    for (const int64_t length : lengths) {
       Tokens tokens(static_cast<std::size_t>(length));
       for (int32_t& token : tokens) token = static_cast<int32_t>(rng.below(draw++, 304));
       documents_.push_back(tokens);
@@ -134,7 +138,8 @@ class CudaDecode : public ::testing::TestWithParam<DecodeCase> {
 
 TEST_P(CudaDecode, GivesTheBitsOfWholeDocuments) {
   const Result whole = run(0);
-  for (const int64_t batch : {1, 2, 3, 4, 5, 1}) {
+  // Every number of sequences from which on another kernel is taken, and the one before it.
+  for (const int64_t batch : {1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 33, 1}) {
     const Result decoded = run(batch);
     EXPECT_EQ(std::memcmp(decoded.logits.data(), whole.logits.data(),
                           whole.logits.size() * sizeof(float)),

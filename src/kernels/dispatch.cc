@@ -285,6 +285,18 @@ void experts_down_forward(const Context& context, const ExpertsDownForward& args
   launch(context, operand, &KernelTable::experts_down_forward, args);
 }
 
+bool experts_forward(const Context& context, const ExpertsForward& args) {
+  if (context.table->experts_forward == nullptr) return false;
+  const OpCheck check("experts_forward", context);
+  check.rank("x", args.x, 2);
+  check.operand("x", args.x.dtype);
+  for (const ExpertFamily& family : args.families) {
+    check_family(check, family, args.x.dtype);
+    check.that(family.gate.k == args.x.dim(1), "x and the experts differ in hidden size");
+  }
+  return context.table->experts_forward(context, args);
+}
+
 void combine_forward(const Context& context, const CombineForward& args) {
   const OpCheck check("combine_forward", context);
   check.that(args.routed || args.shared, "neither routed nor shared experts");
@@ -350,6 +362,7 @@ bool few_tokens_qkv(const Context& context, const FewTokensQkv& args) {
   check.tensor("sin", args.sin, DType::F32, args.cos.shape);
   check.tensor("position", args.position, DType::I32, {tokens});
   check.tensor("kv_slot", args.kv_slot, DType::I32, {tokens});
+  check.tensor("x", args.x, args.q.dtype, {tokens, args.weight.k});
   return context.table->few_tokens_qkv(context, args);
 }
 

@@ -41,6 +41,14 @@ struct ExpertsDownForward {
 };
 void experts_down_forward(const Context& context, const ExpertsDownForward& args);
 
+// Both, one behind the other, in one launch. Returns false, having done nothing, where the table or
+// the shape has no such kernel; the bits are the same.
+struct ExpertsForward {
+  TensorView x;  // [tokens, hidden], operand type
+  std::span<const ExpertFamily> families;
+};
+bool experts_forward(const Context& context, const ExpertsForward& args);
+
 // The same experts on the way back. Weights are transposed: products run over the other dimension.
 // Results may lie where their namesakes did: scaled_activation in activation, d_gate_product in
 // gate_product, d_up_product in up_product.

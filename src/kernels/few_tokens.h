@@ -11,7 +11,7 @@ namespace dsmoe::kernels {
 
 // Both return false, having done nothing, where the table or the shape has no such kernel: then the
 // ops run one by one, and give the same bits. What only those ops leave behind (the normalised
-// stream, products, the plan) is not written.
+// stream, products, the plan) is not written, or only some of it.
 
 // q, k, v = rope(W norm(u) + bias); k and v go into the KV cache.
 struct FewTokensQkv {
@@ -26,6 +26,7 @@ struct FewTokensQkv {
   TensorView kv_slot;   // [tokens] I32
   TensorView q;         // [tokens, heads, head_dim], operand type, written
   KvPages kv;           // written at kv_slot
+  TensorView x;         // [tokens, hidden], operand type: room for round(norm(u))
 };
 bool few_tokens_qkv(const Context& context, const FewTokensQkv& args);
 

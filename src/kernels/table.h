@@ -26,6 +26,7 @@ struct RouterForward;
 struct PlanBuild;
 struct ExpertsUpForward;
 struct ExpertsDownForward;
+struct ExpertsForward;
 struct CombineForward;
 struct LogProbForward;
 struct ArgmaxForward;
@@ -78,6 +79,7 @@ struct KernelTable {
   // Absent where launches cost nothing.
   bool (*few_tokens_qkv)(const Context&, const FewTokensQkv&) = nullptr;
   bool (*few_tokens_ffn)(const Context&, const FewTokensFfn&) = nullptr;
+  bool (*experts_forward)(const Context&, const ExpertsForward&) = nullptr;
 
   void (*dispatch_gates)(const Context&, const DispatchGates&) = nullptr;
   bool (*dispatch_rows)(const Context&, const DispatchRows&) = nullptr;  // or absent

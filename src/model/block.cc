@@ -39,7 +39,8 @@ void project(const Context& context, const BlockForward& args) {
                                         .position = args.batch.position,
                                         .kv_slot = args.batch.kv_slot,
                                         .q = tape.q,
-                                        .kv = args.kv})) {
+                                        .kv = args.kv,
+                                        .x = tape.attention_normed})) {
     return;
   }
   kernels::rms_norm_forward(context, {.x = args.u,

@@ -111,6 +111,19 @@ bool few_tokens_forward(const Context& context, const LayerForward& args) {
   return kernels::few_tokens_ffn(context, fused);
 }
 
+Families<kernels::ExpertFamily> all_experts(const LayerForward& args) {
+  Families<kernels::ExpertFamily> experts;
+  if (args.weights.routed) experts.add(routed_experts(args));
+  if (args.weights.shared) experts.add(shared_experts(args));
+  return experts;
+}
+
+// Both products in one launch, where there is such a kernel.
+bool experts_forward(const Context& context, const LayerForward& args) {
+  return args.state.parts == 1 &&
+         kernels::experts_forward(context, {.x = args.x, .families = all_experts(args).span()});
+}
+
 // The gate and up products of all experts. Laying out pays where a row makes more values than it
 // has; and a product needs whole rows: where memory holds a part of their columns only, it gathers
 // them by itself.
@@ -127,25 +140,24 @@ void up_forward(const Context& context, const LayerForward& args) {
   kernels::experts_up_forward(context, {.x = args.x, .families = experts.span()});
 }
 
-// One part of the outputs of all experts, and of the layer.
+// One part of the outputs of all experts.
 void down_forward(const Context& context, const LayerForward& args, int64_t part) {
+  kernels::experts_down_forward(
+      context, {.families = all_experts(args).span(), .columns = args.state.columns(part)});
+}
+
+// One part of the columns of the layer's output.
+void combine(const Context& context, const LayerForward& args, int64_t part) {
   const LayerState& state = args.state;
-  Families<kernels::ExpertFamily> experts;
-  kernels::CombineForward combine{.columns = state.columns(part), .residual = args.residual};
+  kernels::CombineForward all{.columns = state.columns(part), .residual = args.residual};
   if (args.weights.routed) {
-    experts.add(routed_experts(args));
-    combine.index = state.index;
-    combine.gate = state.gate;
-    combine.row_of_slot = state.plan.row_of_slot;
-    combine.routed = state.routed_out;
+    all.index = state.index;
+    all.gate = state.gate;
+    all.row_of_slot = state.plan.row_of_slot;
+    all.routed = state.routed_out;
   }
-  if (args.weights.shared) {
-    experts.add(shared_experts(args));
-    combine.shared = state.shared_out;
-  }
-  kernels::experts_down_forward(context,
-                                {.families = experts.span(), .columns = state.columns(part)});
-  kernels::combine_forward(context, combine);
+  if (args.weights.shared) all.shared = state.shared_out;
+  kernels::combine_forward(context, all);
 }
 
 }  // namespace
@@ -164,8 +176,12 @@ void layer_forward(const Context& context, const LayerForward& args) {
     route(context, args);
     build_plan(context, state.index, args.sequence_starts, state.plan);
   }
-  up_forward(context, args);
-  for (int64_t part = 0; part < state.parts; ++part) down_forward(context, args, part);
+  const bool done = experts_forward(context, args);
+  if (!done) up_forward(context, args);
+  for (int64_t part = 0; part < state.parts; ++part) {
+    if (!done) down_forward(context, args, part);
+    combine(context, args, part);
+  }
 }
 
 namespace {

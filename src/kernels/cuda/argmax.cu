@@ -1,5 +1,7 @@
 // The most likely id of each row, and the bf16 numbers a checkpoint may hold made those we compute
 // with.
+#include <cooperative_groups.h>
+
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/ptx.cuh"
@@ -7,7 +9,9 @@
 namespace dsmoe::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 1024;
+namespace cg = cooperative_groups;
+
+constexpr int kThreads = 512;
 constexpr int kNone = 0x7fffffff;
 
 // The larger value; between equals the lower id.
@@ -29,39 +33,88 @@ struct Best {
   }
 };
 
+// A row is the work of kBlocks blocks, a cluster where there are clusters: each takes every
+// kBlocks-th piece of the row, the first joins what they found.
+template <int kBlocks>
 __global__ void __launch_bounds__(kThreads)
     argmax_kernel(const float* logits, int32_t* index, int vocabulary) {
   __shared__ Best warps[kThreads / 32];
+  __shared__ Best found;
+  __shared__ int is_finite;
   wait_for_previous_kernel();
   let_next_kernel_start();
-  const float* row = logits + static_cast<int64_t>(blockIdx.x) * vocabulary;
+  const int rank = static_cast<int>(blockIdx.x) % kBlocks;
+  const int64_t row_idx = blockIdx.x / kBlocks;
+  const float* row = logits + row_idx * vocabulary;
   Best best;
   bool finite = true;
-#pragma unroll 8
-  for (int i = threadIdx.x; i < vocabulary; i += kThreads) {
-    const float value = row[i];
+  const auto offer = [&](float value, int i) {
     finite = finite && isfinite(value);
     best.offer(value, i);
+  };
+  // Four numbers at a time between the row's first border of 16 bytes and its last.
+  const int head = min(vocabulary, static_cast<int>(-row_idx * vocabulary & 3));
+  const int pieces = (vocabulary - head) / 4;
+  const auto* wide = reinterpret_cast<const float4*>(row + head);
+#pragma unroll 4
+  for (int i = rank * kThreads + static_cast<int>(threadIdx.x); i < pieces;
+       i += kBlocks * kThreads) {
+    const float4 v = wide[i];
+    const int id = head + 4 * i;
+    offer(v.x, id), offer(v.y, id + 1), offer(v.z, id + 2), offer(v.w, id + 3);
+  }
+  if (rank == 0) {
+    if (static_cast<int>(threadIdx.x) < head) offer(row[threadIdx.x], threadIdx.x);
+    const int rest = head + 4 * pieces + static_cast<int>(threadIdx.x);
+    if (rest < vocabulary) offer(row[rest], rest);
   }
   finite = __syncthreads_and(finite);
   best.join_warp();
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = best;
   __syncthreads();
   if (threadIdx.x < 32) {
-    best = warps[threadIdx.x];
+    best = threadIdx.x < kThreads / 32 ? warps[threadIdx.x] : Best{};
     best.join_warp();
-    if (threadIdx.x == 0) index[blockIdx.x] = finite ? best.id : -1;
+    if (threadIdx.x == 0) {
+      found = best;
+      is_finite = finite;
+    }
   }
+#if __CUDA_ARCH__ >= 900
+  if constexpr (kBlocks > 1) {
+    cg::cluster_group cluster = cg::this_cluster();
+    cluster.sync();
+    if (rank == 0 && threadIdx.x == 0) {
+      for (int other = 1; other < kBlocks; ++other) {
+        const Best theirs = *cluster.map_shared_rank(&found, other);
+        best.offer(theirs.value, theirs.id);
+        finite = finite && *cluster.map_shared_rank(&is_finite, other);
+      }
+    }
+    cluster.sync();  // shared memory lives until the first block has read it
+  }
+#endif
+  if (rank == 0 && threadIdx.x == 0) index[row_idx] = finite ? best.id : -1;
+}
+
+template <int kBlocks>
+void launch_argmax(const Context& context, const ArgmaxForward& args) {
+  launch(context,
+         {.grid = dim3(static_cast<unsigned>(args.logits.dim(0) * kBlocks)),
+          .block = dim3(kThreads),
+          .cluster = kBlocks},
+         argmax_kernel<kBlocks>, args.logits.as<float>(), args.index.as<int32_t>(),
+         static_cast<int>(args.logits.dim(1)));
 }
 
 }  // namespace
 
 void argmax_forward(const Context& context, const ArgmaxForward& args) {
   if (args.logits.dim(0) == 0) return;
-  launch(context,
-         {.grid = dim3(static_cast<unsigned>(args.logits.dim(0))), .block = dim3(kThreads)},
-         argmax_kernel, args.logits.as<float>(), args.index.as<int32_t>(),
-         static_cast<int>(args.logits.dim(1)));
+  // Many rows fill the device by themselves.
+  if (has_clusters() && args.logits.dim(0) <= num_multiprocessors())
+    return launch_argmax<8>(context, args);
+  launch_argmax<1>(context, args);
 }
 
 }  // namespace dsmoe::kernels::cuda

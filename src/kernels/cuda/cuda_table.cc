@@ -92,6 +92,7 @@ const KernelTable& cuda_table() {
                        .argmax_forward = cuda::argmax_forward,
                        .few_tokens_qkv = cuda::few_tokens_qkv,
                        .few_tokens_ffn = cuda::few_tokens_ffn,
+                       .experts_forward = cuda::experts_forward,
                        .dispatch_gates = cuda::dispatch_gates,
                        .dispatch_rows = cuda::dispatch_rows,
                        .takes_parts = cuda::takes_parts,

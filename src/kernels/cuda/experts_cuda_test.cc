@@ -1,4 +1,7 @@
 // Experts and combine through a real plan, against the reference, and their bits.
+#include <algorithm>
+#include <span>
+
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/test_support.h"
 
@@ -218,6 +221,54 @@ TEST_F(ExpertsCudaTest, BatchesAndVariantsAgreeBitForBit) {
     }
     EXPECT_EQ(run_layer(0, big.tokens, variant), whole) << "variant " << variant;
     EXPECT_EQ(run_layer(0, big.tokens, variant, true), whole) << "laid out, variant " << variant;
+  }
+}
+
+// Up and down in one launch against two, products kept for a backward pass included: experts
+// without rows, with one tile of rows and with several, with and without shared ones.
+TEST_F(ExpertsCudaTest, OneLaunchGivesTheBitsOfTwo) {
+  const Layer layers[] = {{5, 8, 72, 40, 24, 2},
+                          {33, 64, 256, 128, 256, 6},
+                          {64, 64, 520, 264, 328, 6},
+                          {300, 250, 64, 136, 8, 8}};
+  for (const Layer& layer : layers) {
+    const Twin x = random(DType::BF16, {layer.tokens, layer.hidden});
+    const Weights routed = expert_weights(DType::BF16, layer.experts, layer.hidden, layer.width);
+    const Weights shared = expert_weights(DType::BF16, 1, layer.hidden, layer.shared_width);
+    std::vector<int32_t> index = choices(layer);
+    // One expert that nearly all tokens choose.
+    for (std::size_t slot = 0; slot < index.size(); slot += static_cast<std::size_t>(layer.top_k)) {
+      const auto own = std::span(index).subspan(slot, static_cast<std::size_t>(layer.top_k));
+      if (std::find(own.begin(), own.end(), 3) == own.end()) own[0] = 3;
+    }
+    const Plan plan = make_plan(layer, index);
+    const int64_t used = plan.offsets.host.as<int32_t>()[layer.experts];
+    for (const std::size_t first : {std::size_t{0}, std::size_t{1}}) {
+      // Fewer rows take smaller tiles.
+      if (first == 1 && layer.tokens * layer.top_k <= 4 * layer.experts) continue;
+      const auto run_layer = [&](bool one_launch) {
+        const Run run = outputs(layer, DType::BF16);
+        const auto all = families(routed, shared, plan, run, &Twin::device, &TwinWeights::device);
+        const auto own = std::span(all).first(2 - first);
+        if (one_launch) {
+          EXPECT_TRUE(experts_forward(cuda_, {.x = x.device, .families = own}));
+        } else {
+          experts_up_forward(cuda_, {.x = x.device, .families = own});
+          experts_down_forward(cuda_, {.families = own});
+        }
+        std::vector<unsigned char> bytes;
+        for (const Twin* twin :
+             {&run.routed_out, &run.gate_product, &run.up_product, &run.shared_out}) {
+          if (twin != &run.shared_out) clear_unused(*twin, used);
+          const std::vector<unsigned char> own_bytes = bytes_of(twin->device);
+          bytes.insert(bytes.end(), own_bytes.begin(), own_bytes.end());
+        }
+        return bytes;
+      };
+      const std::vector<unsigned char> two = run_layer(false);
+      for (int repetition = 0; repetition < 20; ++repetition)
+        ASSERT_EQ(run_layer(true), two) << layer.tokens << " tokens, repetition " << repetition;
+    }
   }
 }
 

@@ -42,18 +42,23 @@ struct RowStream {
   int k0 = 0;
   int put = 0;
   int get = 0;
+  uint64_t policy;
 
   __device__ RowStream(uint32_t memory, int first, int last, int stride, Describe d)
-      : ring(memory), describe(d), unit(first), end(last), step(stride) {
+      : ring(memory), describe(d), unit(first), end(last), step(stride), policy(read_once()) {
     if (unit < end) rows = describe(unit);
   }
 
-  // Fills the ring. Loops stay loops where they run once: code that is not in the instruction cache
-  // costs more than the branch.
-  __device__ void start() {
+  // Fills the ring, or so many stages of it. Loops stay loops where they run once: code that is not
+  // in the instruction cache costs more than the branch.
+  __device__ void start(int stages = kStages - 1) {
     __syncwarp();  // the ring's last reader
+    go_on(stages);
+  }
+  // The next stages; kStages - 1 in all before the first multiply().
+  __device__ void go_on(int stages) {
 #pragma unroll 1
-    for (int s = 0; s + 1 < kStages; ++s) fetch();
+    for (int s = 0; s < stages; ++s) fetch();
   }
 
   // Starts the next stage, if there is one.
@@ -67,9 +72,10 @@ struct RowStream {
       const bf16* high = rows.high + (bytes ? k : 0);
 #pragma unroll
       for (int r = 0; r < 8; ++r) {
-        copy_async_16(target + r * kStagePitch, low + static_cast<int64_t>(r) * rows.k, bytes);
+        copy_async_16(target + r * kStagePitch, low + static_cast<int64_t>(r) * rows.k, bytes,
+                      policy);
         copy_async_16(target + (r + 8) * kStagePitch, high + static_cast<int64_t>(r) * rows.k,
-                      bytes);
+                      bytes, policy);
       }
       k0 += kStageK;
       if (k0 >= rows.k) {
@@ -100,34 +106,53 @@ struct RowStream {
       const uint32_t b = x + begin * 2;
       get = get + 1 == kStages ? 0 : get + 1;
       if (begin + kStageK <= k) {
+        // Fragments are read one step ahead of the chain of products.
+        Fragments<2, kTiles> now, next;
+        now.load(a, b, tile_bytes);
 #pragma unroll
-        for (int k32 = 0; k32 < kStageK; k32 += 32)
-          step32<2, kTiles>(sum, a + k32 * 2, b + k32 * 2, tile_bytes);
+        for (int k32 = 0; k32 < kStageK; k32 += 32) {
+          if (k32 + 32 < kStageK) next.load(a + k32 * 2 + 64, b + k32 * 2 + 64, tile_bytes);
+          now.multiply(sum);
+          now = next;
+        }
       } else {
         int k32 = 0;
         for (; begin + k32 + 16 < k; k32 += 32)
-          step32<2, kTiles>(sum, a + k32 * 2, b + k32 * 2, tile_bytes);
-        if (begin + k32 < k) step32<1, kTiles>(sum, a + k32 * 2, b + k32 * 2, tile_bytes);
+          step32<2>(sum, a + k32 * 2, b + k32 * 2, tile_bytes);
+        if (begin + k32 < k) step32<1>(sum, a + k32 * 2, b + k32 * 2, tile_bytes);
       }
     }
   }
 
+  // What kSteps k16 steps multiply.
+  template <int kSteps, int kTiles>
+  struct Fragments {
+    uint32_t w[kSteps][4];
+    uint32_t x[kTiles][4];
+
+    __device__ void load(uint32_t a, uint32_t b, uint32_t tile_bytes) {
+#pragma unroll
+      for (int s = 0; s < kSteps; ++s) load_matrix_x4(w[s], a + s * 32);
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) load_matrix_x4(x[t], b + t * tile_bytes);
+    }
+    __device__ void multiply(float (&sum)[kTiles][4]) const {
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+        for (int s = 0; s < kSteps; ++s) {
+          const uint32_t column[2] = {x[t][2 * s], x[t][2 * s + 1]};
+          mma_16x8x16(sum[t], w[s], column);
+        }
+      }
+    }
+  };
   template <int kSteps, int kTiles>
   __device__ static void step32(float (&sum)[kTiles][4], uint32_t a, uint32_t b,
                                 uint32_t tile_bytes) {
-    uint32_t w[kSteps][4];
-#pragma unroll
-    for (int s = 0; s < kSteps; ++s) load_matrix_x4(w[s], a + s * 32);
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-      uint32_t x[4];
-      load_matrix_x4(x, b + t * tile_bytes);
-#pragma unroll
-      for (int s = 0; s < kSteps; ++s) {
-        const uint32_t column[2] = {x[2 * s], x[2 * s + 1]};
-        mma_16x8x16(sum[t], w[s], column);
-      }
-    }
+    Fragments<kSteps, kTiles> fragments;
+    fragments.load(a, b, tile_bytes);
+    fragments.multiply(sum);
   }
 };
 
@@ -163,9 +188,22 @@ __device__ inline void fetch_rows(uint32_t target, const bf16* x, int rows, int 
   }
 }
 
+// A thread's first eight weights of a norm: they do not wait for the kernel ahead, and come from
+// memory.
+struct NormWeights {
+  const float* weight;
+  float first[8] = {};
+
+  __device__ NormWeights(const float* weights, int k) : weight(weights) {
+    const int i = static_cast<int>(threadIdx.x) * 8;
+    if (weight && i < k) load_eight(first, weight, i, k);
+  }
+};
+
 // round(norm(u)) into shared rows: the sums of rms_norm_kernel.
-__device__ inline void load_normalised(unsigned char* target, const float* u, const float* weight,
-                                       float eps, int rows, int k, float* memory) {
+__device__ inline void load_normalised(unsigned char* target, const float* u,
+                                       const NormWeights& weights, float eps, int rows, int k,
+                                       float* memory) {
   for (int row = 0; row < rows; ++row) {
     const float* values = u + static_cast<int64_t>(row) * k;
     float sum = 0;
@@ -182,7 +220,12 @@ __device__ inline void load_normalised(unsigned char* target, const float* u, co
       float w[8] = {};
       if (i < k) {
         if (k > kFewThreads * 8) load_eight(v, values, i, k);
-        load_eight(w, weight, i, k);
+        if (i < kFewThreads * 8) {
+#pragma unroll
+          for (int j = 0; j < 8; ++j) w[j] = weights.first[j];
+        } else {
+          load_eight(w, weights.weight, i, k);
+        }
 #pragma unroll
         for (int j = 0; j < 8; ++j) w[j] = (v[j] * inverse) * w[j];
       }

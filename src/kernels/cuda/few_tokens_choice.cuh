@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/few_tokens.cuh"
+#include "kernels/cuda/few_tokens_wait.cuh"
 #include "kernels/cuda/router.cuh"
 
 namespace dsmoe::kernels::cuda {
@@ -73,16 +74,6 @@ __device__ inline void fetch_centroids(const FewFfnParameters& p, int unit, uint
   copy_async_commit();
 }
 
-__device__ inline unsigned load_acquire(const unsigned* pointer) {
-  unsigned value;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(pointer) : "memory");
-  return value;
-}
-__device__ inline void wait_until(const unsigned* counter, unsigned value) {
-  while (load_acquire(counter) < value) {
-  }
-}
-
 // Sums of 16 experts over 256 k, as router_kernel makes them.
 __device__ inline void router_unit(const FewFfnParameters& p, int unit, const unsigned char* x,
                                    const unsigned char* centroids) {
@@ -120,9 +111,8 @@ __device__ inline void router_unit(const FewFfnParameters& p, int unit, const un
           (sum[2][0][i] + sum[1][0][i]) + sum[0][0][i];
     }
   }
-  __threadfence();
   __syncwarp();
-  if (lane == 0) atomicAdd(p.counters, 1u);
+  if (lane == 0) add_release(p.counters);
 }
 
 // Scores and experts of one token, by one warp; kPerLane experts to a lane.

@@ -17,6 +17,7 @@ namespace dsmoe::kernels::cuda {
 namespace {
 
 constexpr int kRouterWarp = kFewWarps - 1;
+constexpr int kLongWarp = kFewWarps - 2;           // has the ring of the last warp too, at times
 constexpr int kFirstSelectWarp = kRouterWarp - 1;  // token t: warp kFirstSelectWarp - t
 
 __device__ unsigned counter_memory[64][4];
@@ -83,7 +84,9 @@ __device__ int own_units(int tiles) {
 }
 __device__ int tile_of(int unit) { return static_cast<int>(blockIdx.x + unit * gridDim.x); }
 
-template <int kStages>
+// Shared experts of few tiles are multiplied by few warps, which then have longer rings: all but
+// the router's, kSharedStages each.
+template <int kStages, int kSharedStages>
 __global__ void __launch_bounds__(kFewThreads, 1)
     few_ffn_kernel(const __grid_constant__ FewFfnParameters p) {
   extern __shared__ __align__(128) unsigned char memory[];
@@ -119,24 +122,32 @@ __global__ void __launch_bounds__(kFewThreads, 1)
     const int64_t begin = static_cast<int64_t>(tile_of(unit)) * 8 * hidden;
     return WeightRows{p.shared.gate + begin, p.shared.up + begin, hidden};
   };
-  RowStream<kStages, decltype(shared_rows)> shared_up(ring, warp, shared_units, kFewWarps,
-                                                      shared_rows);
+  constexpr bool kLongShared = kSharedStages > kStages;
+  constexpr int kSharedWarps = kLongShared ? kRouterWarp * kStages / kSharedStages : kFewWarps;
+  RowStream<kSharedStages, decltype(shared_rows)> shared_up(
+      shared_address(memory) + warp * kSharedStages * kStageBytes, warp,
+      warp < kSharedWarps ? shared_units : 0, kSharedWarps, shared_rows);
   const bool routes = has_routed && warp == kRouterWarp;
   const int first_router_unit = static_cast<int>(blockIdx.x);
+  // x comes first where the rings are long: the choice of experts waits for it, and the shared
+  // experts have time until that is made.
+  constexpr int kBeforeX = kLongShared ? 2 : kSharedStages - 1;
   if (!routes) {
-    shared_up.start();
+    shared_up.start(kBeforeX);
   } else if (first_router_unit < p.router_units) {
     fetch_centroids(p, first_router_unit, ring);
   }
+  const NormWeights norm_weights(p.x ? nullptr : p.norm_weight, hidden);
   let_next_kernel_start();
   wait_for_previous_kernel();
 
   if (p.x) {
     load_rows(x, p.x, p.tokens, hidden);
   } else {
-    load_normalised(x, p.residual, p.norm_weight, p.eps, p.tokens, hidden, reduce);
+    load_normalised(x, p.residual, norm_weights, p.eps, p.tokens, hidden, reduce);
   }
   __syncthreads();
+  if (!routes) shared_up.go_on(kSharedStages - 1 - kBeforeX);
 
   if (routes) {
     const int step = static_cast<int>(gridDim.x);
@@ -145,7 +156,7 @@ __global__ void __launch_bounds__(kFewThreads, 1)
       __syncwarp();
       if (unit + step < p.router_units) fetch_centroids(p, unit + step, ring);
     }
-    shared_up.start();
+    if constexpr (!kLongShared) shared_up.start();
   }
   const int token = kFirstSelectWarp - warp;
   if (has_routed && token >= 0 && token < p.tokens) {
@@ -167,13 +178,14 @@ __global__ void __launch_bounds__(kFewThreads, 1)
 
   float sum[1][4];
   const int same = lane % 8;
-  for (int unit = warp; unit < shared_units; unit += kFewWarps) {
+  for (int unit = warp; warp < kSharedWarps && unit < shared_units; unit += kSharedWarps) {
     shared_up.multiply(sum, hidden,
                        x_row_address(x_base + min(same, p.tokens - 1) * x_pitch(hidden)), 0);
     store_up(p.shared, 0, p.tokens, tile_of(unit) * 8, sum[0]);
   }
 
   if (has_routed) barrier_poll(listed, 0);
+  if constexpr (kLongShared) __syncthreads();  // the others' rings have been read
   const int group_tiles = has_routed ? p.routed.width / 8 : 1;
   const int routed_units = own_units(choice.num_groups * group_tiles);
   const auto routed_rows = [&](int unit) {
@@ -215,25 +227,52 @@ __global__ void __launch_bounds__(kFewThreads, 1)
         (static_cast<int64_t>(choice.group_expert[group]) * hidden + first) * p.routed.width;
     return WeightRows{low, low + static_cast<int64_t>(8) * p.routed.width, p.routed.width};
   };
-  RowStream<kStages, decltype(down_rows)> down(ring, warp, column_blocks * per_block, kFewWarps,
-                                               down_rows);
-  down.start();
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    atomicAdd(p.counters + 1, 1u);
-    wait_until(p.counters + 1, gridDim.x);
+  // The shared experts' rows are the longest. Where a warp has nothing else to do, theirs is the
+  // ring of two.
+  const int down_units = column_blocks * per_block;
+  const bool spare = has_shared && column_blocks == 1 && down_units < kFewWarps;
+  const bool is_long = spare && warp == kLongWarp;
+  const int first_down = spare ? (warp < kLongWarp ? warp + 1 : down_units) : warp;
+  RowStream<kStages, decltype(down_rows)> down(ring, first_down, down_units, kFewWarps, down_rows);
+  RowStream<2 * kStages, decltype(down_rows)> long_down(ring, is_long ? 0 : 1, 1, 1, down_rows);
+  // Every warp reports for itself, before its next weights are under way.
+  __syncwarp();
+  if (lane == 0) add_release(p.counters + 1);
+  if (is_long) {
+    long_down.start(kStages);  // the last warp still reads its own
+  } else if (!(spare && warp > kLongWarp)) {
+    down.start(1);  // the activations would wait behind more
   }
+  if (threadIdx.x == 0) wait_until(p.counters + 1, gridDim.x * kFewWarps);
   __syncthreads();
   if (has_routed) fetch_rows(x_base, p.routed.activation, choice.num_rows, p.routed.width);
   if (has_shared)
     fetch_rows(x_base + place.shared_rows, p.shared.activation, p.tokens, p.shared.width);
   copy_async_commit();
-  copy_async_wait<0>();  // the first weights too: they have been under way since before the wait
+  if (is_long) {
+    long_down.go_on(kStages - 1);
+    copy_async_wait<kStages - 1>();
+  } else {
+    if (!spare || warp < kLongWarp) down.go_on(kStages - 2);
+    copy_async_wait<kStages - 2>();
+  }
   __syncthreads();
 
-  int unit = warp;
+  int unit = first_down;
+  if (is_long) {
+    long_down.multiply(sum, p.shared.width,
+                       x_row_address(x_base + place.shared_rows +
+                                     min(same, p.tokens - 1) * x_pitch(p.shared.width)),
+                       0);
+    store_down(rows + kMaxSlots * 16, p.tokens, sum[0]);
+  }
   for (int block = 0; block < column_blocks; ++block) {
+    // What the sums are added to, asked for early.
+    const bool combines = static_cast<int>(threadIdx.x) < p.tokens * 16;
+    const int t = threadIdx.x / 16;
+    const int column = threadIdx.x % 16;
+    float* out = p.residual + static_cast<int64_t>(t) * hidden + tile_of(block) * 16 + column;
+    const float old = combines ? *out : 0.0f;
     for (; unit < (block + 1) * per_block; unit += kFewWarps) {
       const int group = unit % per_block - has_shared;
       if (group < 0) {
@@ -253,17 +292,14 @@ __global__ void __launch_bounds__(kFewThreads, 1)
       }
     }
     __syncthreads();
-    if (static_cast<int>(threadIdx.x) < p.tokens * 16) {
-      const int t = threadIdx.x / 16;
-      const int column = threadIdx.x % 16;
+    if (combines) {
       bool any = false;
       float total = join_experts(choice, rows, t, column, any);
       if (has_shared) {
         const float common = rows[(kMaxSlots + t) * 16 + column];
         total = any ? total + common : common;
       }
-      float* out = p.residual + static_cast<int64_t>(t) * hidden + tile_of(block) * 16 + column;
-      *out = *out + total;
+      *out = old + total;
     }
     __syncthreads();
   }
@@ -294,17 +330,17 @@ T* symbol(const T& variable) {
   return static_cast<T*>(pointer);
 }
 
-template <int kStages>
+template <int kStages, int kSharedStages = kStages>
 bool launch_ffn(const Context& context, const FewFfnParameters& p) {
   const FfnShared shared(kStages, p);
   constexpr int kStatic = sizeof(FewChoice) + (kMaxSlots + kMaxFewTokens) * 64 + 256;
   if (shared.total + kStatic > shared_memory_limit()) return false;
-  allow_shared(few_ffn_kernel<kStages>, static_cast<std::size_t>(shared.total));
+  allow_shared(few_ffn_kernel<kStages, kSharedStages>, static_cast<std::size_t>(shared.total));
   launch(context,
          {.grid = dim3(static_cast<unsigned>(num_multiprocessors())),
           .block = dim3(kFewThreads),
           .shared_bytes = static_cast<std::size_t>(shared.total)},
-         few_ffn_kernel<kStages>, p);
+         few_ffn_kernel<kStages, kSharedStages>, p);
   return true;
 }
 
@@ -352,6 +388,10 @@ bool few_tokens_ffn(const Context& context, const FewTokensFfn& args) {
   static std::atomic<unsigned> turn{0};
   p.counters = counters[turn.fetch_add(1) % 64];
   p.partial = partial;
+  const int shared_tiles = p.shared.gate ? p.shared.width / 8 : 0;
+  if (tokens == 1 && routed && shared_tiles <= 3 * num_multiprocessors() &&
+      launch_ffn<3, 7>(context, p))
+    return true;
   return tokens == 1 ? launch_ffn<3>(context, p) || launch_ffn<2>(context, p)
                      : launch_ffn<2>(context, p);
 }

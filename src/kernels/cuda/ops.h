@@ -16,6 +16,7 @@ void router_forward(const Context&, const RouterForward&);
 void plan_build(const Context&, const PlanBuild&);
 void experts_up_forward(const Context&, const ExpertsUpForward&);
 void experts_down_forward(const Context&, const ExpertsDownForward&);
+bool experts_forward(const Context&, const ExpertsForward&);
 void combine_forward(const Context&, const CombineForward&);
 void log_prob_forward(const Context&, const LogProbForward&);
 void argmax_forward(const Context&, const ArgmaxForward&);

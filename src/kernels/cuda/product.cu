@@ -4,6 +4,7 @@
 #include <atomic>
 #include <iterator>
 
+#include "kernels/cuda/experts_few_rows.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/product_variants.cuh"
 
@@ -156,6 +157,13 @@ int choose_variant(const Product& product) {
   if (product.epilogue == Epilogue::swiglu_backward)
     return rows_per_expert <= 112 ? kRows128 : kRows128InTurn;
   if (most_rows <= 4) return kRows8;
+  // A few rows of one matrix: tiles of 128 weights would leave most multiprocessors idle, and what
+  // small tiles read several times comes out of the second-level cache.
+  const ProductGroup& only = product.group[0];
+  if (product.num_groups == 1 && only.weight.count == 1 && most_rows <= 32 &&
+      only.weight.n * (swiglu ? 2 : 1) <= 64 * num_multiprocessors() / 2) {
+    return kRows8;
+  }
   if (rows_per_expert <= 12) return kRows64;
   if (rows_per_expert <= 112) return swiglu ? kRows128Wide : kRows128;
   if (!swiglu) return kRows256;
@@ -223,6 +231,21 @@ void launch_product(const Context& context, const Product& product) {
                      context.stream,
                      num_launches()};
   }
+}
+
+bool launch_experts(const Context& context, const Product& up, const Product& down) {
+  if (choose_variant(up) != kRows64 || choose_variant(down) != kRows64) return false;
+  ExpertsParameters parameters{};
+  for (int g = 0; g < up.num_groups; ++g) {
+    if (up.group[g].out.dim(0) == 0) continue;
+    const int f = parameters.up.num_families++;
+    parameters.up.family[f] = describe(up.group[g], up.epilogue, kRows64);
+    parameters.down.family[f] = describe(down.group[g], down.epilogue, kRows64);
+  }
+  if (parameters.up.num_families == 0) return false;
+  parameters.up.counters = next_counters();
+  launch_experts_few_rows(context, parameters);
+  return true;
 }
 
 }  // namespace dsmoe::kernels::cuda

@@ -93,6 +93,10 @@ struct Product {
 bool product_fits_hopper(const Product& product);
 void launch_product(const Context& context, const Product& product);
 
+// An up product and the down product of its results in one launch; false, having done nothing,
+// where rows are too many for that.
+bool launch_experts(const Context& context, const Product& up, const Product& down);
+
 // One pass that lays the rows of a gathered product one behind the other: out[r] =
 // x[token_of_row[r]].
 struct GatherRows {

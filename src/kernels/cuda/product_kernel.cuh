@@ -62,6 +62,19 @@ struct SharedLayout {
                                                  (V::kInTurn ? 8 * (V::kRing + V::kConsumers) : 0));
     list.first_row = list.first_tile + kMaxExperts + 1;
   }
+  // By one thread. `loaders`: arrivals that make a stage full.
+  __device__ void init_barriers(uint32_t loaders) const {
+    for (int s = 0; s < V::kStages; ++s) {
+      barrier_init(full + 8 * s, loaders);
+      barrier_init(empty + 8 * s, 4 * V::kSharing);
+    }
+    for (int s = 0; s < V::kRing; ++s) {
+      barrier_init(taken + 8 * s, 128 * V::kConsumers);
+      if constexpr (V::kInTurn) barrier_init(written + 8 * s, 1);
+    }
+    for (int c = 0; V::kInTurn && c < V::kConsumers; ++c) barrier_init(go + 8 * c, 4);
+    barrier_init_fence();
+  }
   __device__ uint32_t weights(int stage) const { return stages + stage * V::kStageBytes; }
   __device__ uint32_t rows(int stage) const {
     return weights(stage) + V::kBlocks * V::kWeightBlock;
@@ -187,11 +200,33 @@ struct ContiguousProducer {
   }
 };
 
-// The whole warpgroup feeds the ring: each row of x comes from the token the plan names, eight
-// threads to a row. The next tile and its tokens are looked up during the first step of the current
-// one, so that the ring never waits for them.
+// The tiles of one product, as a gathering producer takes them.
 template <class V, Epilogue kEpilogue>
-__device__ void produce_gathered(const ProductParameters& p, const SharedLayout<V>& shared) {
+struct GatheredTiles {
+  const ProductParameters& p;
+  const SharedLayout<V>& shared;
+  int group = 0;
+  int idx = static_cast<int>(blockIdx.x);
+
+  // By one thread.
+  __device__ Tile take() {
+    const Tile found = locate_tile<V>(p, shared.list, idx, group);
+    if (found.family >= 0) idx = static_cast<int>(gridDim.x) + atomicAdd(p.counters, 1);
+    return found;
+  }
+  __device__ const ProductFamily& family(const Tile& tile) const { return p.family[tile.family]; }
+  __device__ void load_weights(const Tile& tile, int step, uint32_t target, uint32_t full) const {
+    cuda::load_weights<V, kEpilogue>(family(tile), tile, step, target, full);
+  }
+  // By all threads: before the tile's rows of x are read.
+  __device__ void wait_for_rows(const Tile&) const {}
+};
+
+// The whole warpgroup feeds the ring: each row of x comes from the token the plan names, eight
+// threads to a row. The next tile and its tokens are looked up in the middle of the current one, so
+// that the ring never waits for them.
+template <class V, class Tiles>
+__device__ void produce_gathered(Tiles tiles, const SharedLayout<V>& shared) {
   constexpr int kPerThread = (V::kRows + 15) / 16;
   const int thread = threadIdx.x % 128;
   const int line = thread / 8;
@@ -201,25 +236,22 @@ __device__ void produce_gathered(const ProductParameters& p, const SharedLayout<
   Ring slot;
   ring.parity = 1;
   slot.parity = 1;
-  int group = 0;
-  int idx = blockIdx.x;
   Tile tile;
   uint32_t offset[kPerThread];  // of this thread's rows in x, in units of 16 bytes
   uint32_t next_offset[kPerThread];
   Tile next;
   const auto look_ahead = [&] {
     if (thread == 0) {
-      const Tile found = locate_tile<V>(p, shared.list, idx, group);
+      const Tile found = tiles.take();
       barrier_wait(shared.taken + 8 * slot.stage, slot.parity);
       shared.tiles[slot.stage] = found;
       if constexpr (V::kInTurn) barrier_arrive(shared.written + 8 * slot.stage);
-      if (found.family >= 0) idx = gridDim.x + atomicAdd(p.counters, 1);
     }
     named_sync(1, 128);
     next = read_tile(shared.tiles + slot.stage);
     slot.advance<V::kRing>();
     if (next.family < 0) return;
-    const ProductFamily& family = p.family[next.family];
+    const ProductFamily& family = tiles.family(next);
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) {
       const int row = next.first_row + min(line + 16 * i, next.num_rows - 1);
@@ -232,15 +264,16 @@ __device__ void produce_gathered(const ProductParameters& p, const SharedLayout<
     tile = next;
 #pragma unroll
     for (int i = 0; i < kPerThread; ++i) offset[i] = next_offset[i];
-    const ProductFamily& family = p.family[tile.family];
+    const ProductFamily& family = tiles.family(tile);
     const int steps = (family.k + 64 * V::kBlocks - 1) / (64 * V::kBlocks);
     const unsigned char* x = static_cast<const unsigned char*>(family.x_rows) + chunk * 16;
+    tiles.wait_for_rows(tile);
     for (int step = 0; step < steps; ++step) {
       const uint32_t full = shared.full + 8 * ring.stage;
       barrier_wait(shared.empty + 8 * ring.stage, ring.parity);
       if (thread == 0) {
         barrier_expect(full, V::kBlocks * V::kWeightBlock);
-        load_weights<V, kEpilogue>(family, tile, step, shared.weights(ring.stage), full);
+        tiles.load_weights(tile, step, shared.weights(ring.stage), full);
       }
 #pragma unroll
       for (int b = 0; b < V::kBlocks; ++b) {
@@ -257,7 +290,7 @@ __device__ void produce_gathered(const ProductParameters& p, const SharedLayout<
       }
       copy_async_arrive(full);
       ring.advance<V::kStages>();
-      if (step == 0) look_ahead();
+      if (step == steps / 2) look_ahead();
     }
   }
   if (thread == 0) let_next_kernel_start();
@@ -407,16 +440,7 @@ __global__ void __launch_bounds__(V::kThreads, V::kBlocksPerSm)
         prefetch_map(&p.family[f].second_x);
       }
     }
-    for (int s = 0; s < V::kStages; ++s) {
-      barrier_init(shared.full + 8 * s, kGathered ? 129 : 1);
-      barrier_init(shared.empty + 8 * s, 4 * V::kSharing);
-    }
-    for (int s = 0; s < V::kRing; ++s) {
-      barrier_init(shared.taken + 8 * s, 128 * V::kConsumers);
-      if constexpr (V::kInTurn) barrier_init(shared.written + 8 * s, 1);
-    }
-    for (int c = 0; V::kInTurn && c < V::kConsumers; ++c) barrier_init(shared.go + 8 * c, 4);
-    barrier_init_fence();
+    shared.init_barriers(kGathered ? 129 : 1);
   }
   ContiguousProducer<V, kEpilogue> producer{p, shared};
   const bool early = !kGathered && p.offsets_final;
@@ -432,7 +456,7 @@ __global__ void __launch_bounds__(V::kThreads, V::kBlocksPerSm)
   if (warpgroup == 0) {
     if constexpr (V::kConsumers > 1) give_registers<kGathered ? 72 : 40>();
     if constexpr (kGathered) {
-      produce_gathered<V, kEpilogue>(p, shared);
+      produce_gathered<V>(GatheredTiles<V, kEpilogue>{p, shared}, shared);
     } else {
       if (threadIdx.x == 0) producer.run();
     }

@@ -14,8 +14,8 @@ struct TileList {
 };
 
 // By one warp. Tiles of all experts, one behind the other: per expert, row tiles outside, weight
-// tiles inside.
-template <class V>
+// tiles inside. Without kWeightTiles only row tiles are counted.
+template <class V, bool kWeightTiles = true>
 __device__ void list_tiles(const ProductParameters& p, const TileList& list) {
   const int lane = threadIdx.x % 32;
   int base = 0;
@@ -36,7 +36,8 @@ __device__ void list_tiles(const ProductParameters& p, const TileList& list) {
       const int e = e0 + lane;
       int tiles = 0;
       if (e < family.count) {
-        tiles = (row[e + 1] - row[e] + V::kRows - 1) / V::kRows * family.weight_tiles;
+        tiles = (row[e + 1] - row[e] + V::kRows - 1) / V::kRows *
+                (kWeightTiles ? family.weight_tiles : 1);
       }
       int sum = tiles;
       for (int step = 1; step < 32; step *= 2) {

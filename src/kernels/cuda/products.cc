@@ -36,35 +36,58 @@ void run_families(const Context& context, std::span<const Family> families, Epil
 
 }  // namespace
 
+namespace {
+
+ProductGroup up_group(const TensorView& x, const ExpertFamily& family) {
+  return {.weight = family.gate,
+          .second = family.up,
+          .x = family.x_rows ? family.x_rows : x,
+          .second_x = {},
+          .offsets = family.offsets,
+          .token_of_row = family.x_rows ? TensorView{} : family.token_of_row,
+          .bias = {},
+          .out = family.activation,
+          .gate_out = family.gate_product,
+          .up_out = family.up_product};
+}
+ProductGroup down_group(const ExpertFamily& family, int64_t first_output = 0) {
+  return {.weight = family.down,
+          .second = {},
+          .x = family.activation,
+          .second_x = {},
+          .offsets = family.offsets,
+          .token_of_row = {},
+          .bias = {},
+          .out = family.out,
+          .gate_out = {},
+          .up_out = {},
+          .first_output = first_output};
+}
+
+}  // namespace
+
+bool experts_forward(const Context& context, const ExpertsForward& args) {
+  if (args.families.empty() || args.families.size() > 2) return false;
+  Product up{.epilogue = Epilogue::swiglu};
+  Product down{.epilogue = Epilogue::round};
+  for (const bool gathered : {false, true}) {
+    for (const ExpertFamily& family : args.families) {
+      if (static_cast<bool>(family.token_of_row) != gathered) continue;
+      up.group[up.num_groups++] = up_group(args.x, family);
+      down.group[down.num_groups++] = down_group(family);
+    }
+  }
+  return product_fits_hopper(up) && product_fits_hopper(down) && launch_experts(context, up, down);
+}
+
 void experts_up_forward(const Context& context, const ExpertsUpForward& args) {
-  run_families(context, args.families, Epilogue::swiglu, [&](const ExpertFamily& family) {
-    return ProductGroup{.weight = family.gate,
-                        .second = family.up,
-                        .x = family.x_rows ? family.x_rows : args.x,
-                        .second_x = {},
-                        .offsets = family.offsets,
-                        .token_of_row = family.x_rows ? TensorView{} : family.token_of_row,
-                        .bias = {},
-                        .out = family.activation,
-                        .gate_out = family.gate_product,
-                        .up_out = family.up_product};
-  });
+  run_families(context, args.families, Epilogue::swiglu,
+               [&](const ExpertFamily& family) { return up_group(args.x, family); });
 }
 
 void experts_down_forward(const Context& context, const ExpertsDownForward& args) {
-  run_families(context, args.families, Epilogue::round, [&](const ExpertFamily& family) {
-    return ProductGroup{.weight = family.down,
-                        .second = {},
-                        .x = family.activation,
-                        .second_x = {},
-                        .offsets = family.offsets,
-                        .token_of_row = {},
-                        .bias = {},
-                        .out = family.out,
-                        .gate_out = {},
-                        .up_out = {},
-                        .first_output = args.columns.begin};
-  });
+  run_families(context, args.families, Epilogue::round,
+               [&](const ExpertFamily& family) { return down_group(family, args.columns.begin); });
 }
 
 void experts_down_backward(const Context& context, const ExpertsDownBackward& args) {

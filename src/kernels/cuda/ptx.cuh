@@ -125,6 +125,20 @@ __device__ inline void copy_async_16(uint32_t target, const void* source, int by
                "r"(bytes)
                : "memory");
 }
+// What is read once and would fill all of the second-level cache, weights, is the first that it
+// gives up: what is read again stays there, instructions among it.
+__device__ inline uint64_t read_once() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ inline void copy_async_16(uint32_t target, const void* source, int bytes,
+                                     uint64_t policy) {
+  asm volatile(
+      "cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(target),
+      "l"(source), "r"(bytes), "l"(policy)
+      : "memory");
+}
 __device__ inline void copy_async_8(uint32_t target, const void* source) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(target), "l"(source) : "memory");
 }

@@ -1,4 +1,4 @@
-// Embedding, RMSNorm, RoPE and log-probabilities against the reference.
+// Embedding, RMSNorm, RoPE, log-probabilities and arg max against the reference.
 #include "kernels/cuda/test_support.h"
 
 namespace dsmoe::kernels {
@@ -110,6 +110,27 @@ TEST_F(RowsCudaTest, LogProbAgrees) {
                     "log probability");
     const std::vector<int32_t> ids = integers_of(best.device);
     for (int64_t r = 0; r < rows; ++r) EXPECT_EQ(ids[r], best.host.as<int32_t>()[r]) << "row " << r;
+  }
+}
+
+TEST_F(RowsCudaTest, ArgmaxIsExact) {
+  for (const int64_t vocabulary : {1, 5, 203, 102400, 102401}) {
+    for (const int64_t rows : {5, 150}) {
+      if (rows * vocabulary > 1000000) continue;
+      std::vector<double> logits = normal(rows * vocabulary, 3);
+      if (vocabulary >= 5) {
+        const auto place = static_cast<std::size_t>(2 * vocabulary);
+        logits[place + 1] = logits[place + static_cast<std::size_t>(vocabulary) - 1] = 40;  // a tie
+        logits[static_cast<std::size_t>(3 * vocabulary) + 4] = NAN;
+      }
+      const Twin x = from(DType::F32, {rows, vocabulary}, logits);
+      const Twin best = output(DType::I32, {rows});
+      argmax_forward(cuda_, {.logits = x.device, .index = best.device});
+      argmax_forward(ref_, {.logits = x.host, .index = best.host});
+      const std::vector<int32_t> ids = integers_of(best.device);
+      for (int64_t r = 0; r < rows; ++r)
+        EXPECT_EQ(ids[r], best.host.as<int32_t>()[r]) << "row " << r << " of " << vocabulary;
+    }
   }
 }
 

@@ -1,0 +1,21 @@
+// Waiting for a counter that other blocks of the launch add to.
+#pragma once
+
+namespace dsmoe::kernels::cuda {
+
+__device__ inline unsigned load_acquire(const unsigned* pointer) {
+  unsigned value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(pointer) : "memory");
+  return value;
+}
+// One more; whoever sees it sees what this thread wrote before, and what others wrote before a
+// barrier that they and this thread passed.
+__device__ inline void add_release(unsigned* counter) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+__device__ inline void wait_until(const unsigned* counter, unsigned value) {
+  while (load_acquire(counter) < value) {
+  }
+}
+
+}  // namespace dsmoe::kernels::cuda
