@@ -272,6 +272,9 @@ void adamw_step(const Context& context, const AdamwStep& args) {
   check.tensor("gradient", args.gradient, scalar, args.weight.shape);
   check.tensor("first_moment", args.first_moment, scalar, args.weight.shape);
   check.tensor("second_moment", args.second_moment, scalar, args.weight.shape);
+  check.optional("rounded", args.rounded, DType::BF16, args.weight.shape);
+  check.that(context.table->device == Device::cpu || (!args.clear_gradient && !args.rounded),
+             "only the CPU clears and rounds in the same pass");
   launch(context, scalar, &KernelTable::adamw_step, args);
 }
 

@@ -38,6 +38,9 @@ struct AdamwStep {
   float weight_decay = 0;
   float correction1 = 1;  // 1 - beta1^step
   float correction2 = 1;  // 1 - beta2^step
+  // On the CPU, in the same pass:
+  bool clear_gradient = false;  // leaves the gradient zero
+  TensorView rounded;           // BF16, or absent: what round_values makes of the new weight
 };
 void adamw_step(const Context& context, const AdamwStep& args);
 

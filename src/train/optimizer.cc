@@ -213,12 +213,6 @@ double Optimizer::gradient_norm() {
   return std::sqrt(total);
 }
 
-void Optimizer::zero_gradient(const model::NamedGradient& gradient) {
-  for (const TensorView& part : {gradient.gradient, gradient.second_part}) {
-    if (part) kernels::zero(context_, part.data, part.num_bytes());
-  }
-}
-
 double Optimizer::step(double lr) {
   const FlushDenormals flush;
   const bool all_at_once = static_cast<bool>(all_.tensors);
@@ -252,11 +246,23 @@ double Optimizer::step(double lr) {
     update.first_moment = tensors_[i].first_moment;
     update.second_moment = tensors_[i].second_moment;
     update.weight_decay = decays(tensors_[i].name) ? static_cast<float>(rule_.weight_decay) : 0.0f;
+    update.clear_gradient = true;
+    update.rounded = room_for_rounded(i);
     kernels::adamw_step(context_, update);
-    zero_gradient(places_[i].gradient);  // while it is in the caches
-    place(i);
+    const TensorView& second = places_[i].gradient.second_part;
+    if (second) kernels::zero(context_, second.data, second.num_bytes());
+    place(i, update.rounded ? update.rounded : update.weight);
   }
   return norm;
+}
+
+TensorView Optimizer::room_for_rounded(std::size_t idx) {
+  const TrainedTensor& tensor = tensors_[idx];
+  TensorView room{.dtype = stored_type(tensor.name, model_.operand), .shape = tensor.master.shape};
+  if (room.dtype == tensor.master.dtype) return {};
+  rounded_.resize(std::max(rounded_.size(), room.num_bytes()));
+  room.data = rounded_.data();
+  return room;
 }
 
 TensorView Optimizer::stored(std::size_t idx) {
@@ -267,11 +273,8 @@ TensorView Optimizer::stored(std::size_t idx) {
     master.data = downloaded_.data();
     master.device = tensor::Device::cpu;
   }
-  TensorView stored{.dtype = stored_type(tensors_[idx].name, model_.operand),
-                    .shape = master.shape};
-  if (stored.dtype == master.dtype) return master;
-  rounded_.resize(std::max(rounded_.size(), stored.num_bytes()));
-  stored.data = rounded_.data();
+  const TensorView stored = room_for_rounded(idx);
+  if (!stored) return master;
   if (tensors_[idx].master.device == tensor::Device::cpu) {
     kernels::round_values(context_, {.x = master, .out = stored});
   } else {
@@ -280,8 +283,7 @@ TensorView Optimizer::stored(std::size_t idx) {
   return stored;
 }
 
-void Optimizer::place(std::size_t idx) {
-  const TensorView values = stored(idx);
+void Optimizer::place(std::size_t idx, const TensorView& values) {
   for (const model::Placement* placement : places_[idx].placements) {
     model::place_tensor(context_, *placement, {.elements = values});
   }
@@ -312,13 +314,13 @@ void Optimizer::update_selection_bias(std::span<const std::vector<int64_t>> load
     } else {
       move(master.as<float>());
     }
-    place(i);
+    place(i, stored(i));
   }
 }
 
 void Optimizer::resume_after(int64_t steps_done) {
   steps_done_ = steps_done;
-  for (std::size_t i = 0; i < tensors_.size(); ++i) place(i);
+  for (std::size_t i = 0; i < tensors_.size(); ++i) place(i, stored(i));
 }
 
 }  // namespace dsmoe::train

@@ -82,8 +82,9 @@ class Optimizer {
   double norm_of_sums();
   void describe_for_device();
   void join_tied_gradients();
-  void zero_gradient(const model::NamedGradient& gradient);
-  void place(std::size_t idx);
+  // Where the idx-th tensor is rounded to, or nothing where masters are stored as they are.
+  TensorView room_for_rounded(std::size_t idx);
+  void place(std::size_t idx, const TensorView& values);
 
   Context context_;
   const model::Model& model_;

@@ -3,7 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <cstring>
 
+#include "base/rng.h"
+#include "kernels/matmul.h"
+#include "kernels/memory.h"
+#include "kernels/optimizer.h"
 #include "ops/controls.h"
 #include "ops/op_case.h"
 
@@ -95,6 +100,48 @@ TEST_P(Tier, ProductsEqualRef) {
 
 INSTANTIATE_TEST_SUITE_P(Ops, Tier, testing::Values("amx", "v4_bf16", "v4", "v3"),
                          [](const auto& tier) { return tier.param; });
+
+// AdamW that rounds and clears in the same pass against the three ops apart.
+TEST(Adamw, OnePassEqualsThree) {
+  constexpr int64_t kSize = 50'021;
+  for (const kernels::KernelTable* table : tables_that_run()) {
+    ThreadPool pool(2);
+    const kernels::Context context{.table = table, .pool = &pool};
+    std::vector<std::vector<float>> tensors[2];
+    std::vector<uint16_t> rounded[2];
+    for (const bool one_pass : {false, true}) {
+      std::vector<std::vector<float>>& values = tensors[one_pass];
+      const Rng rng{.seed = 4, .purpose = RngPurpose::test};
+      for (uint64_t stream = 0; stream < 4; ++stream) {
+        values.emplace_back(kSize);
+        for (uint64_t i = 0; i < kSize; ++i)
+          values.back()[i] = rng.uniform_f32(stream * kSize + i) - (stream == 3 ? 0.0f : 0.5f);
+      }
+      rounded[one_pass].resize(kSize);
+      const auto view = [&](std::vector<float>& data) {
+        return TensorView{.data = data.data(), .dtype = DType::F32, .shape = {kSize}};
+      };
+      const TensorView bf16{
+          .data = rounded[one_pass].data(), .dtype = DType::BF16, .shape = {kSize}};
+      kernels::AdamwStep step{.weight = view(values[0]),
+                              .gradient = view(values[1]),
+                              .first_moment = view(values[2]),
+                              .second_moment = view(values[3]),
+                              .lr = 0.01f,
+                              .clear_gradient = one_pass};
+      if (one_pass) step.rounded = bf16;
+      kernels::adamw_step(context, step);
+      if (one_pass) continue;
+      kernels::round_values(context, {.x = step.weight, .out = bf16});
+      kernels::zero(context, step.gradient.data, step.gradient.num_bytes());
+    }
+    for (std::size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(std::memcmp(tensors[0][i].data(), tensors[1][i].data(), kSize * sizeof(float)), 0)
+          << table->name << ", tensor " << i;
+    }
+    EXPECT_EQ(rounded[0], rounded[1]) << table->name;
+  }
+}
 
 TEST(Support, TiersImplementEveryOpThatTakesTime) {
   const std::vector<std::string> all{

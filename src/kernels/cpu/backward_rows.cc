@@ -211,6 +211,7 @@ void sum_of_squares(const Tier& tier, const Context& context, const SumOfSquares
 }
 
 void adamw_step(const Tier& tier, const Context& context, const AdamwStep& args) {
+  auto* rounded = static_cast<uint16_t*>(args.rounded.data);
   parallel_for(*context.pool, args.weight.num_elements(), unit_grain(4),
                [&](int64_t begin, int64_t end) {
                  tier.adamw({.weight = args.weight.as<float>() + begin,
@@ -225,7 +226,9 @@ void adamw_step(const Tier& tier, const Context& context, const AdamwStep& args)
                              .eps = args.eps,
                              .weight_decay = args.weight_decay,
                              .correction1 = args.correction1,
-                             .correction2 = args.correction2});
+                             .correction2 = args.correction2,
+                             .clear_gradient = args.clear_gradient,
+                             .rounded = rounded == nullptr ? nullptr : rounded + begin});
                });
 }
 

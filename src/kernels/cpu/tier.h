@@ -225,7 +225,7 @@ struct CrossEntropyRow {
 
 struct AdamwRange {
   float* weight = nullptr;
-  const float* gradient = nullptr;
+  float* gradient = nullptr;
   float* first_moment = nullptr;
   float* second_moment = nullptr;
   int64_t size = 0;
@@ -237,6 +237,8 @@ struct AdamwRange {
   float weight_decay = 0;
   float correction1 = 1;
   float correction2 = 1;
+  bool clear_gradient = false;
+  uint16_t* rounded = nullptr;  // bf16 of the new weight, or null
 };
 
 // One query of one head on the way back (kernels/attention.h).

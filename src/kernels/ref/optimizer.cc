@@ -38,6 +38,8 @@ void adamw_step(const Context&, const AdamwStep& args) {
         const S update =
             (m[i] / S(args.correction1)) / (std::sqrt(v[i] / S(args.correction2)) + S(args.eps));
         w[i] = w[i] - S(args.lr) * (update + S(args.weight_decay) * w[i]);
+        if (args.clear_gradient) args.gradient.as<S>()[i] = 0;
+        if (args.rounded) args.rounded.as<Bf16>()[i] = tensor::to_bf16(static_cast<float>(w[i]));
       }
     }
   });

@@ -103,7 +103,10 @@ void adamw(const cpu::AdamwRange& args) {
         const F32x16 w = load_up_to(args.weight + i, count);
         const F32x16 step =
             mul(broadcast(args.lr), add(update, mul(broadcast(args.weight_decay), w)));
-        store_up_to(args.weight + i, sub(w, step), count);
+        const F32x16 moved = sub(w, step);
+        store_up_to(args.weight + i, moved, count);
+        if (args.rounded != nullptr) store_up_to(args.rounded + i, moved, count);
+        if (args.clear_gradient) store_up_to(args.gradient + i, zero(), count);
       });
 }
 
