@@ -357,6 +357,7 @@ void add_product_cases(std::vector<OpEntry>& cases) {
   matmul("long", {2, 48, 1100});
   matmul("many_rows", {131, 50, 80, MatmulShape::residual});
   matmul("many_rows_long", {100, 19, 1301, MatmulShape::bias});
+  matmul("many_rows_longer", {70, 40, 2100});
   matmul("wide", {2, 1000, 40, MatmulShape::residual});
   matmul("thirteen_rows", {13, 65, 300});
   matmul("rows_split", {800, 18, 33});
@@ -443,6 +444,7 @@ void add_product_cases(std::vector<OpEntry>& cases) {
     coded_matmul("odd", {7, 41, 45});
     coded_matmul("many_rows", {131, 50, 80, MatmulShape::residual});
     coded_matmul("many_rows_long", {100, 19, 1301, MatmulShape::bias});
+    coded_matmul("many_rows_longer", {70, 40, 2100});
     coded_matmul("thirteen_rows", {13, 65, 300});
     coded_matmul("wide", {1, 1000, 40, MatmulShape::residual});
     coded_matmul("denormal_products", {3, 40, 70, MatmulShape::tiny});

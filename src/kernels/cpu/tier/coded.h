@@ -114,12 +114,15 @@ class Group<Coding::int4, Scaling::numbers> {
   }
   template <int idx>
   DSMOE_HD F32x16 numbers(const char* line) const {
+    return numbers<idx>(load_bits(line));
+  }
+  template <int idx>
+  DSMOE_HD F32x16 numbers(I32x16 words) const {
     constexpr int kPlace = kPlaceOf[idx];
     constexpr int kBit = kFirstBit[kPlace];
     constexpr uint32_t kMask = (2 * kBias - 1) << kBit;
     constexpr uint32_t kExponent = static_cast<uint32_t>(127 + 23 - kBit) << 23;
-    const F32x16 biased =
-        assemble(shift<kShift[idx]>(load_bits(line)), kMask, kExponent | (kBias << kBit));
+    const F32x16 biased = assemble(shift<kShift[idx]>(words), kMask, kExponent | (kBias << kBit));
     return fms(biased, scale_, zero_[kPlace]);
   }
   DSMOE_HD F32x16 add_to(F32x16 acc, F32x16 sum) const { return add(acc, sum); }

@@ -14,6 +14,19 @@ DSMOE_HD __m512i pair_exact(F32x16 even, F32x16 odd) {
   return _mm512_mask_alignr_epi8(_mm512_castps_si512(odd.v), kLowHalves, low, low, 2);
 }
 
+// What Group::numbers takes. Words of int4 are used eight times: loaded once, because lines of
+// groups lie across two lines of the cache.
+template <Coding coding>
+DSMOE_HD auto integers_of(const char* line) {
+  if constexpr (coding == Coding::int4) {
+    I32x16 words = load_bits(line);
+    __asm__("" : "+v"(words.v));
+    return words;
+  } else {
+    return line;
+  }
+}
+
 // write(pair of lanes, number of the pair) for the 16 pairs of k.
 template <Coding coding, class Numbers, class Write>
 DSMOE_HD void for_each_pair(const char* group, const Numbers& numbers, Write&& write) {
@@ -21,9 +34,10 @@ DSMOE_HD void for_each_pair(const char* group, const Numbers& numbers, Write&& w
   constexpr int kPairs = kLineDepth<coding> / 2;
   unrolled<kGroupLines<coding>>([&]<int i>() __attribute__((always_inline)) {
     _mm_prefetch(line + i * kLineBytes + kCodedPrefetchBytes, _MM_HINT_T0);
+    const auto from = integers_of<coding>(line + i * kLineBytes);
     unrolled<kPairs>([&]<int pair>() __attribute__((always_inline)) {
-      write(pair_exact(numbers.template numbers<2 * pair>(line + i * kLineBytes),
-                       numbers.template numbers<2 * pair + 1>(line + i * kLineBytes)),
+      write(pair_exact(numbers.template numbers<2 * pair>(from),
+                       numbers.template numbers<2 * pair + 1>(from)),
             i * kPairs + pair);
     });
   });
