@@ -58,7 +58,7 @@ constexpr int64_t kProductOperandFloats = 48 * 1024;  // widened rows: a part of
 constexpr int64_t kTileOperandFloats =
     192 * 1024;                                    // or, for AMX with its larger one, rows as tiles
 constexpr int64_t kProductTileFloats = 16 * 1024;  // accumulators
-constexpr int64_t kProductPanelFloats = 16 * 1024;  // AMX: 2048 k of a panel as bf16, decoded
+constexpr int64_t kProductPanelFloats = 32 * 1024;  // AMX: 2048 k of two panels as bf16, decoded
 constexpr int64_t kProductScratch = kTileOperandFloats + kProductTileFloats + kProductPanelFloats;
 
 // What products cost, for dividing them over threads; a row times a byte of weights is the unit.

@@ -118,7 +118,7 @@ void product_bf16(const ProductBlock& args) {
   const int64_t most = args.x_tiles ? kMostRows : whole ? smaller(fitting, kMostRows) : kSplitKRows;
   const int64_t rows = args.row_end - args.row_begin;
   const int64_t chunks = (rows + most - 1) / most;
-  const int64_t unit = rows > kTallTiles * kTileRows ? 3 * kTileRows : kTileRows;
+  const int64_t unit = rows > kTallTiles * kTileRows ? 2 * kTileRows : kTileRows;
   const int64_t chunk_rows = smaller(most, ((rows + chunks - 1) / chunks + unit - 1) / unit * unit);
   const int64_t k_step = whole ? depth : capacity / chunk_rows / kTileK * kTileK;
   const bool swiglu = args.epilogue == Epilogue::swiglu;

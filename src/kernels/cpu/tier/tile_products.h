@@ -13,9 +13,20 @@ namespace {
 constexpr int64_t kPieceSteps = 64;
 constexpr int64_t kTallTiles = 4;  // so many row tiles, at most, meet a panel in one go
 
+// Requests run beside products, loads of tiles do not: so what a load will want is asked for two
+// steps before, from whichever cache has it. Lines of a tile in parts, to put between products.
+constexpr int64_t kSoonBytes = 2 * kTileBytes;
+template <_mm_hint hint, int part, int parts>
+DSMOE_HD void ask_for_tile(const char* tile) {
+  constexpr int64_t kLines = kTileBytes / 64;
+  for (int64_t line = kLines * part / parts; line < kLines * (part + 1) / parts; ++line)
+    _mm_prefetch(tile + line * 64, hint);
+}
+DSMOE_HD void ask_for_rows(const char* x) { ask_for_tile<_MM_HINT_T0, 0, 1>(x + kSoonBytes); }
+
 // --- where the tiles of up to two panels come from ---
 
-// A cache.
+// The second cache.
 class CachedTiles {
  public:
   explicit CachedTiles(const char* const (&panels)[2], int64_t first_step = 0)
@@ -25,24 +36,25 @@ class CachedTiles {
     return panels_[panel] + step * kTileBytes;
   }
   template <int part, int parts>
-  DSMOE_HD void fetch_ahead(int, int64_t) const {}
+  DSMOE_HD void fetch_ahead(int panel, int64_t step) const {
+    ask_for_tile<_MM_HINT_T0, part, parts>(at(panel, step) + kSoonBytes);
+  }
 
  private:
   const char* panels_[2];
 };
 
-// Memory: what comes kPrefetchBytes later is asked for, a few lines between two products. All at
-// once would fill the line buffers, and the operand's loads would wait behind them.
+// Memory: what comes kLaterBytes later, about a panel, is asked for into the second cache, a few
+// lines between two products. All at once would fill the line buffers, and loads would wait behind
+// them.
 class StreamedTiles : public CachedTiles {
  public:
   using CachedTiles::CachedTiles;
   template <int part, int parts>
   DSMOE_HD void fetch_ahead(int panel, int64_t step) const {
-    constexpr int64_t kPrefetchBytes = 4096;
-    constexpr int64_t kLines = kTileBytes / 64;
-    const char* later = at(panel, step) + kPrefetchBytes;
-    for (int64_t line = kLines * part / parts; line < kLines * (part + 1) / parts; ++line)
-      _mm_prefetch(later + line * 64, _MM_HINT_T1);
+    constexpr int64_t kLaterBytes = 65536;
+    ask_for_tile<_MM_HINT_T1, part, parts>(at(panel, step) + kLaterBytes);
+    CachedTiles::fetch_ahead<part, parts>(panel, step);
   }
 };
 
@@ -97,10 +109,10 @@ struct TileArgs {
 
 // Lines of the sums beside these, which the next panel continues: some at each step.
 template <int kRows>
-DSMOE_HD void fetch_next_sums(const TileArgs& args, int64_t step) {
+DSMOE_HD void fetch_next_sums(const TileArgs& args, int panel, int64_t step) {
   if (!args.sums_in_memory) return;
   const int64_t rows = (kTileRows + args.steps - 1) / args.steps;
-  const auto* next = reinterpret_cast<const char*>(args.sums[0].to + 16);
+  const auto* next = reinterpret_cast<const char*>(args.sums[panel].to + 16);
   for (int64_t row = step * rows; row < smaller(kTileRows, (step + 1) * rows); ++row) {
     for (int64_t tile = 0; tile < kRows; ++tile)
       _mm_prefetch(next + tile * args.sum_tile * 4 + row * args.sum_row, _MM_HINT_T0);
@@ -157,6 +169,7 @@ void multiply_square(const TileArgs& args, const Tiles& weight) {
     _tile_loadd(4, x, 64);
     _tile_loadd(6, weight.at(0, step), 64);
     _tile_dpbf16ps(0, 4, 6);
+    ask_for_rows(x);
     weight.template fetch_ahead<0, kRows>(0, step);
     if constexpr (kPanels > 1) {
       _tile_loadd(7, weight.at(1, step), 64);
@@ -166,12 +179,14 @@ void multiply_square(const TileArgs& args, const Tiles& weight) {
     if constexpr (kRows > 1) {
       _tile_loadd(5, x + args.x_stride, 64);
       _tile_dpbf16ps(2, 5, 6);
+      ask_for_rows(x + args.x_stride);
       weight.template fetch_ahead<1, 2>(0, step);
       if constexpr (kPanels > 1) {
         _tile_dpbf16ps(3, 5, 7);
         weight.template fetch_ahead<1, 2>(1, step);
       }
     }
+    for (int panel = 0; panel < kPanels; ++panel) fetch_next_sums<kRows>(args, panel, step);
   }
   finish_tile<0>(args, 0, 0);
   if constexpr (kPanels > 1) finish_tile<1>(args, 1, 0);
@@ -194,19 +209,23 @@ void multiply_tall(const TileArgs& args, const Tiles& weight) {
     _tile_loadd(7, weight.at(0, step), 64);
     _tile_loadd(4, x, 64);
     _tile_dpbf16ps(0, 4, 7);
+    ask_for_rows(x);
     weight.template fetch_ahead<0, kRows>(0, step);
     _tile_loadd(5, x + args.x_stride, 64);
     _tile_dpbf16ps(1, 5, 7);
+    ask_for_rows(x + args.x_stride);
     weight.template fetch_ahead<1, kRows>(0, step);
     _tile_loadd(6, x + 2 * args.x_stride, 64);
     _tile_dpbf16ps(2, 6, 7);
+    ask_for_rows(x + 2 * args.x_stride);
     weight.template fetch_ahead<2, kRows>(0, step);
     if constexpr (kRows > 3) {
       _tile_loadd(4, x + 3 * args.x_stride, 64);
       _tile_dpbf16ps(3, 4, 7);
+      ask_for_rows(x + 3 * args.x_stride);
       weight.template fetch_ahead<3, kRows>(0, step);
     }
-    fetch_next_sums<kRows>(args, step);
+    fetch_next_sums<kRows>(args, 0, step);
   }
   finish_tile<0>(args, 0, 0);
   finish_tile<1>(args, 0, 1);
@@ -247,48 +266,29 @@ void multiply_once(const PairOfPanels& pair, MakeTiles&& make) {
   }
 }
 
-// More row tiles than one call takes: threes, and fours where a three would leave a rest. Three by
-// one panel keep the units busiest: of four, two would share a register.
-class RowGroups {
- public:
-  explicit RowGroups(int64_t row_tiles)
-      : row_tiles_(row_tiles), count_(row_tiles == 5 ? 2 : row_tiles / 3) {}
-  int64_t count() const { return count_; }
-  int64_t begin(int64_t group) const { return (row_tiles_ * group + count_ - 1) / count_; }
-
- private:
-  int64_t row_tiles_;
-  int64_t count_;
-};
-
-// `tiles` holds the sums and the operand of the first row tile.
-template <class Tiles>
-void multiply_group(const TileArgs& tiles, int64_t begin, int64_t end, const Tiles& weight) {
-  TileArgs group = tiles;
-  group.x += begin * tiles.x_stride;
-  if (group.sums[0].from != nullptr) group.sums[0].from += begin * tiles.sum_tile;
-  group.sums[0].to += begin * tiles.sum_tile;
-  if (end - begin == 3) return multiply_tall<3>(group, weight);
-  end - begin > 3 ? multiply_tall<4>(group, weight) : multiply_square<2, 1>(group, weight);
+// Row tiles from `begin` on.
+TileArgs rows_from(const TileArgs& all, int64_t begin) {
+  TileArgs rows = all;
+  rows.x += begin * all.x_stride;
+  for (Sums& sums : rows.sums) {
+    if (sums.from != nullptr) sums.from += begin * all.sum_tile;
+    sums.to += begin * all.sum_tile;
+  }
+  return rows;
 }
 
-// first(panel, step) gives the tiles of a piece for the first group of rows, again(panel, step) for
-// the others: it is in the second cache then.
+// More row tiles: two by two meet both panels, a piece of k at a time. first(step, steps) gives the
+// tiles of a piece for the first rows, again(step) for the others: it is in the second cache then.
 template <class First, class Again>
-void multiply_groups(const PairOfPanels& pair, First&& first, Again&& again) {
-  const RowGroups groups(pair.row_tiles);
-  for (int64_t p = 0; p < pair.panels; ++p) {
-    TileArgs piece = pair.tiles;
-    piece.sums[0] = pair.tiles.sums[p];
-    for (int64_t step = 0; step < pair.tiles.steps; step += kPieceSteps) {
-      piece.steps = smaller(kPieceSteps, pair.tiles.steps - step);
-      multiply_group(piece, 0, groups.begin(1), first(pair.weight[p], step, piece.steps));
-      for (int64_t group = 1; group < groups.count(); ++group)
-        multiply_group(piece, groups.begin(group), groups.begin(group + 1),
-                       again(pair.weight[p], step));
-      piece.x += kPieceSteps * kTileBytes;
-      piece.sums[0].from = piece.sums[0].to;
-    }
+void multiply_many(const PairOfPanels& pair, First&& first, Again&& again) {
+  TileArgs piece = pair.tiles;
+  for (int64_t step = 0; step < pair.tiles.steps; step += kPieceSteps) {
+    piece.steps = smaller(kPieceSteps, pair.tiles.steps - step);
+    multiply_square(2, pair.panels, piece, first(step, piece.steps));
+    for (int64_t row = 2; row < pair.row_tiles; row += 2)
+      multiply_square(pair.row_tiles - row, pair.panels, rows_from(piece, row), again(step));
+    piece.x += kPieceSteps * kTileBytes;
+    for (Sums& sums : piece.sums) sums.from = sums.to;
   }
 }
 
@@ -297,14 +297,9 @@ void multiply_plain(const PairOfPanels& pair) {
     return multiply_once(
         pair, [](const char* const(&panels)[2], int64_t) { return StreamedTiles(panels); });
   }
-  multiply_groups(
-      pair,
-      [](const char* panel, int64_t step, int64_t) {
-        return StreamedTiles({panel, panel}, step);
-      },
-      [](const char* panel, int64_t step) {
-        return CachedTiles({panel, panel}, step);
-      });
+  multiply_many(
+      pair, [&](int64_t step, int64_t) { return StreamedTiles(pair.weight, step); },
+      [&](int64_t step) { return CachedTiles(pair.weight, step); });
 }
 
 template <Coding coding>
@@ -314,16 +309,19 @@ void multiply_coded(const PairOfPanels& pair, char* decoded) {
       return DecodedTiles<coding>(panels, num_panels, pair.tiles.steps, decoded);
     });
   }
-  const CachedTiles cached({decoded, decoded});
-  const auto decode = [&](const char* panel, int64_t begin, int64_t steps) {
-    for (int64_t step = 0; step < steps; ++step)
-      decode_tile<coding>(panel + (begin + step) * kGroupBytes<coding>,
-                          decoded + step * kTileBytes);
+  constexpr int64_t kPieceBytes = kPieceSteps * kTileBytes;
+  static_assert(2 * kPieceBytes <= cpu::kProductPanelFloats * 4);
+  const CachedTiles cached({decoded, decoded + kPieceBytes});
+  const auto decode = [&](int64_t begin, int64_t steps) {
+    for (int64_t panel = 0; panel < pair.panels; ++panel) {
+      for (int64_t step = 0; step < steps; ++step)
+        decode_tile<coding>(pair.weight[panel] + (begin + step) * kGroupBytes<coding>,
+                            decoded + panel * kPieceBytes + step * kTileBytes);
+    }
     return cached;
   };
-  multiply_groups(pair, decode, [&](const char*, int64_t) { return cached; });
+  multiply_many(pair, decode, [&](int64_t) { return cached; });
 }
-static_assert(kPieceSteps * kTileBytes <= cpu::kProductPanelFloats * 4);
 
 void multiply_pair(Coding coding, const PairOfPanels& pair, char* decoded) {
   switch (coding) {
