@@ -13,8 +13,8 @@ namespace {
 constexpr int64_t kPieceSteps = 64;
 constexpr int64_t kTallTiles = 4;  // so many row tiles, at most, meet a panel in one go
 
-// Requests hide behind products, loads of tiles often do not (docs/performance.md): what a load will
-// want is asked for two steps before, to shorten it. Lines of a tile in parts, to put between
+// Requests hide behind products, loads of tiles often do not (docs/performance.md): what a load
+// will want is asked for two steps before, to shorten it. Lines of a tile in parts, to put between
 // products.
 constexpr int64_t kSoonBytes = 2 * kTileBytes;
 template <_mm_hint hint, int part, int parts>
