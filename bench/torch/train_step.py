@@ -2,10 +2,12 @@
 
 The same model, rows, losses and AdamW; {fp32, bf16 autocast} x {eager, torch.compile}, the fastest named last. Experts get
 their tokens by index_select and give them back by index_add, which is the best plain PyTorch has without custom kernels.
+A variant that has not finished after --limit seconds is left out.
 """
 
 import argparse
 import json
+import signal
 import statistics
 import time
 
@@ -39,7 +41,10 @@ class SwiGlu(nn.Module):
 
 @torch.compiler.disable  # reads the counts on the host, which torch.compile cannot
 def rows_of_experts(rows, counts):
-    return rows.split(counts.tolist())
+    parts = rows.split(counts.tolist())
+    for part in parts:  # or it compiles for the counts of the first step, and then once more
+        torch._dynamo.maybe_mark_dynamic(part, 0)
+    return parts
 
 
 class Moe(nn.Module):
@@ -126,14 +131,15 @@ class Model(nn.Module):
 
 
 def measure(config, arguments, autocast, compiled):
-    """-> tokens per second, median of the steps after the first three, which compile and warm up"""
+    """-> tokens per second, median of the steps after those that compile and warm up"""
     clock = time.process_time if arguments.threads == 1 else time.perf_counter  # as train_bench does
     torch.manual_seed(1)
     model = Model(config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     run = torch.compile(model) if compiled else model
     cos, sin = rope_tables(config, arguments.seq)
-    batch = torch.randint(0, config["vocab_size"], (arguments.steps, arguments.batch, arguments.seq + 1))
+    warm_up = 3 if compiled else 1
+    batch = torch.randint(0, config["vocab_size"], (warm_up + arguments.steps, arguments.batch, arguments.seq + 1))
     seconds = []
     for tokens in batch:
         start = clock()
@@ -144,7 +150,11 @@ def measure(config, arguments, autocast, compiled):
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         seconds.append(clock() - start)
-    return arguments.batch * arguments.seq / statistics.median(seconds[3:])
+    return arguments.batch * arguments.seq / statistics.median(seconds[warm_up:])
+
+
+def out_of_time(*_):
+    raise TimeoutError("out of time")
 
 
 def main():
@@ -153,21 +163,26 @@ def main():
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--seq", type=int, default=256)
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--variants", nargs="+", choices=["eager", "compile"], default=["eager", "compile"])
+    parser.add_argument("--limit", type=int, default=600, help="seconds for each variant")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     with open(arguments.config) as file:
         config = json.load(file)
     config.setdefault("head_dim", config["hidden_size"] // config["num_attention_heads"])
     results = {}
-    for compiled in (False, True):
+    signal.signal(signal.SIGALRM, out_of_time)
+    for variant in arguments.variants:
         for autocast in (False, True):
-            name = f"{'bf16 autocast' if autocast else 'fp32'}, {'torch.compile' if compiled else 'eager'}"
+            name = f"{'bf16 autocast' if autocast else 'fp32'}, {variant}"
             try:
-                results[name] = measure(config, arguments, autocast, compiled)
+                signal.alarm(arguments.limit)
+                results[name] = measure(config, arguments, autocast, variant == "compile")
                 print(f"PyTorch {torch.__version__} {name}: {results[name]:.0f} tokens/s", flush=True)
             except Exception as error:  # a variant that does not run here is no result
                 print(f"PyTorch {torch.__version__} {name}: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:100]}", flush=True)
+            signal.alarm(0)
     if not results:
         raise SystemExit("PyTorch: no variant ran")
     best = max(results, key=results.get)
