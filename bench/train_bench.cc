@@ -1,5 +1,5 @@
 // Training steps of a config: tokens/s, and the share of what the machine's matrix units can do.
-// train_bench CONFIG [threads] [batch] [seq]
+// train_bench CONFIG [threads] [batch] [seq] [steps]
 #include <fmt/core.h>
 
 #include <cstdio>
@@ -19,7 +19,6 @@ namespace {
 
 using kernels::cpu::MatrixType;
 
-constexpr int kSteps = 15;
 constexpr int64_t kRowsAtATime = 8;
 
 // Rows of one document each.
@@ -40,14 +39,14 @@ train::StepRows random_rows(const model::ModelConfig& config, int64_t batch, int
 }
 
 int run(int argc, char** argv) {
-  if (argc < 2) fail(ErrorKind::usage, "usage: train_bench CONFIG [threads] [batch] [seq]");
+  if (argc < 2) fail(ErrorKind::usage, "usage: train_bench CONFIG [threads] [batch] [seq] [steps]");
   const auto number = [&](int idx, int64_t absent) {
     return argc > idx ? std::strtoll(argv[idx], nullptr, 10) : absent;
   };
   const std::string text = read_small_file(argv[1], std::size_t{1} << 20);
   const model::ModelConfig config = model::parse_config(text, argv[1]);
   ThreadPool pool(static_cast<int>(number(2, 0)));
-  const int64_t batch = number(3, 8), seq = number(4, 256);
+  const int64_t batch = number(3, 8), seq = number(4, 256), steps = number(5, 15);
   const kernels::Context context{.table = &kernels::select_cpu_table(), .pool = &pool};
 
   model::InitialWeights initial(config, 1);
@@ -64,7 +63,7 @@ int run(int argc, char** argv) {
   kernels::cpu::MatrixProbe probe(
       pool, config.torch_dtype == tensor::DType::BF16 ? MatrixType::bf16 : MatrixType::fp32);
   std::vector<double> rates;
-  for (int step = 0; step < kSteps; ++step) {
+  for (int64_t step = 0; step < steps; ++step) {
     const train::StepRows rows = random_rows(config, batch, seq, static_cast<uint64_t>(step));
     probe.measure(0.05);
     const double start = kernels::cpu::now(pool);

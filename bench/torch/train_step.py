@@ -2,11 +2,13 @@
 
 The same model, rows, losses and AdamW; {fp32, bf16 autocast} x {eager, torch.compile}, the fastest named last. Experts get
 their tokens by index_select and give them back by index_add, which is the best plain PyTorch has without custom kernels.
-A variant that has not finished after --limit seconds is left out.
+A variant that has not finished after --limit seconds is left out. --wait FILE: says so after warming up and goes on when FILE
+exists, so that what compiles slowly can do so beside other work.
 """
 
 import argparse
 import json
+import os
 import signal
 import statistics
 import time
@@ -141,7 +143,11 @@ def measure(config, arguments, autocast, compiled):
     warm_up = 3 if compiled else 1
     batch = torch.randint(0, config["vocab_size"], (warm_up + arguments.steps, arguments.batch, arguments.seq + 1))
     seconds = []
-    for tokens in batch:
+    for number, tokens in enumerate(batch):
+        if number == warm_up and arguments.wait:
+            print("ready", flush=True)
+            while not os.path.exists(arguments.wait):
+                time.sleep(0.1)
         start = clock()
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             loss = run(tokens[:, :-1], tokens[:, 1:], cos, sin)
@@ -165,6 +171,8 @@ def main():
     parser.add_argument("--seq", type=int, default=256)
     parser.add_argument("--steps", type=int, default=7)
     parser.add_argument("--variants", nargs="+", choices=["eager", "compile"], default=["eager", "compile"])
+    parser.add_argument("--types", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"])
+    parser.add_argument("--wait", metavar="FILE")
     parser.add_argument("--limit", type=int, default=600, help="seconds for each variant")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -174,11 +182,11 @@ def main():
     results = {}
     signal.signal(signal.SIGALRM, out_of_time)
     for variant in arguments.variants:
-        for autocast in (False, True):
-            name = f"{'bf16 autocast' if autocast else 'fp32'}, {variant}"
+        for kind in arguments.types:
+            name = f"{kind}{' autocast' if kind == 'bf16' else ''}, {variant}"
             try:
                 signal.alarm(arguments.limit)
-                results[name] = measure(config, arguments, autocast, variant == "compile")
+                results[name] = measure(config, arguments, kind == "bf16", variant == "compile")
                 print(f"PyTorch {torch.__version__} {name}: {results[name]:.0f} tokens/s", flush=True)
             except Exception as error:  # a variant that does not run here is no result
                 print(f"PyTorch {torch.__version__} {name}: {type(error).__name__}: {(str(error).splitlines() or [''])[0][:100]}", flush=True)
