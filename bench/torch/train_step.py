@@ -41,12 +41,12 @@ class SwiGlu(nn.Module):
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
-@torch.compiler.disable  # reads the counts on the host, which torch.compile cannot
-def rows_of_experts(rows, counts):
+@torch.compiler.disable(recursive=False)  # reads the counts on the host, which torch.compile cannot; experts are compiled
+def through_experts(experts, rows, counts):
     parts = rows.split(counts.tolist())
     for part in parts:  # or it compiles for the counts of the first step, and then once more
         torch._dynamo.maybe_mark_dynamic(part, 0)
-    return parts
+    return torch.cat([expert(part) for expert, part in zip(experts, parts)])
 
 
 class Moe(nn.Module):
@@ -71,8 +71,7 @@ class Moe(nn.Module):
         token = order // self.top_k
         weight = gate.flatten().index_select(0, order).unsqueeze(1)
         gathered = flat.index_select(0, token)
-        parts = rows_of_experts(gathered, count.sum(0))
-        done = torch.cat([expert(part) for expert, part in zip(self.experts, parts)])
+        done = through_experts(self.experts, gathered, count.sum(0))
         out = torch.zeros_like(flat, dtype=torch.float32).index_add(0, token, done.float() * weight)
         return (out + self.shared(flat)).view_as(x), balance
 
