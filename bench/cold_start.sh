@@ -1,15 +1,15 @@
 #!/bin/bash
 # Time to the first token after a cold start, beside what dd takes for the same bytes: bench/cold_start.sh MODEL (a folder).
-# As root: drops the page cache before every run. ROUNDS of each, in turns; the packed image of --cache is written first if need be.
+# The system's cache of these files is dropped before every run. ROUNDS of each, in turns; the packed image of --cache is written first if need be.
 #   bench/make_quantised_model.py configs/deepseek-moe-16b.json /tmp/int4 --weights int4 && bench/cold_start.sh /tmp/int4
 set -eu
 model=$1
 DSMOE=${DSMOE:-$(dirname "$0")/../build/dsmoe}
 rounds=${ROUNDS:-3}
 
-cold() {
-  sync
-  echo 3 > /proc/sys/vm/drop_caches
+cold() { # FILES...
+  sync "$@"
+  for file in "$@"; do dd if="$file" iflag=nocache count=0 status=none; done
 }
 seconds() { # COMMAND...
   local start end
@@ -28,9 +28,9 @@ compare() { # NAME OPTIONS -- FILES...
   shift 2
   local ours=() theirs=()
   for round in $(seq "$rounds"); do
-    cold
+    cold "$@"
     theirs+=("$(seconds read_all "$@")")
-    cold
+    cold "$@"
     ours+=("$(seconds first_token $option)")
   done
   local a b
