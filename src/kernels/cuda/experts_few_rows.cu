@@ -27,20 +27,10 @@ __device__ int group_of(const ExpertsParameters& p, const Tile& tile) {
   return tile.expert + (tile.family % 2 ? p.up.family[0].count : 0);
 }
 
-// Tiles of the shared experts' up product. Beside routed experts they do not wait for the plan,
-// which the kernel ahead makes: x is older, since the kernel before that one, the router, lets the
-// next start only when its own predecessor has finished.
-__device__ int early_tiles(const ExpertsParameters& p) {
-  const ProductFamily& family = p.up.family[0];
-  if (p.up.num_families < 2 || family.token_of_row || family.count > 1) return 0;
-  return (family.rows + V::kRows - 1) / V::kRows * family.weight_tiles;
-}
-
 // The list holds row tiles, from which the tiles of either product follow.
 struct BothTiles {
   const ExpertsParameters& p;
   const SharedLayout<V>& shared;
-  uint32_t listed;  // barrier: the list is there
   int group = 0;
   int phase = 0;  // family of the last tile
   int begin = 0;  // first tile of that family
@@ -53,14 +43,6 @@ struct BothTiles {
   }
   __device__ Tile locate() {
     Tile tile{};
-    if (idx < early_tiles(p)) {
-      const ProductFamily& family = p.up.family[0];
-      tile.first_row = idx / family.weight_tiles * V::kRows;
-      tile.num_rows = min(V::kRows, family.rows - tile.first_row);
-      tile.first_weight = idx % family.weight_tiles * V::kWeights;
-      return tile;
-    }
-    barrier_wait(listed, 0);
     for (;; ++phase) {
       if (phase == 4) {
         tile.family = -1;
@@ -126,40 +108,32 @@ __device__ void consume(const ExpertsParameters& p, const SharedLayout<V>& share
     multiply<V, V::kRows, 1, true>(shared, segment_steps<V>(family), consumer, ring, sums);
     if (tile.family < 2) {
       store_swiglu<V, V::kRows>(family, tile, first_weight, consumer, staging, turn, sums);
+      __threadfence();
       named_sync(2 + consumer, 128);
-      if (threadIdx.x % 128 == 0) add_release(p.done + group_of(p, tile));
+      if (threadIdx.x % 128 == 0) atomicAdd(p.done + group_of(p, tile), 1u);
     } else {
       store_rounded<V, V::kRows>(family, tile, first_weight, consumer, staging, turn, sums);
     }
   }
 }
 
-// One warp more than the product has: it waits for the plan and lists the tiles.
-constexpr int kThreads = V::kThreads + 32;
-constexpr int kSharedBytes = V::kSharedBytes + 8;  // and a barrier
-static_assert(V::kSharedBytes % 8 == 0 && kSharedBytes + 1024 <= 228 * 1024);
-
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(V::kThreads, 1)
     experts_kernel(const __grid_constant__ ExpertsParameters p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const SharedLayout<V> shared(memory);
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
-  BothTiles tiles{p, shared, shared_address(memory) + V::kSharedBytes};
+  BothTiles tiles{p, shared};
   if (threadIdx.x == 0) {
     for (int f = 0; f < p.up.num_families; ++f) {
       prefetch_map(&p.up.family[f].weight);
       prefetch_map(&p.down.family[f].weight);
     }
-    barrier_init(tiles.listed, 32);
     shared.init_barriers(129);
     tiles.idx = atomicAdd(p.up.counters, 1);
   }
+  wait_for_previous_kernel();
+  if (threadIdx.x < 32) list_tiles<V, false>(p.up, shared.list);
   __syncthreads();
-  if (threadIdx.x >= V::kThreads) {
-    wait_for_previous_kernel();
-    list_tiles<V, false>(p.up, shared.list);
-    return barrier_arrive(tiles.listed);
-  }
   if (warpgroup > 0) return consume(p, shared, warpgroup - 1);
 
   produce_gathered<V>(tiles, shared);
@@ -185,12 +159,12 @@ void launch_experts_few_rows(const Context& context, ExpertsParameters& paramete
   }();
   static std::atomic<unsigned> turn{0};
   parameters.done = memory + static_cast<std::size_t>(turn.fetch_add(1) % kSets) * kMaxExperts;
-  static const bool once = (allow_shared(experts_kernel, kSharedBytes), true);
+  static const bool once = (allow_shared(experts_kernel, V::kSharedBytes), true);
   (void)once;
   launch(context,
          {.grid = dim3(static_cast<unsigned>(num_multiprocessors())),
-          .block = dim3(kThreads),
-          .shared_bytes = kSharedBytes},
+          .block = dim3(V::kThreads),
+          .shared_bytes = V::kSharedBytes},
          experts_kernel, parameters);
 }
 

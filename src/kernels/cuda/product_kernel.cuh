@@ -223,8 +223,8 @@ struct GatheredTiles {
 };
 
 // The whole warpgroup feeds the ring: each row of x comes from the token the plan names, eight
-// threads to a row. The next tile and its tokens are looked up in the middle of the current one, so
-// that the ring never waits for them.
+// threads to a row. The next tile and its tokens are looked up during the first step of the current
+// one, so that the ring never waits for them.
 template <class V, class Tiles>
 __device__ void produce_gathered(Tiles tiles, const SharedLayout<V>& shared) {
   constexpr int kPerThread = (V::kRows + 15) / 16;
@@ -290,7 +290,7 @@ __device__ void produce_gathered(Tiles tiles, const SharedLayout<V>& shared) {
       }
       copy_async_arrive(full);
       ring.advance<V::kStages>();
-      if (step == steps / 2) look_ahead();
+      if (step == 0) look_ahead();
     }
   }
   if (thread == 0) let_next_kernel_start();
