@@ -4,6 +4,7 @@
 
 #include "kernels/context.h"
 #include "kernels/layout.h"
+#include "kernels/rope.h"
 
 namespace dsmoe::kernels {
 
@@ -41,7 +42,22 @@ struct AttentionBackward {
   TensorView log_sums;  // as the forward pass left them
   TensorView d_out;     // [tokens, heads, head_dim], operand type
   TensorView d_qkv;     // [tokens, (heads + 2 * kv_heads) * head_dim] F32 (F64), written
+  // Optional: rope_backward of d_qkv, which is working memory then and may hold anything.
+  TensorView rounded;   // same shape, operand type, written
+  TensorView cos;       // [positions, head_dim / 2] F32
+  TensorView sin;       // [positions, head_dim / 2] F32
+  TensorView position;  // [tokens] I32: from each sequence's start
 };
 void attention_backward(const Context& context, const AttentionBackward& args);
+// The last step of one with `rounded`, where a table does not take it in its stride.
+inline RopeBackward rotation_back(const AttentionBackward& args) {
+  return {.d_qkv = args.d_qkv,
+          .cos = args.cos,
+          .sin = args.sin,
+          .position = args.position,
+          .num_heads = args.q.dim(1),
+          .num_kv_heads = args.kv.num_kv_heads,
+          .out = args.rounded};
+}
 
 }  // namespace dsmoe::kernels

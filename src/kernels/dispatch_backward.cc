@@ -206,7 +206,15 @@ void attention_backward(const Context& context, const AttentionBackward& args) {
   const int64_t heads = args.q.dim(1) + 2 * args.kv.num_kv_heads;
   check.tensor("d_qkv", args.d_qkv, scalar_type(args.q.dtype),
                {args.q.dim(0), heads * args.q.dim(2)});
+  if (args.rounded) {
+    check.tensor("rounded", args.rounded, args.q.dtype, args.d_qkv.shape);
+    check.rank("cos", args.cos, 2);
+    check.tensor("cos", args.cos, DType::F32, {args.cos.dim(0), args.q.dim(2) / 2});
+    check.tensor("sin", args.sin, DType::F32, args.cos.shape);
+    check.tensor("position", args.position, DType::I32, {args.q.dim(0)});
+  }
   launch(context, args.q.dtype, &KernelTable::attention_backward, args);
+  if (args.rounded && args.q.device == Device::cpu) rope_backward(context, rotation_back(args));
 }
 
 void embedding_backward(const Context& context, const EmbeddingBackward& args) {

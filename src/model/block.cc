@@ -189,14 +189,11 @@ void attention_backward(const Context& context, const BlockBackward& args) {
                                         .out = tape.attention_out,
                                         .log_sums = tape.log_sums,
                                         .d_out = scratch.d_attention_out,
-                                        .d_qkv = scratch.d_qkv});
-  kernels::rope_backward(context, {.d_qkv = scratch.d_qkv,
-                                   .cos = args.rope.cos,
-                                   .sin = args.rope.sin,
-                                   .position = args.batch.position,
-                                   .num_heads = args.config.num_attention_heads,
-                                   .num_kv_heads = args.config.num_key_value_heads,
-                                   .out = scratch.d_qkv_rounded});
+                                        .d_qkv = scratch.d_qkv,
+                                        .rounded = scratch.d_qkv_rounded,
+                                        .cos = args.rope.cos,
+                                        .sin = args.rope.sin,
+                                        .position = args.batch.position});
   projection_gradients(context, args);
   kernels::matmul_forward(
       context, {.x = scratch.d_qkv_rounded, .weight = args.transposed.qkv, .out = scratch.d_x});

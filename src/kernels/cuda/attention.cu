@@ -184,6 +184,7 @@ void attention_forward(const Context& context, const AttentionForward& args) {
                               .log_sums = args.log_sums ? args.log_sums.as<float>() : nullptr,
                               .scale = args.scale,
                               .sequences = static_cast<int32_t>(args.page_table.dim(0)),
+                              .pages = static_cast<int32_t>(args.kv.num_pages),
                               .max_pages = static_cast<int32_t>(args.page_table.dim(1)),
                               .heads = static_cast<int32_t>(args.q.dim(1)),
                               .kv_heads = static_cast<int32_t>(args.kv.num_kv_heads),

@@ -19,6 +19,7 @@ struct AttentionParameters {
   float* log_sums;  // [tokens, heads], or null: log2 of the sum of exp(score)
   float scale;
   int32_t sequences;
+  int32_t pages;
   int32_t max_pages;
   int32_t heads;
   int32_t kv_heads;
@@ -27,6 +28,11 @@ struct AttentionParameters {
 
 // For bf16 and head sizes up to 128, where a sequence has more than a few rows.
 void attention_of_many(const Context& context, const AttentionParameters& p, int64_t tokens);
+// The two ways, of equal bits: on any device from 8.0 on, and by Hopper's own instructions.
+void attention_of_many_portable(const Context& context, const AttentionParameters& p,
+                                int64_t tokens);
+bool attention_fits_hopper(const AttentionParameters& p);
+void attention_of_many_hopper(const Context& context, const AttentionParameters& p, int64_t tokens);
 
 // Queries of one sequence and one KV head: row r is token r / group of the sequence, query head r %
 // group of the KV head.
@@ -153,7 +159,8 @@ __device__ inline float row_sum4(float v) {
 
 // exp(from - to) where both may be -inf: a span without keys for this query keeps zeros.
 __device__ inline float decay(float from, float to) {
-  return to == -INFINITY ? 1.0f : exp_device(from - to);
+  const float factor = exp_device(from - to);  // not under a condition: products may be under way
+  return to == -INFINITY ? 1.0f : factor;
 }
 
 // The running state of a row takes in the state of the next span.

@@ -1,4 +1,5 @@
 // Attention against the reference; prefill, chunks and decode give the same bits.
+#include "kernels/cuda/backward_attention.h"
 #include "kernels/cuda/test_support.h"
 
 namespace dsmoe::kernels {
@@ -253,6 +254,39 @@ TEST_F(AttentionBackwardCudaTest, BitsDoNotDependOnTheBatch) {
     begin = end;
   }
   EXPECT_EQ(whole, bytes_of(b.d_qkv.device)) << "one sequence at a time";
+}
+
+// Portable kernels and Hopper's, and the rotation in the kernel and after it.
+TEST_F(AttentionBackwardCudaTest, KernelsAgreeBitForBit) {
+  const Case cases[] = {{DType::BF16, 4, 4, 64, {1, 70, 3, 64, 192, 193}},
+                        {DType::BF16, 4, 2, 64, {1300, 5, 300}},
+                        {DType::BF16, 4, 1, 128, {200, 65, 129, 1}},
+                        {DType::BF16, 3, 3, 40, {100, 260}},
+                        {DType::BF16, 16, 16, 64, std::vector<int32_t>(12, 200)}};
+  for (const Case& c : cases) {
+    const Batch b = make_batch(c);
+    AttentionBackward call = args(c, b, &Twin::device);
+    attention_backward(cuda_, call);
+    const auto sums = bytes_of(b.d_qkv.device);
+    poison(b.d_qkv.device);
+    cuda::attention_backward_portable(cuda_, call);
+    EXPECT_EQ(sums, bytes_of(b.d_qkv.device)) << c.head_dim << ", " << c.heads << " heads";
+
+    std::vector<int32_t> positions;
+    for (const int32_t length : c.lengths) {
+      for (int32_t t = 0; t < length; ++t) positions.push_back(t);
+    }
+    call.position = integers(positions, {b.tokens}).device;
+    call.cos = random(DType::F32, {1300, c.head_dim / 2}).device;
+    call.sin = random(DType::F32, {1300, c.head_dim / 2}).device;
+    const TensorView rounded = device_tensor(c.dtype, b.d_qkv.device.shape);
+    call.rounded = rounded;
+    rope_backward(cuda_, rotation_back(call));
+    const auto after = bytes_of(rounded);
+    poison(rounded);
+    attention_backward(cuda_, call);
+    EXPECT_EQ(after, bytes_of(rounded)) << c.head_dim << ", " << c.heads << " heads, rotated";
+  }
 }
 
 }  // namespace

@@ -86,18 +86,15 @@ __device__ inline void warpgroup_add(float* d, const uint32_t (&p)[4], uint64_t 
 #undef DSMOE_NAMES32
 #undef DSMOE_NAMES64
 
-// Both kinds: s = rows . block^T for 64 rows of the block, o += p . block, in groups. start()
-// before the first product after registers were written, close() ends a group, wait<n>() until at
-// most n groups are under way.
+// Both kinds: s = rows . block^T for 64 rows of the block, o += p . block. By warpgroups in groups:
+// start() before the first product after registers were written, close() ends a group, wait<n>()
+// until at most n groups are under way.
 struct WarpSteps {
-  static constexpr bool kHopper = false;
-
   // 64 rows that stay: sixteen of them in this warp's registers.
   template <int kDim>
   struct Rows {
     uint32_t fragment[kDim / 16][4];
-    __device__ void load(uint32_t /*tile*/, const bf16* first, int64_t pitch, int count,
-                         int head_dim) {
+    __device__ void load(const bf16* first, int64_t pitch, int count, int head_dim) {
       const bf16* row[2];
       const int own = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4;
 #pragma unroll
@@ -126,25 +123,12 @@ struct WarpSteps {
         add_values<kDim>(o[d / 8], o[d / 8 + 1], p[g], block, 16 * g, d);
     }
   }
-  static __device__ void copies_landed() {}
-  static __device__ void start() {}
-  static __device__ void close() {}
-  template <int kPending>
-  static __device__ void wait() {}
-  template <int kCount>
-  static __device__ void keep(float (&)[kCount][4]) {}
 };
 
 struct WarpgroupSteps {
-  static constexpr bool kHopper = true;
-
   template <int kDim>
   struct Rows {
     uint64_t descriptor;  // of the tile in shared memory
-    __device__ void load(uint32_t tile, const bf16* first, int64_t pitch, int count, int head_dim) {
-      load_rows<kDim>(tile, first, pitch, count, head_dim, threadIdx.x % 128, 128);
-      descriptor = tile_descriptor(tile);
-    }
   };
   // The next 64 dimensions lie in a box of their own.
   static __device__ constexpr int step_offset(int step) { return step % 4 * 2 + step / 4 * 512; }
@@ -173,12 +157,6 @@ struct WarpgroupSteps {
 #pragma unroll
     for (int g = 0; g < 4; ++g) warpgroup_add<kDim>(&o[0][0], p[g], values + 128 * g);
   }
-  // Copies this thread waited for, before the barrier after which others multiply them.
-  static __device__ void copies_landed() {
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    fence_async_proxy();
-#endif
-  }
   static __device__ void start() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     wgmma_fence();
@@ -204,6 +182,148 @@ struct WarpgroupSteps {
       for (float& v : four) asm volatile("" : "+f"(v)::"memory");
     }
   }
+  // Before start(): these rows are made now, not when a product of other sums is under way.
+  static __device__ void keep(uint32_t (&rows)[4][4]) {
+#pragma unroll
+    for (auto& four : rows) {
+#pragma unroll
+      for (uint32_t& v : four) asm volatile("" : "+r"(v)::"memory");
+    }
+  }
 };
+
+// Sums of a tile as the rows of the next product.
+__device__ inline void round_tile(uint32_t (&rounded)[4][4], const float (&s)[8][4]) {
+#pragma unroll
+  for (int g = 0; g < 4; ++g) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      rounded[g][i] = pack_bf16(s[2 * g + i / 2][i % 2 * 2], s[2 * g + i / 2][i % 2 * 2 + 1]);
+  }
+}
+
+// Scores of 64 keys from `first_key` on, of the thread's two rows; `whole`: every row may see all
+// of them.
+__device__ inline void scale_scores(float (&s)[8][4], float scale, int first_key,
+                                    const int (&position)[2], bool whole) {
+#pragma unroll
+  for (int t = 0; t < 8; ++t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) s[t][i] = s[t][i] * scale;
+  }
+  if (whole) return;
+#pragma unroll
+  for (int t = 0; t < 8; ++t) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (first_key + 8 * t + 2 * static_cast<int>(threadIdx.x % 4) + i % 2 > position[i / 2])
+        s[t][i] = -INFINITY;
+    }
+  }
+}
+
+// The thread's two rows within a span.
+struct RowSums {
+  float max[2] = {-INFINITY, -INFINITY};
+  float sum[2] = {0, 0};
+
+  // Takes in the scores of a block, which become numerators; c: what the sums so far are to be
+  // multiplied by.
+  __device__ void take(float (&s)[8][4], float (&c)[2]) {
+    float best[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (int t = 0; t < 8; ++t) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) best[i / 2] = fmaxf(best[i / 2], s[t][i]);
+    }
+    float from[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float next = fmaxf(max[h], row_max4(best[h]));
+      c[h] = decay(max[h], next);
+      max[h] = next;
+      // A row that has seen no key yet: exp(-inf - 0) is zero too.
+      from[h] = next == -INFINITY ? 0.0f : next;
+    }
+    float block_sum[2];
+#pragma unroll
+    for (int g = 0; g < 4; ++g) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+#pragma unroll
+        for (int t = 2 * g; t < 2 * g + 2; ++t) {
+#pragma unroll
+          for (int i = 2 * h; i < 2 * h + 2; ++i) s[t][i] = exp_device(s[t][i] - from[h]);
+        }
+        const float part = row_sum4((s[2 * g][2 * h] + s[2 * g][2 * h + 1]) +
+                                    (s[2 * g + 1][2 * h] + s[2 * g + 1][2 * h + 1]));
+        block_sum[h] = g == 0 ? part : block_sum[h] + part;
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) sum[h] = fmaf(sum[h], c[h], block_sum[h]);
+  }
+};
+
+template <int kDim>
+__device__ void scale_sums(float (&o)[kDim / 8][4], const float (&c)[2]) {
+  // Mostly the maximum stays: a factor of one changes nothing.
+  if (!__any_sync(~0u, c[0] != 1.0f || c[1] != 1.0f)) return;
+#pragma unroll
+  for (int j = 0; j < kDim / 8; ++j) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) o[j][i] = o[j][i] * c[i / 2];
+  }
+}
+
+// A span that has ended joins the earlier ones, whose sums wait in `running` [kDim / 2, threads];
+// unless it is the last, o starts again from zero.
+template <int kDim>
+__device__ void join_span(RowSums& all, const RowSums& ended, float (&o)[kDim / 8][4],
+                          float* running, int threads, bool is_first, bool is_last) {
+  float keep[2];
+  float take[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    if (is_first) {
+      all.max[h] = ended.max[h];
+      all.sum[h] = ended.sum[h];
+    } else {
+      const Merge merge(all.max[h], ended.max[h]);
+      all.max[h] = merge.max;
+      all.sum[h] = merge(all.sum[h], ended.sum[h]);
+      keep[h] = merge.keep;
+      take[h] = merge.take;
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kDim / 2; ++j) {
+    float* slot = running + j * threads + threadIdx.x;
+    float& sum = o[j / 4][j % 4];
+    if (!is_first) sum = fmaf(*slot, keep[j % 4 / 2], sum * take[j % 4 / 2]);
+    if (!is_last) {
+      *slot = sum;
+      sum = 0;
+    }
+  }
+}
+
+// One of the thread's two rows, at `offset` of the output.
+template <int kDim>
+__device__ void write_output(const AttentionParameters& p, int64_t offset,
+                             const float (&o)[kDim / 8][4], const RowSums& all, int half) {
+  const int quarter = static_cast<int>(threadIdx.x % 4);
+  const float sum = all.sum[half];
+  if (p.log_sums && quarter == 0)
+    p.log_sums[offset / p.head_dim] = fmaf(all.max[half], kLog2E, log2f(sum));
+  bf16* out = static_cast<bf16*>(p.out) + offset;
+#pragma unroll
+  for (int j = 0; j < kDim / 8; ++j) {
+    const int d = 8 * j + 2 * quarter;
+    if (d < p.head_dim)
+      *reinterpret_cast<uint32_t*>(out + d) =
+          pack_bf16(o[j][2 * half] / sum, o[j][2 * half + 1] / sum);
+  }
+}
 
 }  // namespace dsmoe::kernels::cuda

@@ -1,4 +1,4 @@
-// The router's backward pass: from the gates' gradients to the logits', balance losses, z loss.
+// The router's backward pass: from the gates' gradients to the logits', z loss.
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/ptx.cuh"
@@ -92,118 +92,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// --- balance losses: a block per group of sequences, statistics in double
-constexpr int kBalanceThreads = 1024;
-
-struct BalanceParameters {
-  const float* affinity;
-  const int32_t* index;
-  const int32_t* starts;
-  float* d_affinity;
-  double* group_losses;  // [groups, 2]
-  double* losses;
-  double alpha;
-  double device_alpha;
-  double group_weight;
-  int32_t sequences;
-  int32_t per_group;
-  int32_t groups;
-  int32_t experts;
-  int32_t top_k;
-  int32_t devices;
-  int32_t sigmoid;
-};
-
-// What a token's scores are divided by, by one warp.
-__device__ double score_sum(const BalanceParameters& p, const float* s) {
-  if (!p.sigmoid) return 1.0;
-  double sum = 0;
-  for (int e = threadIdx.x % 32; e < p.experts; e += 32) sum += s[e];
-  return warp_sum(sum);
-}
-
-__global__ void __launch_bounds__(kBalanceThreads)
-    balance_kernel(const __grid_constant__ BalanceParameters p) {
-  extern __shared__ double statistics[];
-  double* mean = statistics;          // P [experts]
-  double* slope = mean + p.experts;   // d loss / d P [experts]
-  double* lanes = slope + p.experts;  // [32 warps, experts]
-  auto* load = reinterpret_cast<int*>(lanes + 32 * p.experts);
-  wait_for_previous_kernel();
-  let_next_kernel_start();
-  const int group = static_cast<int>(blockIdx.x);
-  const int begin = p.starts[group * p.per_group];
-  const int end = p.starts[min(p.sequences, (group + 1) * p.per_group)];
-  const int warp = threadIdx.x / 32;
-  const int lane = threadIdx.x % 32;
-  for (int i = threadIdx.x; i < 32 * p.experts; i += kBalanceThreads) lanes[i] = 0;
-  for (int e = threadIdx.x; e < p.experts; e += kBalanceThreads) load[e] = 0;
-  __syncthreads();
-  // Warp w takes every 32nd token of the group, ascending; warps are added ascending.
-  for (int t = begin + warp; t < end; t += 32) {
-    const float* s = p.affinity + static_cast<int64_t>(t) * p.experts;
-    const double sum = score_sum(p, s);
-    for (int e = lane; e < p.experts; e += 32) lanes[warp * p.experts + e] += s[e] / sum;
-    for (int i = lane; i < p.top_k; i += 32) {
-      const int e = p.index[static_cast<int64_t>(t) * p.top_k + i];
-      if (e >= 0) atomicAdd(load + e, 1);  // integers: any order
-    }
-  }
-  __syncthreads();
-  const auto tokens = static_cast<double>(end - begin);
-  const auto fraction = [&](int e) {
-    return end > begin ? load[e] * (static_cast<double>(p.experts) / (p.top_k * tokens)) : 0.0;
-  };
-  for (int e = threadIdx.x; e < p.experts; e += kBalanceThreads) {
-    double sum = 0;
-    for (int w = 0; w < 32; ++w) sum += lanes[w * p.experts + e];
-    mean[e] = end > begin ? sum / tokens : 0.0;
-    slope[e] = p.group_weight * p.alpha * fraction(e);
-  }
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    double loss = 0;
-    double device_loss = 0;
-    for (int e = 0; e < p.experts; ++e) loss += slope[e] * mean[e];
-    const int size = p.experts / p.devices;
-    for (int d = 0; p.device_alpha != 0 && d < p.devices; ++d) {
-      double f = 0;
-      double sum = 0;
-      for (int e = d * size; e < (d + 1) * size; ++e) {
-        f += fraction(e) / size;
-        sum += mean[e];
-      }
-      const double weight = p.group_weight * p.device_alpha * f;
-      device_loss += weight * sum;
-      for (int e = d * size; e < (d + 1) * size; ++e) slope[e] += weight;
-    }
-    p.group_losses[2 * group] = loss;
-    p.group_losses[2 * group + 1] = device_loss;
-  }
-  __syncthreads();
-  for (int t = begin + warp; t < end; t += 32) {
-    const float* s = p.affinity + static_cast<int64_t>(t) * p.experts;
-    float* d_s = p.d_affinity + static_cast<int64_t>(t) * p.experts;
-    const double sum = score_sum(p, s);
-    double shared = 0;  // the part of a normalised score's gradient that all scores share
-    if (p.sigmoid) {
-      for (int e = lane; e < p.experts; e += 32) shared += slope[e] * (s[e] / sum);
-      shared = warp_sum(shared);
-    }
-    const double divisor = 1.0 / (tokens * sum);
-    for (int e = lane; e < p.experts; e += 32)
-      d_s[e] = static_cast<float>((slope[e] - shared) * divisor);
-  }
-}
-
-__global__ void add_group_losses(const __grid_constant__ BalanceParameters p) {
-  wait_for_previous_kernel();
-  let_next_kernel_start();
-  double sum = p.losses[threadIdx.x];
-  for (int g = 0; g < p.groups; ++g) sum += p.group_losses[2 * g + threadIdx.x];
-  p.losses[threadIdx.x] = sum;
-}
-
 // --- z loss
 struct ZLossParameters {
   const float* logits;
@@ -288,40 +176,6 @@ void router_backward(const Context& context, const RouterBackward& args) {
           .block = dim3(kThreads),
           .shared_bytes = static_cast<std::size_t>(kTokens * p.experts) * 4},
          router_backward_kernel, p);
-}
-
-void balance_loss(const Context& context, const BalanceLoss& args) {
-  BalanceParameters p{.affinity = args.affinity.as<float>(),
-                      .index = args.index.as<int32_t>(),
-                      .starts = args.sequence_starts.as<int32_t>(),
-                      .d_affinity = args.d_affinity.as<float>(),
-                      .group_losses = nullptr,
-                      .losses = args.losses.as<double>(),
-                      .alpha = args.alpha,
-                      .device_alpha = args.device_alpha,
-                      .group_weight = args.group_weight,
-                      .sequences = static_cast<int32_t>(args.sequence_starts.dim(0) - 1),
-                      .per_group = static_cast<int32_t>(args.sequences_per_group),
-                      .groups = 0,
-                      .experts = static_cast<int32_t>(args.affinity.dim(1)),
-                      .top_k = static_cast<int32_t>(args.index.dim(1)),
-                      .devices = static_cast<int32_t>(args.num_devices),
-                      .sigmoid = args.score == ScoreFunction::sigmoid};
-  p.groups = (p.sequences + p.per_group - 1) / p.per_group;
-  if (p.groups == 0) return;
-  const std::size_t bytes = static_cast<std::size_t>(p.experts) * (34 * 8 + 4);
-  DSMOE_CHECK(bytes <= 220 * 1024, "balance loss on CUDA: {} experts exceed shared memory",
-              p.experts);
-  static const bool once = (allow_shared(balance_kernel, 220 * 1024), true);
-  (void)once;
-  p.group_losses =
-      static_cast<double*>(scratch_of(context, static_cast<std::size_t>(p.groups) * 16));
-  launch(context,
-         {.grid = dim3(static_cast<unsigned>(p.groups)),
-          .block = dim3(kBalanceThreads),
-          .shared_bytes = bytes},
-         balance_kernel, p);
-  launch(context, {.grid = dim3(1), .block = dim3(2)}, add_group_losses, p);
 }
 
 void router_z_loss(const Context& context, const RouterZLoss& args) {

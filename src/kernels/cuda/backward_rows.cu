@@ -1,7 +1,8 @@
-// Row-wise ops of the backward pass: rounding, RMSNorm, RoPE, biases, embedding, cross-entropy,
+// Row-wise ops of the backward pass: rounding, RoPE, biases, embedding, cross-entropy,
 // gates.
 #include <algorithm>
 
+#include "kernels/cuda/column_sums.cuh"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
@@ -34,155 +35,20 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// --- sums over the tokens of each sequence, per column
-// The rule's chain per sequence is cut every kChunk tokens from the sequence's start; the chains of
-// a sequence are added ascending, then the sequences. Only the sequence decides, so micro-batches
-// do not matter.
-constexpr int kChunk = 128;
-
-struct ColumnSums {
-  const int32_t* starts;
-  float* chains;  // [chunks, columns]
-  float* target;  // [columns], accumulated
-  int32_t sequences;
-  int32_t chunks;  // at most: tokens / kChunk + sequences
-  int32_t columns;
-};
-
-// Chunk blockIdx.y of the sequences in order; `fold(chain, token, column)`.
-template <class Fold>
-__device__ void chunk_chain(const ColumnSums& p, Fold&& fold) {
-  const int column = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
-  if (column >= p.columns) return;
-  int chunk = static_cast<int>(blockIdx.y);
-  for (int s = 0; s < p.sequences; ++s) {
-    const int begin = p.starts[s];
-    const int end = p.starts[s + 1];
-    const int own = (end - begin + kChunk - 1) / kChunk;
-    if (chunk < own) {
-      float chain = 0;
-      const int last = min(end, begin + (chunk + 1) * kChunk);
-#pragma unroll 8
-      for (int t = begin + chunk * kChunk; t < last; ++t) chain = fold(chain, t, column);
-      p.chains[static_cast<int64_t>(blockIdx.y) * p.columns + column] = chain;
-      return;
-    }
-    chunk -= own;
-  }
-}
-
-__global__ void __launch_bounds__(kThreads) add_chains(const __grid_constant__ ColumnSums p) {
-  wait_for_previous_kernel();
-  let_next_kernel_start();
-  const int column = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
-  if (column >= p.columns) return;
-  const float* chain = p.chains + column;
-  float total = p.target[column];
-  for (int s = 0; s < p.sequences; ++s) {
-    const int own = (p.starts[s + 1] - p.starts[s] + kChunk - 1) / kChunk;
-    float sum = 0;
-#pragma unroll 8
-    for (int c = 0; c < own; ++c) sum = sum + chain[static_cast<int64_t>(c) * p.columns];
-    chain += static_cast<int64_t>(own) * p.columns;
-    total = total + sum;
-  }
-  p.target[column] = total;
-}
-
-__global__ void __launch_bounds__(kThreads)
-    norm_weight_chains(const __grid_constant__ ColumnSums p, const float* x, const float* d_out,
-                       const float* inverse) {
-  wait_for_previous_kernel();
-  let_next_kernel_start();
-  chunk_chain(p, [&](float chain, int token, int column) {
-    const int64_t i = static_cast<int64_t>(token) * p.columns + column;
-    return fmaf(d_out[i], x[i] * inverse[token], chain);
-  });
-}
-
+// --- biases
 template <class Operand>
 __global__ void __launch_bounds__(kThreads)
     bias_chains(const __grid_constant__ ColumnSums p, const Operand* dy) {
   wait_for_previous_kernel();
   let_next_kernel_start();
-  chunk_chain(p, [&](float chain, int token, int column) {
-    return chain + widen(dy[static_cast<int64_t>(token) * p.columns + column]);
-  });
-}
-
-// `extra` floats follow the chains.
-ColumnSums column_sums(const Context& context, const TensorView& starts, int64_t tokens,
-                       const TensorView& target, int64_t extra) {
-  ColumnSums p{.starts = starts.as<int32_t>(),
-               .chains = nullptr,
-               .target = target ? target.as<float>() : nullptr,
-               .sequences = static_cast<int32_t>(starts.dim(0) - 1),
-               .chunks = 0,
-               .columns = target ? static_cast<int32_t>(target.dim(0)) : 0};
-  p.chunks = static_cast<int32_t>(tokens / kChunk + p.sequences);
-  const int64_t floats = static_cast<int64_t>(p.chunks) * p.columns + extra;
-  p.chains = static_cast<float*>(scratch_of(context, static_cast<std::size_t>(floats) * 4));
-  return p;
-}
-dim3 chain_grid(const ColumnSums& p) {
-  return dim3(parts(p.columns, kThreads), static_cast<unsigned>(p.chunks));
-}
-
-// --- RMSNorm
-struct NormParameters {
-  const float* x;
-  const float* weight;
-  const float* d_out;
-  float* d_x;
-  float* inverse;  // [tokens], written
-  bf16* rounded;   // d_x once more, or null
-  int32_t hidden;
-  float eps;
-};
-
-__global__ void __launch_bounds__(kThreads)
-    norm_backward_kernel(const __grid_constant__ NormParameters p) {
-  __shared__ float memory[kThreads / 32];
-  wait_for_previous_kernel();
-  let_next_kernel_start();
-  const int64_t offset = static_cast<int64_t>(blockIdx.x) * p.hidden;
-  float v[8];
-  float d[8];
-  float w[8];
-  float squares = 0;
-  float mean = 0;
-  // The mean of (d_out * weight) * y, y = x * inverse, before the factor inverse is known.
-  for (int i = threadIdx.x * 8; i < p.hidden; i += kThreads * 8) {
-    load_eight(v, p.x + offset, i, p.hidden);
-    load_eight(d, p.d_out + offset, i, p.hidden);
-    load_eight(w, p.weight, i, p.hidden);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      squares = fmaf(v[j], v[j], squares);
-      d[j] = d[j] * w[j];
-      mean = fmaf(d[j], v[j], mean);
-    }
-  }
-  const auto hidden = static_cast<float>(p.hidden);
-  squares = block_sum(squares, memory);
-  const float inverse = 1.0f / sqrtf(squares / hidden + p.eps);
-  mean = block_sum(mean, memory) * inverse / hidden;
-  if (threadIdx.x == 0) p.inverse[blockIdx.x] = inverse;
-  for (int i = threadIdx.x * 8; i < p.hidden; i += kThreads * 8) {
-    if (p.hidden > kThreads * 8) {
-      load_eight(v, p.x + offset, i, p.hidden);
-      load_eight(d, p.d_out + offset, i, p.hidden);
-      load_eight(w, p.weight, i, p.hidden);
-#pragma unroll
-      for (int j = 0; j < 8; ++j) d[j] = d[j] * w[j];
-    }
-    float out[8];
-    load_eight(out, p.d_x + offset, i, p.hidden);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) out[j] = out[j] + inverse * (d[j] - (v[j] * inverse) * mean);
-    store_eight(out, p.d_x + offset, i, p.hidden);
-    if (p.rounded) store_eight(out, p.rounded + offset, i, p.hidden);
-  }
+  const TokenRange tokens = find_chunk(p, static_cast<int>(blockIdx.y));
+  const int column = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (column >= p.columns || tokens.begin == tokens.end) return;
+  float chain = 0;
+#pragma unroll 8
+  for (int t = tokens.begin; t < tokens.end; ++t)
+    chain = chain + widen(dy[static_cast<int64_t>(t) * p.columns + column]);
+  p.chains[static_cast<int64_t>(blockIdx.y) * p.columns + column] = chain;
 }
 
 // --- RoPE
@@ -239,12 +105,17 @@ __global__ void __launch_bounds__(kThreads)
 // to do. blockIdx.y: 1024 columns.
 constexpr int kScan = kThreads * 4;  // ids looked at in one turn
 
+// Which of the four ids of this thread are `id`; ids lie on a multiple of 16 bytes, `begin` is one
+// of four ids.
 __device__ int matches(const int32_t* ids, int begin, int end, int id) {
+  const int t = begin + static_cast<int>(threadIdx.x) * 4;
+  if (t + 4 <= end) {
+    const int4 four = *reinterpret_cast<const int4*>(ids + t);
+    return (four.x == id) | (four.y == id) << 1 | (four.z == id) << 2 | (four.w == id) << 3;
+  }
   int mask = 0;
-#pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const int t = begin + static_cast<int>(threadIdx.x) * 4 + i;
-    if (t < end && ids[t] == id) mask |= 1 << i;
+    if (t + i < end && ids[t + i] == id) mask |= 1 << i;
   }
   return mask;
 }
@@ -268,7 +139,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < 4; ++i)
     sum[i] = column + i * kThreads < hidden ? row[column + i * kThreads] : 0.0f;
   const int lane = threadIdx.x % 32;
-  for (int begin = first; begin < tokens; begin += kScan) {
+  // From a multiple of four on: earlier ids differ.
+  for (int begin = first / 4 * 4; begin < tokens; begin += kScan) {
     const int mask = matches(ids, begin, tokens, id);
     if (!__syncthreads_or(mask)) continue;
     int before = __popc(mask);
@@ -409,39 +281,19 @@ void round_values(const Context& context, const RoundValues& args) {
   launch(context, shape, round_kernel<float>, x, args.out.as<float>(), size);
 }
 
-void rms_norm_backward(const Context& context, const RmsNormBackward& args) {
-  const int64_t tokens = args.x.dim(0);
-  if (tokens == 0) return;
-  const ColumnSums sums = column_sums(context, args.sequence_starts, tokens, args.d_weight, tokens);
-  float* inverse = sums.chains + static_cast<int64_t>(sums.chunks) * sums.columns;
-  const bool in_kernel = args.rounded && args.rounded.dtype == DType::BF16;
-  const NormParameters p{.x = args.x.as<float>(),
-                         .weight = args.weight.as<float>(),
-                         .d_out = args.d_out.as<float>(),
-                         .d_x = args.d_x.as<float>(),
-                         .inverse = inverse,
-                         .rounded = in_kernel ? static_cast<bf16*>(args.rounded.data) : nullptr,
-                         .hidden = static_cast<int32_t>(args.x.dim(1)),
-                         .eps = static_cast<float>(args.eps)};
-  launch(context, blocks(tokens), norm_backward_kernel, p);
-  if (args.rounded && !in_kernel) cuda::round_values(context, {.x = args.d_x, .out = args.rounded});
-  if (!args.d_weight) return;
-  launch(context, {.grid = chain_grid(sums), .block = dim3(kThreads)}, norm_weight_chains, sums,
-         p.x, p.d_out, inverse);
-  launch(context, blocks(parts(sums.columns, kThreads)), add_chains, sums);
-}
-
 void bias_gradient(const Context& context, const BiasGradient& args) {
   const int64_t tokens = args.dy.dim(0);
   if (tokens == 0) return;
   const ColumnSums sums = column_sums(context, args.sequence_starts, tokens, args.d_bias, 0);
-  const LaunchShape shape{.grid = chain_grid(sums), .block = dim3(kThreads)};
+  const LaunchShape shape{
+      .grid = dim3(parts(sums.columns, kThreads), static_cast<unsigned>(sums.chunks)),
+      .block = dim3(kThreads)};
   if (args.dy.dtype == DType::BF16) {
     launch(context, shape, bias_chains<bf16>, sums, static_cast<const bf16*>(args.dy.data));
   } else {
     launch(context, shape, bias_chains<float>, sums, args.dy.as<float>());
   }
-  launch(context, blocks(parts(sums.columns, kThreads)), add_chains, sums);
+  add_chains(context, sums);
 }
 
 void rope_backward(const Context& context, const RopeBackward& args) {
@@ -469,6 +321,8 @@ void embedding_backward(const Context& context, const EmbeddingBackward& args) {
   const int64_t tokens = args.ids.dim(0);
   const int64_t hidden = args.d_out.dim(1);
   if (tokens == 0) return;
+  DSMOE_CHECK(reinterpret_cast<uintptr_t>(args.ids.data) % 16 == 0,
+              "embedding backward on CUDA: ids must lie on a multiple of 16 bytes");
   launch(
       context,
       {.grid = dim3(static_cast<unsigned>(tokens), parts(hidden, 1024)), .block = dim3(kThreads)},

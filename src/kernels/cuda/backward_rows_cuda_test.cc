@@ -44,6 +44,79 @@ TEST_F(BackwardRowsCudaTest, RmsNormAgrees) {
   }
 }
 
+// What 256 threads of a block add up, as docs/numerics.md says: thread j values 8 j .. 8 j + 7.
+float block_total(const std::vector<float>& of_thread) {
+  float total = 0;
+  for (std::size_t warp = 0; warp < 8; ++warp) {
+    std::vector<float> lane(of_thread.begin() + 32 * warp, of_thread.begin() + 32 * warp + 32);
+    for (std::size_t step = 16; step > 0; step /= 2) {
+      const std::vector<float> before = lane;
+      for (std::size_t i = 0; i < 32; ++i) lane[i] = before[i] + before[i ^ step];
+    }
+    total = warp == 0 ? lane[0] : total + lane[0];
+  }
+  return total;
+}
+
+// Rows by blocks and rows by warps: the same bits of d_x, and those of the rule for d_weight.
+TEST_F(BackwardRowsCudaTest, NormInOnePassHasTheBitsOfTheRule) {
+  for (const int64_t hidden : {8, 72, 1000, 1024}) {
+    const std::vector<int32_t> bounds{0, 3, 3, 290, 600};
+    const int64_t tokens = bounds.back();
+    const Twin x = random(DType::F32, {tokens, hidden});
+    const Twin weight = random(DType::F32, {hidden});
+    const Twin d_out = random(DType::F32, {tokens, hidden});
+    const Twin before = random(DType::F32, {tokens, hidden});
+    const Twin d_weight = random(DType::F32, {hidden});
+    const std::vector<double> start = values_of(d_weight.device);
+    const auto run = [&](const TensorView& of_weight) {
+      const TensorView d_x = device_tensor(DType::F32, {tokens, hidden});
+      const TensorView rounded = device_tensor(DType::BF16, {tokens, hidden});
+      poison(rounded);
+      round_values(cuda_, {.x = before.device, .out = d_x});
+      rms_norm_backward(cuda_, {.x = x.device,
+                                .weight = weight.device,
+                                .eps = 1e-6,
+                                .d_out = d_out.device,
+                                .sequence_starts = integers(bounds, {5}).device,
+                                .d_x = d_x,
+                                .d_weight = of_weight,
+                                .rounded = rounded});
+      return std::pair{bytes_of(d_x), bytes_of(rounded)};
+    };
+    EXPECT_EQ(run(d_weight.device), run({})) << hidden;
+    const double* values = x.host.as<double>();
+    const double* gradients = d_out.host.as<double>();
+    std::vector<float> inverse;
+    for (int64_t t = 0; t < tokens; ++t) {
+      std::vector<float> squares(256, 0.0f);
+      for (int64_t i = 0; i < hidden; ++i) {
+        const auto v = static_cast<float>(values[t * hidden + i]);
+        squares[i / 8] = std::fma(v, v, squares[i / 8]);
+      }
+      inverse.push_back(1.0f /
+                        std::sqrt(block_total(squares) / static_cast<float>(hidden) + 1e-6f));
+    }
+    const std::vector<double> got = values_of(d_weight.device);
+    for (int64_t i = 0; i < hidden; ++i) {
+      auto total = static_cast<float>(start[i]);
+      for (std::size_t s = 0; s + 1 < bounds.size(); ++s) {
+        float sum = 0;
+        for (int32_t first = bounds[s]; first < bounds[s + 1]; first += 128) {
+          float chain = 0;
+          for (int32_t t = first; t < std::min(first + 128, bounds[s + 1]); ++t) {
+            const auto y = static_cast<float>(values[t * hidden + i]) * inverse[t];
+            chain = std::fma(static_cast<float>(gradients[t * hidden + i]), y, chain);
+          }
+          sum = sum + chain;
+        }
+        total = total + sum;
+      }
+      ASSERT_EQ(static_cast<float>(got[i]), total) << "column " << i << " of " << hidden;
+    }
+  }
+}
+
 // Sequences one at a time give the same bits as all at once; another cut does not.
 TEST_F(BackwardRowsCudaTest, NormWeightBitsDoNotDependOnMicroBatches) {
   const int64_t tokens = 500, hidden = 72;

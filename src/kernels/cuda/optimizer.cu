@@ -111,13 +111,21 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t column = origin.column + threadIdx.x % kTile;
   double sum = 0;
   if (column < tensor.columns) {
-#pragma unroll 4
-    for (int i = static_cast<int>(threadIdx.x) / kTile; i < kTile; i += kRowsAtOnce) {
-      if (origin.row + i >= tensor.rows) break;
-      const int64_t place = (origin.row + i) * tensor.columns + column;
-      float g = tensor.gradient[place];
-      if (tensor.second_gradient) g = g + tensor.second_gradient[place];
-      const double wide = g;
+    // All loads before the first sum.
+    float g[kTile / kRowsAtOnce];
+    const int rows = static_cast<int>(min(int64_t{kTile}, tensor.rows - origin.row));
+    const int first_row = static_cast<int>(threadIdx.x) / kTile;
+#pragma unroll
+    for (int b = 0; b < kTile / kRowsAtOnce; ++b) {
+      const int r = min(first_row + b * kRowsAtOnce, rows - 1);
+      const int64_t place = (origin.row + r) * tensor.columns + column;
+      g[b] = tensor.gradient[place];
+      if (tensor.second_gradient) g[b] = g[b] + tensor.second_gradient[place];
+    }
+#pragma unroll
+    for (int b = 0; b < kTile / kRowsAtOnce; ++b) {
+      if (first_row + b * kRowsAtOnce >= rows) break;
+      const double wide = g[b];
       sum += wide * wide;
     }
   }
