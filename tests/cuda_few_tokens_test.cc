@@ -1,25 +1,14 @@
 // A layer of a few tokens in one launch against the same tokens through the ops one by one.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstring>
-#include <memory>
 #include <vector>
 
-#include "base/rng.h"
-#include "kernels/cuda/cuda_table.h"
 #include "kernels/matmul.h"
-#include "kernels/memory.h"
-#include "moe/layer.h"
-#include "tensor/arena.h"
+#include "support/cuda_layer.h"
 
 namespace dsmoe::testing {
 namespace {
-
-using kernels::DType;
-using kernels::Shape;
-using kernels::TensorView;
-using kernels::WeightStack;
 
 struct LayerCase {
   const char* name;
@@ -27,50 +16,10 @@ struct LayerCase {
   bool norm = false;
 };
 
-class FewTokens : public ::testing::TestWithParam<LayerCase> {
+class FewTokens : public OnCuda<::testing::TestWithParam<LayerCase>> {
  protected:
   static constexpr int64_t kTokens = 48;  // too many for one launch
 
-  void SetUp() override {
-    if (!kernels::cuda_declined().empty()) GTEST_SKIP() << kernels::cuda_declined();
-    context_ = {.table = &kernels::cuda_table(), .stream = kernels::make_cuda_stream()};
-    arena_ = std::make_unique<tensor::Arena>("test", context_.table->allocator);
-  }
-  void TearDown() override {
-    arena_.reset();
-    if (context_.stream != nullptr) kernels::release_cuda_stream(context_.stream);
-  }
-
-  TensorView random(DType dtype, const Shape& shape, double scale) {
-    const TensorView view = arena_->tensor("test", dtype, shape);
-    std::vector<float> values(static_cast<std::size_t>(view.num_elements()));
-    rng_.stream++;
-    rng_.fill_normal(0, values);
-    std::vector<tensor::Bf16> rounded;
-    for (float& value : values) {
-      value *= static_cast<float>(scale);
-      rounded.push_back(tensor::to_bf16(value));
-    }
-    kernels::upload(
-        context_, dtype == DType::BF16 ? static_cast<void*>(rounded.data()) : values.data(), view);
-    return view;
-  }
-  WeightStack stack(int64_t count, int64_t n, int64_t k, DType dtype = DType::BF16) {
-    const TensorView view = random(dtype, {count * n, k}, 1 / std::sqrt(static_cast<double>(k)));
-    return {.data = view.data,
-            .dtype = dtype,
-            .layout = kernels::WeightLayout::row_major,
-            .device = tensor::Device::cuda,
-            .count = count,
-            .n = n,
-            .k = k};
-  }
-  TensorView integers(const std::vector<int32_t>& values) {
-    const TensorView view =
-        arena_->tensor("test", DType::I32, {static_cast<int64_t>(values.size())});
-    kernels::upload(context_, values.data(), view);
-    return view;
-  }
   template <class T>
   std::vector<T> host(const TensorView& view) {
     std::vector<T> values(static_cast<std::size_t>(view.num_elements()));
@@ -80,16 +29,11 @@ class FewTokens : public ::testing::TestWithParam<LayerCase> {
 
   moe::LayerWeights make_weights(const LayerCase& shape) {
     moe::LayerWeights weights;
-    const auto experts = [&](int64_t count, int64_t width) {
-      return moe::ExpertWeights{.gate = stack(count, width, shape.hidden),
-                                .up = stack(count, width, shape.hidden),
-                                .down = stack(count, shape.hidden, width)};
-    };
     if (shape.experts > 0) {
       weights.centroids = stack(1, shape.experts, shape.hidden, DType::F32);
-      weights.routed = experts(shape.experts, shape.width);
+      weights.routed = experts(shape.experts, shape.width, shape.hidden);
     }
-    if (shape.shared_width > 0) weights.shared = experts(1, shape.shared_width);
+    if (shape.shared_width > 0) weights.shared = experts(1, shape.shared_width, shape.hidden);
     return weights;
   }
 
@@ -132,9 +76,6 @@ class FewTokens : public ::testing::TestWithParam<LayerCase> {
     return result;
   }
 
-  kernels::Context context_;
-  std::unique_ptr<tensor::Arena> arena_;
-  Rng rng_{.seed = 7, .purpose = RngPurpose::test};
   TensorView u_, x_, norm_;
 };
 

@@ -2,68 +2,17 @@
 // and backward, against the same layer whole, bit for bit.
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <memory>
 #include <vector>
 
-#include "base/rng.h"
-#include "kernels/cuda/cuda_table.h"
-#include "kernels/memory.h"
-#include "moe/layer.h"
-#include "tensor/arena.h"
+#include "support/cuda_layer.h"
 
 namespace dsmoe::testing {
 namespace {
 
-using kernels::DType;
-using kernels::Shape;
-using kernels::TensorView;
-using kernels::WeightStack;
-
 constexpr int64_t kHidden = 384, kExperts = 6, kTopK = 3, kWidth = 88, kShared = 136;
 
-class LayerParts : public ::testing::Test {
+class LayerParts : public OnCuda<::testing::Test> {
  protected:
-  void SetUp() override {
-    if (!kernels::cuda_declined().empty()) GTEST_SKIP() << kernels::cuda_declined();
-    context_ = {.table = &kernels::cuda_table(), .stream = kernels::make_cuda_stream()};
-    arena_ = std::make_unique<tensor::Arena>("test", context_.table->allocator);
-  }
-  void TearDown() override {
-    arena_.reset();
-    if (context_.stream != nullptr) kernels::release_cuda_stream(context_.stream);
-  }
-
-  TensorView random(DType dtype, const Shape& shape, double scale) {
-    const TensorView view = arena_->tensor("test", dtype, shape);
-    std::vector<float> values(static_cast<std::size_t>(view.num_elements()));
-    rng_.stream++;
-    rng_.fill_normal(0, values);
-    std::vector<tensor::Bf16> rounded;
-    for (float& value : values) {
-      value *= static_cast<float>(scale);
-      rounded.push_back(tensor::to_bf16(value));
-    }
-    kernels::upload(
-        context_, dtype == DType::BF16 ? static_cast<void*>(rounded.data()) : values.data(), view);
-    return view;
-  }
-  WeightStack stack(DType dtype, int64_t count, int64_t n, int64_t k) {
-    const TensorView view = random(dtype, {count * n, k}, 1 / std::sqrt(static_cast<double>(k)));
-    return {.data = view.data,
-            .dtype = dtype,
-            .layout = kernels::WeightLayout::row_major,
-            .device = tensor::Device::cuda,
-            .count = count,
-            .n = n,
-            .k = k};
-  }
-  TensorView integers(const std::vector<int32_t>& values) {
-    const TensorView view =
-        arena_->tensor("test", DType::I32, {static_cast<int64_t>(values.size())});
-    kernels::upload(context_, values.data(), view);
-    return view;
-  }
   void append(std::vector<unsigned char>& all, const TensorView& view) {
     const std::size_t before = all.size();
     all.resize(before + view.num_bytes());
@@ -76,15 +25,10 @@ class LayerParts : public ::testing::Test {
                                  kernels::GradientStart start) {
     rng_.stream = 0;
     const bool from_zero = start == kernels::GradientStart::from_zero;
-    const auto experts = [&](int64_t count, int64_t width) {
-      return moe::ExpertWeights{.gate = stack(DType::BF16, count, width, kHidden),
-                                .up = stack(DType::BF16, count, width, kHidden),
-                                .down = stack(DType::BF16, count, kHidden, width)};
-    };
     const auto transposed = [&](int64_t count, int64_t width) {
-      return moe::ExpertWeights{.gate = stack(DType::BF16, count, kHidden, width),
-                                .up = stack(DType::BF16, count, kHidden, width),
-                                .down = stack(DType::BF16, count, width, kHidden)};
+      return moe::ExpertWeights{.gate = stack(count, kHidden, width),
+                                .up = stack(count, kHidden, width),
+                                .down = stack(count, width, kHidden)};
     };
     const auto gradients = [&](int64_t count, int64_t width) {
       const double scale = from_zero ? 0 : 1;
@@ -110,9 +54,9 @@ class LayerParts : public ::testing::Test {
     const TensorView sequence_starts = integers(starts);
     const moe::LayerForward forward{
         .rule = {.top_k = kTopK},
-        .weights = {.centroids = stack(DType::F32, 1, kExperts, kHidden),
-                    .routed = experts(kExperts, kWidth),
-                    .shared = experts(1, kShared)},
+        .weights = {.centroids = stack(1, kExperts, kHidden, DType::F32),
+                    .routed = experts(kExperts, kWidth, kHidden),
+                    .shared = experts(1, kShared, kHidden)},
         .state = state,
         .x = x,
         .token_range = range,
@@ -121,7 +65,7 @@ class LayerParts : public ::testing::Test {
     const moe::LayerBackward backward{
         .rule = {.top_k = kTopK},
         .balance = {.alpha = 0.01, .group_weight = 1.0 / static_cast<double>(sequences)},
-        .weights = {.centroids = stack(DType::F32, 1, kHidden, kExperts),
+        .weights = {.centroids = stack(1, kHidden, kExperts, DType::F32),
                     .routed = transposed(kExperts, kWidth),
                     .shared = transposed(1, kShared)},
         .gradients = {.centroids = random(DType::F32, {1, kExperts, kHidden}, 1),
@@ -151,10 +95,6 @@ class LayerParts : public ::testing::Test {
     }
     return all;
   }
-
-  kernels::Context context_;
-  std::unique_ptr<tensor::Arena> arena_;
-  Rng rng_{.seed = 11, .purpose = RngPurpose::test};
 };
 
 TEST_F(LayerParts, EqualTheWholeBitForBit) {
@@ -165,6 +105,9 @@ TEST_F(LayerParts, EqualTheWholeBitForBit) {
     for (const int64_t parts : {2, 3, 4, 8})
       EXPECT_EQ(run(1001, starts, parts, start), whole) << parts << " parts";
   }
+  // The comparison can tell gradients apart: other sequences, another balance loss.
+  const auto start = kernels::GradientStart::from_zero;
+  EXPECT_NE(run(1001, {0, 8, 300, 333, 1001}, 4, start), run(1001, starts, 1, start));
 }
 
 TEST_F(LayerParts, OfFewTokens) {
