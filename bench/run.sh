@@ -17,7 +17,7 @@ trap 'rm -rf "$shapes"' EXIT
 
 torch() { # SCRIPT ARGUMENTS...
   if "$PYTHON" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; then
-    "$PYTHON" "bench/torch/$1" "${@:2}" --threads "$threads" --limit "${LIMIT:-600}" 2> /dev/null
+    "$PYTHON" "bench/torch/$1" "${@:2}" --threads "$threads" --limit "${LIMIT:-600}"
   else
     echo "PyTorch: not installed for $PYTHON; set PYTHON to one that has it"
   fi
