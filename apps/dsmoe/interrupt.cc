@@ -17,7 +17,8 @@ void on_signal(int number) {
 void arm() {
   struct sigaction action {};
   action.sa_handler = on_signal;
-  action.sa_flags = static_cast<int>(SA_RESETHAND);  // the second signal ends the process
+  // The second signal ends the process. A write under way goes on: stdio would lose what it holds.
+  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);

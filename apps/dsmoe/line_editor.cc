@@ -109,12 +109,13 @@ LineEditor::Result LineEditor::read_plain() {
       if (line.ends_with('\r')) line.pop_back();
       return {LineState::done, line};
     }
-    char bytes[4096];
-    const ssize_t count = ::read(STDIN_FILENO, bytes, sizeof bytes);
-    if (count < 0 && errno == EINTR) {
+    pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+    if (::poll(&input, 1, -1) < 0 && errno == EINTR) {  // a read would go on after a signal
       if (InterruptScope::flag()) return {LineState::interrupted};
       continue;
     }
+    char bytes[4096];
+    const ssize_t count = ::read(STDIN_FILENO, bytes, sizeof bytes);
     if (count < 0) fail_errno("cannot read standard input");
     if (count == 0) {
       if (plain_.empty()) return {LineState::closed};
