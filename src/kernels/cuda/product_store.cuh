@@ -30,11 +30,7 @@ struct Staging {
       const int row = (thread + i * 128) / kPieces;
       const int piece = (thread + i * 128) % kPieces;
       if (row < V::kChunk && row < num_rows && piece * 8 < num_outputs) {
-        uint4 value;
-        asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-                     : "r"(buffer() + place(row, piece)));
-        *reinterpret_cast<uint4*>(out + row * pitch + piece * 8) = value;
+        store_16(out + row * pitch + piece * 8, load_shared_16(buffer() + place(row, piece)));
       }
     }
     turn ^= 1;

@@ -92,10 +92,7 @@ __device__ void store_swiglu_backward(const ProductFamily& family, const Tile& t
     for (int t = 0; t < 3; ++t) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(
-                         memory + t * 4096 + place(thread / 8 + i * 16, thread % 8)),
-                     "r"(value[t][i].x), "r"(value[t][i].y), "r"(value[t][i].z), "r"(value[t][i].w)
-                     : "memory");
+        store_shared_16(memory + t * 4096 + place(thread / 8 + i * 16, thread % 8), value[t][i]);
       }
     }
     if ((c + 1) * 32 < kRows) fetch(c + 1);
@@ -149,13 +146,9 @@ __device__ void store_swiglu_backward(const ProductFamily& family, const Tile& t
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int row = c * 32 + i * 16;
-        uint4 result;
-        asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(result.x), "=r"(result.y), "=r"(result.z), "=r"(result.w)
-                     : "r"(memory + t * 4096 + place(thread / 8 + i * 16, thread % 8)));
         if (inside && row + thread / 8 < tile.num_rows) {
-          *reinterpret_cast<uint4*>(static_cast<bf16*>(out[t]) + corner +
-                                    static_cast<int64_t>(row) * family.n) = result;
+          store_16(static_cast<bf16*>(out[t]) + corner + static_cast<int64_t>(row) * family.n,
+                   load_shared_16(memory + t * 4096 + place(thread / 8 + i * 16, thread % 8)));
         }
       }
     }
