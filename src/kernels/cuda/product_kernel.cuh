@@ -402,7 +402,13 @@ __device__ void consume(const ProductParameters& p, const SharedLayout<V>& share
         } else if constexpr (kEpilogue == Epilogue::swiglu) {
           store_swiglu<V, kN * kCount>(family, tile, first_weight, consumer, staging, turn, own);
         } else if constexpr (kEpilogue == Epilogue::swiglu_backward) {
-          store_swiglu_backward<V, kN * kCount>(family, tile, first_weight, consumer, staging, own);
+          if (family.swiglu.gate_of_row) {
+            store_swiglu_backward<V, kN * kCount, true>(family, tile, first_weight, consumer,
+                                                        staging, own);
+          } else {
+            store_swiglu_backward<V, kN * kCount, false>(family, tile, first_weight, consumer,
+                                                         staging, own);
+          }
         } else {
           store_rounded<V, kN * kCount>(family, tile, first_weight, consumer, staging, turn, own);
         }

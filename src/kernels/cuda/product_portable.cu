@@ -71,19 +71,25 @@ __device__ float dot(float acc, const float* weight, const float* x, int size) {
   return acc;
 }
 
+// The sum over 16 outputs of one row: this lane's two, then the eight lanes that share the row.
+__device__ float sum_of_sixteen(float first, float second) {
+  float sum = first + second;
+  for (int step = 4; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+  return sum;
+}
+
 // One output of the backward pass.
 template <class Operand>
 __device__ void finish_backward(const Parameters& p, int row, int n, float a) {
   const SwigluBackward& io = p.swiglu;
   const int64_t place = static_cast<int64_t>(row) * p.n + n;
   const auto at = [&](const void* rows) { return widen(static_cast<const Operand*>(rows)[place]); };
-  const SwigluGradient result(io.gate_of_row ? io.gate_of_row[row] : 1.0f, a, at(io.activation),
-                              at(io.gate_product), at(io.up_product));
+  const float gate = io.gate_of_row ? io.gate_of_row[row] : 1.0f;
+  const float scaled = gate * at(io.activation);
+  const SwigluGradient result(gate * a, at(io.gate_product), at(io.up_product));
   round_into(static_cast<Operand*>(io.d_gate_product)[place], result.d_gate);
   round_into(static_cast<Operand*>(io.d_up_product)[place], result.d_up);
-  if (io.gate_of_row) {
-    round_into(static_cast<Operand*>(io.scaled_activation)[place], result.scaled);
-  }
+  if (io.gate_of_row) round_into(static_cast<Operand*>(io.scaled_activation)[place], scaled);
 }
 
 template <Epilogue kEpilogue, class Operand>

@@ -157,8 +157,8 @@ __device__ inline float4 load_shared_float4(uint32_t address) {
 }
 
 // 16 bytes between registers, shared memory and memory. Written out because the compiler makes four
-// stores of four bytes of a uint4's assignment in large kernels, and the same bytes in four requests
-// cost four times as much.
+// stores of four bytes of a uint4's assignment in large kernels, and the same bytes in four
+// requests cost four times as much.
 __device__ inline uint4 load_shared_16(uint32_t address) {
   uint4 v;
   asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -167,13 +167,21 @@ __device__ inline uint4 load_shared_16(uint32_t address) {
   return v;
 }
 __device__ inline void store_shared_16(uint32_t address, const uint4& v) {
-  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y),
-               "r"(v.z), "r"(v.w)
+  asm volatile("st.shared.v4.u32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w)
                : "memory");
 }
+__device__ inline void store_shared_float(uint32_t address, float v) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
+}
+__device__ inline float2 load_shared_float2(uint32_t address) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address));
+  return v;
+}
 __device__ inline void store_16(void* target, const uint4& v) {
-  asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(target), "r"(v.x), "r"(v.y),
-               "r"(v.z), "r"(v.w)
+  asm volatile("st.global.v4.u32 [%0], {%1,%2,%3,%4};" ::"l"(target), "r"(v.x), "r"(v.y), "r"(v.z),
+               "r"(v.w)
                : "memory");
 }
 
