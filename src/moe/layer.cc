@@ -27,11 +27,11 @@ struct Families {
 // experts' outputs lie: nobody needs them before experts_down_forward, nor from combine to
 // experts_up_backward, writes there. Absent where products gather by themselves.
 TensorView dispatched(const Context& context, const LayerState& state, const TensorView& x,
-                      int64_t part, int readers) {
+                      int readers) {
   const bool done = kernels::dispatch_rows(context, {.x = x,
                                                      .offsets = state.plan.expert_offsets,
                                                      .token_of_row = state.plan.token_of_row,
-                                                     .columns = state.columns(part),
+                                                     .columns = state.columns,
                                                      .out = state.routed_out,
                                                      .readers = readers});
   return done ? state.routed_out : TensorView{};
@@ -133,7 +133,7 @@ void up_forward(const Context& context, const LayerForward& args) {
   if (args.weights.routed) {
     kernels::ExpertFamily routed = routed_experts(args);
     if (state.parts == 1 && 2 * routed.gate.n > routed.gate.k)
-      routed.x_rows = dispatched(context, state, args.x, 0, 1);
+      routed.x_rows = dispatched(context, state, args.x, 1);
     experts.add(routed);
   }
   if (args.weights.shared) experts.add(shared_experts(args));
@@ -141,15 +141,15 @@ void up_forward(const Context& context, const LayerForward& args) {
 }
 
 // One part of the outputs of all experts.
-void down_forward(const Context& context, const LayerForward& args, int64_t part) {
+void down_forward(const Context& context, const LayerForward& args) {
   kernels::experts_down_forward(
-      context, {.families = all_experts(args).span(), .columns = args.state.columns(part)});
+      context, {.families = all_experts(args).span(), .columns = args.state.columns});
 }
 
 // One part of the columns of the layer's output.
-void combine(const Context& context, const LayerForward& args, int64_t part) {
+void combine(const Context& context, const LayerForward& args) {
   const LayerState& state = args.state;
-  kernels::CombineForward all{.columns = state.columns(part), .residual = args.residual};
+  kernels::CombineForward all{.columns = state.columns, .residual = args.residual};
   if (args.weights.routed) {
     all.index = state.index;
     all.gate = state.gate;
@@ -178,9 +178,11 @@ void layer_forward(const Context& context, const LayerForward& args) {
   }
   const bool done = experts_forward(context, args);
   if (!done) up_forward(context, args);
+  LayerForward own = args;
   for (int64_t part = 0; part < state.parts; ++part) {
-    if (!done) down_forward(context, args, part);
-    combine(context, args, part);
+    own.state = state.of_part(part);
+    if (!done) down_forward(context, own);
+    combine(context, own);
   }
 }
 
@@ -276,7 +278,7 @@ void down_backward(const Context& context, const LayerBackward& args,
   Families<kernels::ExpertFamilyBackward> experts;
   if (routed) {
     experts.add(routed_experts(args));
-    if (state.parts == 1) experts.list[0].d_out_rows = dispatched(context, state, args.d_out, 0, 2);
+    if (state.parts == 1) experts.list[0].d_out_rows = dispatched(context, state, args.d_out, 2);
   }
   if (args.weights.shared) experts.add(shared_experts(args));
   kernels::experts_down_backward(context, {.d_out = args.d_out, .families = experts.span()});
@@ -290,9 +292,10 @@ void down_backward(const Context& context, const LayerBackward& args,
   }
   for (int64_t part = 0; part < state.parts; ++part) {
     if (routed && args.gradients.routed.down) {
-      const TensorView rows = state.parts == 1 ? experts.list[0].d_out_rows
-                                               : dispatched(context, state, args.d_out, part, 2);
-      add_down(list, args, args.gradients.routed, experts.list[0], rows, state.columns(part).begin,
+      const LayerState own = state.of_part(part);
+      const TensorView rows =
+          state.parts == 1 ? experts.list[0].d_out_rows : dispatched(context, own, args.d_out, 2);
+      add_down(list, args, args.gradients.routed, experts.list[0], rows, own.columns.begin,
                state.plan.sequence_offsets);
     }
     kernels::weight_gradients(context, list.span());
@@ -301,26 +304,25 @@ void down_backward(const Context& context, const LayerBackward& args,
 }
 
 // dW of gate and up by a part of x's columns; that of the shared experts beside the first.
-void up_gradients(const Context& context, const LayerBackward& args, const TensorView& one_matrix,
-                  int64_t part) {
+void up_gradients(const Context& context, const LayerBackward& args, const TensorView& one_matrix) {
   const LayerState& state = args.state;
   const ExpertGradients& gradients = args.gradients.routed;
   GradientList list;
-  if (args.weights.shared && part == 0)
+  if (args.weights.shared && state.columns.begin == 0)
     add_up(list, args, args.gradients.shared, shared_experts(args), {}, 0, one_matrix);
   if (args.weights.routed && (gradients.gate || gradients.up)) {
-    add_up(list, args, gradients, routed_experts(args), dispatched(context, state, args.x, part, 2),
-           state.columns(part).begin, state.plan.sequence_offsets);
+    add_up(list, args, gradients, routed_experts(args), dispatched(context, state, args.x, 2),
+           state.columns.begin, state.plan.sequence_offsets);
   }
   kernels::weight_gradients(context, list.span());
 }
 
 // One part of the columns of d_x, the experts' share.
-void up_backward(const Context& context, const LayerBackward& args, int64_t part) {
+void up_backward(const Context& context, const LayerBackward& args) {
   const LayerState& state = args.state;
   Families<kernels::ExpertFamilyBackward> experts;
   kernels::CombineForward dispatch_adjoint{
-      .columns = state.columns(part), .residual = args.d_x, .store = kernels::Store::assign};
+      .columns = state.columns, .residual = args.d_x, .store = kernels::Store::assign};
   if (args.weights.routed) {
     experts.add(routed_experts(args));
     dispatch_adjoint.index = state.index;
@@ -331,8 +333,7 @@ void up_backward(const Context& context, const LayerBackward& args, int64_t part
     experts.add(shared_experts(args));
     dispatch_adjoint.shared = state.shared_out;
   }
-  kernels::experts_up_backward(context,
-                               {.families = experts.span(), .columns = state.columns(part)});
+  kernels::experts_up_backward(context, {.families = experts.span(), .columns = state.columns});
   kernels::combine_forward(context, dispatch_adjoint);
 }
 
@@ -394,9 +395,11 @@ void layer_backward(const Context& context, const LayerBackward& args) {
                                       .gate_of_row = args.scratch.gate_of_row});
   }
   down_backward(context, args, one_matrix);
+  LayerBackward own = args;
   for (int64_t part = 0; part < state.parts; ++part) {
-    up_gradients(context, args, one_matrix, part);
-    up_backward(context, args, part);
+    own.state = state.of_part(part);
+    up_gradients(context, own, one_matrix);
+    up_backward(context, own);
   }
   if (args.weights.routed) route_backward(context, args, one_matrix);
 }

@@ -1,6 +1,8 @@
 // Allocation at full size, and the cut to what one call needs.
 #include "moe/state.h"
 
+#include <algorithm>
+
 #include "kernels/combine.h"
 #include "moe/plan.h"
 
@@ -9,26 +11,37 @@ namespace {
 
 DType scalar_of(DType operand) { return operand == DType::F64 ? DType::F64 : DType::F32; }
 
+// Whole tiles of the products.
+int64_t columns_of_part(int64_t hidden, int64_t parts) {
+  constexpr int64_t kTile = 128;
+  const int64_t tiles = (hidden + kTile - 1) / kTile;
+  return parts == 1 ? hidden : (tiles + parts - 1) / parts * kTile;
+}
+
 void cut(TensorView& view, int64_t rows) {
   if (view) view = view.rows(0, rows);
 }
 
 }  // namespace
 
-kernels::ColumnRange LayerState::columns(int64_t part) const {
-  if (parts == 1) return {};
-  const int64_t count = routed_out.dim(1);
-  return {.begin = part * count, .count = count};
+LayerState LayerState::of_part(int64_t part) const {
+  if (parts == 1) return *this;
+  LayerState own = *this;
+  const int64_t width = routed_out.dim(1);
+  own.columns = {.begin = part * width, .count = std::min(width, hidden - part * width)};
+  own.routed_out.shape = {routed_out.dim(0), own.columns.count};
+  if (shared_out) own.shared_out.shape = {shared_out.dim(0), own.columns.count};
+  return own;
 }
 
 int64_t parts_that_fit(const kernels::Context& context, const LayerSize& size, int64_t wanted) {
   const auto fits = [&](int64_t width) {
-    return kernels::takes_parts(
-        context, {.operand = size.operand, .hidden = size.hidden / wanted, .width = width});
+    return kernels::takes_parts(context,
+                                {.operand = size.operand, .hidden = size.hidden, .width = width});
   };
-  return size.num_experts > 0 && size.hidden % wanted == 0 && fits(size.routed_width) &&
-                 fits(size.shared_width)
-             ? wanted
+  const int64_t columns = columns_of_part(size.hidden, wanted);
+  return size.num_experts > 0 && fits(size.routed_width) && fits(size.shared_width)
+             ? (size.hidden + columns - 1) / columns
              : 1;
 }
 
@@ -39,7 +52,8 @@ LayerState allocate_state(const LayerSize& size, tensor::Arena& arena, const Lay
   const bool training = size.passes == Passes::forward_and_backward;
   LayerState state;
   state.parts = size.parts;
-  const int64_t columns = size.hidden / size.parts;
+  state.hidden = size.hidden;
+  const int64_t columns = columns_of_part(size.hidden, size.parts);
   const auto experts = [&](int64_t rows, int64_t width) {
     return arena.tensor("experts", size.operand, {rows, width});
   };

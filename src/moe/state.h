@@ -19,9 +19,9 @@ struct LayerState {
   TensorView bad_token;  // [1]
   kernels::DispatchPlan plan;
   TensorView routed_activation;    // [tokens * top_k, width]
-  TensorView routed_out;           // [tokens * top_k, hidden / parts]
+  TensorView routed_out;           // [tokens * top_k, columns of a part]
   TensorView shared_activation;    // [tokens, shared width]
-  TensorView shared_out;           // [tokens, hidden / parts]
+  TensorView shared_out;           // [tokens, columns of a part]
   TensorView routed_gate_product;  // [tokens * top_k, width]; in training only, like the next three
   TensorView routed_up_product;    // [tokens * top_k, width]
   TensorView shared_gate_product;  // [tokens, shared width]
@@ -30,8 +30,11 @@ struct LayerState {
   // of the outputs, which combine takes before the next are made; of the input gradients likewise;
   // and of rows of tokens in the order of the plan, which lie where the outputs will.
   int64_t parts = 1;
+  int64_t hidden = 0;
+  kernels::ColumnRange columns;  // which the outputs hold, where there are parts
 
-  kernels::ColumnRange columns(int64_t part) const;
+  // With the outputs cut to the columns of one part: the last may be narrower.
+  LayerState of_part(int64_t part) const;
 };
 
 // The experts' gradients take the place of what they were made from, in LayerState.
@@ -54,7 +57,8 @@ struct LayerSize {
   Passes passes = Passes::forward;
   int64_t parts = 1;  // of hidden, in a layer with routed experts; see parts_that_fit
 };
-// `wanted` parts where the context's ops take parts of this shape, else 1.
+// At most `wanted` parts, each but the last a multiple of 128 columns, where the context's ops take
+// parts of this shape; else 1.
 int64_t parts_that_fit(const kernels::Context& context, const LayerSize& size, int64_t wanted);
 
 // `lender`: a state whose memory for the outputs this one shall use too. A layer needs it only

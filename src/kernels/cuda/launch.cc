@@ -57,8 +57,8 @@ void* scratch_of(const Context& context, std::size_t bytes) {
     check(cudaStreamSynchronize(stream_of(context)), "growing working memory");
     check(cudaFree(scratch.data), "growing working memory");
     scratch = {};
-    std::size_t wanted = std::size_t{1} << 20;
-    while (wanted < bytes) wanted *= 2;
+    constexpr std::size_t kGrain = std::size_t{2} << 20;
+    const std::size_t wanted = (bytes + kGrain - 1) / kGrain * kGrain;
     check(cudaMalloc(&scratch.data, wanted), "working memory");
     scratch.bytes = wanted;
   }
