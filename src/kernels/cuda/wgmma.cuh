@@ -43,22 +43,19 @@ __device__ inline uint64_t transposed_descriptor(uint32_t shared_address) {
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%" \
   "54,%55,%56,"                                                                                \
   "%57,%58,%59,%60,%61,%62,%63"
-#define DSMOE_N176                                                                             \
-  DSMOE_N128                                                                                   \
-  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%" \
-  "86,%87"
-#define DSMOE_N256                                                                             \
-  DSMOE_N128                                                                                   \
-  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%" \
-  "86,%87,%88,"                                                                                \
-  "%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%" \
-  "109,%110,"                                                                                  \
-  "%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-#define DSMOE_WGMMA(n, regs, a, b, ...)                                                          \
+#define DSMOE_N160 DSMOE_N128 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
+#define DSMOE_N192 DSMOE_N160 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define DSMOE_N256                                                                               \
+  DSMOE_N192                                                                                     \
+  ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114," \
+  "%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#define DSMOE_WGMMA_AS(transposed, n, regs, a, b, ...)                                           \
   asm volatile("wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 {" regs "}, %" a ", %" b \
-               ", 1, 1, 1, 0, 0;\n"                                                              \
+               ", 1, 1, 1, " transposed ";\n"                                                    \
                : __VA_ARGS__                                                                     \
                : "l"(desc_a), "l"(desc_b))
+#define DSMOE_WGMMA(...) DSMOE_WGMMA_AS("0, 0", __VA_ARGS__)
+#define DSMOE_WGMMA_TRANSPOSED(...) DSMOE_WGMMA_AS("1, 1", __VA_ARGS__)
 
 // d += A B^T for one k16 step. d starts from explicit zeros: a step that ignores d would make it
 // live everywhere before. d[4 j ..] belongs to columns 8 j ..: the same layout for every N.
@@ -81,14 +78,23 @@ __device__ inline void wgmma_step(float* d, uint64_t desc_a, uint64_t desc_b) {
 }
 
 // d += A^T B for one k16 step: both tiles as transposed_descriptor says.
-__device__ inline void wgmma_step_transposed_176(float* d, uint64_t desc_a, uint64_t desc_b) {
-  asm volatile("wgmma.mma_async.sync.aligned.m64n176k16.f32.bf16.bf16 {" DSMOE_N176
-               "}, %88, %89, 1, 1, 1, 1, 1;\n"
-               : DSMOE_R64(d, 0), DSMOE_R16(d, 64), DSMOE_R4(d, 80), DSMOE_R4(d, 84)
-               : "l"(desc_a), "l"(desc_b));
+template <int kN>
+__device__ inline void wgmma_step_transposed(float* d, uint64_t desc_a, uint64_t desc_b) {
+  if constexpr (kN == 64) {
+    DSMOE_WGMMA_TRANSPOSED("64", DSMOE_N64, "32", "33", DSMOE_R32(d, 0));
+  } else if constexpr (kN == 128) {
+    DSMOE_WGMMA_TRANSPOSED("128", DSMOE_N128, "64", "65", DSMOE_R64(d, 0));
+  } else if constexpr (kN == 160) {
+    DSMOE_WGMMA_TRANSPOSED("160", DSMOE_N160, "80", "81", DSMOE_R64(d, 0), DSMOE_R16(d, 64));
+  } else {
+    static_assert(kN == 192);
+    DSMOE_WGMMA_TRANSPOSED("192", DSMOE_N192, "96", "97", DSMOE_R64(d, 0), DSMOE_R32(d, 64));
+  }
 }
 
+#undef DSMOE_WGMMA_TRANSPOSED
 #undef DSMOE_WGMMA
+#undef DSMOE_WGMMA_AS
 #undef DSMOE_R4
 #undef DSMOE_R16
 #undef DSMOE_R32
@@ -98,7 +104,8 @@ __device__ inline void wgmma_step_transposed_176(float* d, uint64_t desc_a, uint
 #undef DSMOE_N32
 #undef DSMOE_N64
 #undef DSMOE_N128
-#undef DSMOE_N176
+#undef DSMOE_N160
+#undef DSMOE_N192
 #undef DSMOE_N256
 
 }  // namespace dsmoe::kernels::cuda
