@@ -140,7 +140,7 @@ void rms_norm_forward(const Context& context, const RmsNormForward& args) {
   check.tensor("weight", args.weight, scalar, {args.x.dim(1)});
   check.tensor("out", args.out, args.out.dtype, args.x.shape);
   check.optional("kept", args.kept, scalar, args.x.shape);
-  if (args.kept && args.x.device == Device::cpu)
+  if (args.kept && !context.table->copies_in_pass)
     round_values(context, {.x = args.x, .out = args.kept});
   launch(context, args.out.dtype, &KernelTable::rms_norm_forward, args);
 }
@@ -157,7 +157,7 @@ void matmul_forward(const Context& context, const MatmulForward& args) {
   check.that(!args.rounded || (!args.bias && args.store == Store::assign),
              "a rounded result takes neither bias nor residual");
   launch(context, args.x.dtype, &KernelTable::matmul_forward, args);
-  if (args.rounded && args.x.device == Device::cpu)
+  if (args.rounded && !context.table->copies_in_pass)
     round_values(context, {.x = args.out, .out = args.rounded});
 }
 

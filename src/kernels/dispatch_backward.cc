@@ -168,7 +168,7 @@ void rms_norm_backward(const Context& context, const RmsNormBackward& args) {
   check.rank("sequence_starts", args.sequence_starts, 1);
   if (args.rounded) check.tensor("rounded", args.rounded, args.rounded.dtype, args.x.shape);
   launch(context, scalar, &KernelTable::rms_norm_backward, args);
-  if (args.rounded && args.x.device == Device::cpu)
+  if (args.rounded && !context.table->copies_in_pass)
     round_values(context, {.x = args.d_x, .out = args.rounded});
 }
 
@@ -214,7 +214,7 @@ void attention_backward(const Context& context, const AttentionBackward& args) {
     check.tensor("position", args.position, DType::I32, {args.q.dim(0)});
   }
   launch(context, args.q.dtype, &KernelTable::attention_backward, args);
-  if (args.rounded && args.q.device == Device::cpu) rope_backward(context, rotation_back(args));
+  if (args.rounded && !context.table->copies_in_pass) rope_backward(context, rotation_back(args));
 }
 
 void embedding_backward(const Context& context, const EmbeddingBackward& args) {

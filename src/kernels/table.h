@@ -59,6 +59,9 @@ struct KernelTable {
   std::string_view name;  // "ref", "v3", "v4", "v4_bf16", "amx", "cuda"
   Device device = Device::cpu;
   WeightLayout weight_layout = WeightLayout::panels;
+  // Ops write the copies that callers ask for (`rounded`, `kept`) in their own pass. Others leave
+  // them to the checked functions, which call round_values and rope_backward.
+  bool copies_in_pass = false;
   tensor::Arena::Allocator allocator;  // of the device's memory
   MemoryOps memory;
   RecordingOps recording;

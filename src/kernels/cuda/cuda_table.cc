@@ -73,6 +73,7 @@ const KernelTable& cuda_table() {
     return KernelTable{.name = "cuda",
                        .device = Device::cuda,
                        .weight_layout = WeightLayout::row_major,
+                       .copies_in_pass = true,
                        .allocator = {cuda::allocate, cuda::release, Device::cuda},
                        .memory = {cuda::upload, cuda::download, cuda::zero},
                        .recording = {cuda::begin_recording, cuda::end_recording,
