@@ -177,22 +177,25 @@ std::vector<OpEntry> all_cases() {
   return cases;
 }
 
-std::string difference_from_ref(const OpEntry& entry, const kernels::KernelTable& table,
-                                DType operand, int threads) {
-  const Variant variant{.operand = operand, .precision = operand};
-  const auto expected = entry.make(variant);
-  expected->run(ref_context());
+RefResult::RefResult(const OpEntry& entry, DType operand)
+    : entry_(entry),
+      variant_{.operand = operand, .precision = operand},
+      expected_(entry.make(variant_)) {
+  expected_->run(ref_context());
+}
+
+std::string RefResult::difference(const kernels::KernelTable& table, int threads) const {
   ThreadPool pool(threads);
-  const auto actual = entry.make(variant);
+  const auto actual = entry_.make(variant_);
   std::string differences;
   for (int repeat = 0; repeat < 2; ++repeat) {  // the second run meets used scratch memory
     actual->run({.table = &table, .pool = &pool});
-    for (std::size_t i = 0; i < expected->outputs().size(); ++i) {
+    for (std::size_t i = 0; i < expected_->outputs().size(); ++i) {
       const Output& a = actual->outputs()[i];
-      const Output& b = expected->outputs()[i];
+      const Output& b = expected_->outputs()[i];
       if (std::memcmp(a.view.data, b.view.data, b.view.num_bytes()) == 0) continue;
-      differences += fmt::format("{} {} {} {} threads {}: {} differs\n", entry.op, entry.name,
-                                 table.name, tensor::name_of(operand), threads, a.name);
+      differences += fmt::format("{} {} {} {} threads {}: {} differs\n", entry_.op, entry_.name,
+                                 table.name, tensor::name_of(variant_.operand), threads, a.name);
     }
   }
   return differences;

@@ -121,9 +121,18 @@ void add_gradient_attention_cases(std::vector<OpEntry>& cases);
 
 // --- the modes ---
 
-// Parity: the outputs of `table` that differ from those of ref, "" when none does.
-std::string difference_from_ref(const OpEntry& entry, const kernels::KernelTable& table,
-                                DType operand, int threads);
+// Parity: what ref makes of a case, computed once for all tables and numbers of threads.
+class RefResult {
+ public:
+  RefResult(const OpEntry& entry, DType operand);
+  // The outputs of `table` that differ from those of ref, "" when none does.
+  std::string difference(const kernels::KernelTable& table, int threads) const;
+
+ private:
+  OpEntry entry_;
+  Variant variant_;
+  std::unique_ptr<OpCase> expected_;
+};
 // Batch invariance: the first row whose results alone differ from those in the batch.
 std::string batch_dependence(const OpEntry& entry, const kernels::KernelTable& table,
                              DType operand);

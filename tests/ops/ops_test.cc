@@ -30,10 +30,12 @@ std::string name_of_case(const testing::TestParamInfo<OpEntry>& info) {
 }
 
 TEST_P(Op, Parity) {
-  for (const kernels::KernelTable* table : tables_that_run()) {
-    for (const DType operand : {DType::BF16, DType::F32}) {
-      for (const int threads : {1, 2, 3}) {
-        EXPECT_EQ(difference_from_ref(GetParam(), *table, operand, threads), "");
+  for (const DType operand : {DType::BF16, DType::F32}) {
+    const RefResult ref(GetParam(), operand);
+    for (const kernels::KernelTable* table : tables_that_run()) {
+      const int most_threads = table == &kernels::ref_table() ? 1 : 3;  // ref takes one
+      for (int threads = 1; threads <= most_threads; ++threads) {
+        EXPECT_EQ(ref.difference(*table, threads), "");
       }
     }
   }
@@ -64,13 +66,14 @@ TEST_P(Control, IsToldApart) {
     if (entry.op != control.op) continue;
     switch (control.found_by) {
       case FoundBy::parity:
-        found += difference_from_ref(entry, control.table, control.operand, 1);
+        found += RefResult(entry, control.operand).difference(control.table, 1);
         break;
-      case FoundBy::threads:
-        EXPECT_EQ(difference_from_ref(entry, control.table, control.operand, 1), "")
-            << "broken with one thread already";
-        found += difference_from_ref(entry, control.table, control.operand, 3);
+      case FoundBy::threads: {
+        const RefResult ref(entry, control.operand);
+        EXPECT_EQ(ref.difference(control.table, 1), "") << "broken with one thread already";
+        found += ref.difference(control.table, 3);
         break;
+      }
       case FoundBy::batch:
         found += batch_dependence(entry, control.table, control.operand);
         break;
@@ -91,7 +94,7 @@ TEST_P(Tier, ProductsEqualRef) {
     if (!candidate.declined.empty()) GTEST_SKIP() << candidate.declined;
     for (const OpEntry& entry : all_cases()) {
       if (!entry.op.starts_with("matmul") && !entry.op.starts_with("experts_up")) continue;
-      EXPECT_EQ(difference_from_ref(entry, *candidate.table, DType::BF16, 2), "");
+      EXPECT_EQ(RefResult(entry, DType::BF16).difference(*candidate.table, 2), "");
     }
     return;
   }
