@@ -12,6 +12,7 @@
 #include "kernels/table.h"
 #include "model/config.h"
 #include "moe/layer.h"
+#include "turns.h"
 
 namespace dsmoe::bench {
 namespace {
@@ -20,7 +21,7 @@ using kernels::DType;
 using kernels::TensorView;
 using kernels::WeightStack;
 
-constexpr int kRuns = 9;
+constexpr int kRuns = 15;
 
 class Layer {
  public:
@@ -123,6 +124,7 @@ void measure(const kernels::Context& context, const model::ModelConfig& config, 
   layer.run();
   std::vector<double> seconds;
   for (int i = 0; i < kRuns; ++i) {
+    const Turn turn;
     matrix.measure(0.1);
     read.measure(0.1);
     const double start = kernels::cpu::now(pool);

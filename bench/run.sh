@@ -1,12 +1,15 @@
 #!/bin/bash
-# Training steps and one MoE layer beside PyTorch's, where it is installed (PYTHON names the interpreter), dsmoe before and after:
+# Training steps and one MoE layer beside PyTorch's, where it is installed (PYTHON names the interpreter), in turns run by run:
 #   bench/run.sh [layer|demo|hidden-512|hidden-1024]...
 # BENCH: a folder with train_bench and layer_bench, to build nothing. LIMIT: seconds for each of PyTorch's variants.
+# VARIANTS (of "eager compile") and TYPES (of "fp32 bf16") of PyTorch's to measure.
 # To two CPUs: THREADS=2 taskset -c 0,1 bench/run.sh. With THREADS=1 all count processor time instead of the wall's.
 set -eu
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
 threads=${THREADS:-$(lscpu -p=core | grep -v '^#' | sort -u | wc -l)}
+variants=${VARIANTS:-eager compile}
+types=${TYPES:-fp32 bf16}
 [ $# -gt 0 ] || set -- layer demo hidden-512 hidden-1024
 if [ -z "${BENCH:-}" ]; then
   BENCH=build/bench
@@ -14,13 +17,28 @@ if [ -z "${BENCH:-}" ]; then
 fi
 shapes=$(mktemp -d)
 trap 'rm -rf "$shapes"' EXIT
+turns=$shapes/turns
+exec 9> "$turns"
+if ! "$PYTHON" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; then
+  echo "PyTorch: not installed for $PYTHON; set PYTHON to one that has it"
+  variants=none types=none
+fi
 
-torch() { # SCRIPT ARGUMENTS...
-  if "$PYTHON" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; then
-    "$PYTHON" "bench/torch/$1" "${@:2}" --threads "$threads" --limit "${LIMIT:-600}"
-  else
-    echo "PyTorch: not installed for $PYTHON; set PYTHON to one that has it"
-  fi
+# Both lock a file around each run; this shell holds it until both have warmed up, or one has ended.
+in_turns() { # OUR COMMAND... -- SCRIPT ARGUMENTS...
+  local ours=()
+  while [ "$1" != -- ]; do
+    ours+=("$1")
+    shift
+  done
+  shift
+  [ "$variants" != none ] || { "${ours[@]}"; return; }
+  flock 9
+  TURNS=$turns "${ours[@]}" 9>&- &
+  TURNS=$turns "$PYTHON" "bench/torch/$@" --threads "$threads" --limit "${LIMIT:-600}" 9>&- &
+  until [ "$(grep -c -- "-> FLOCK.*:$(stat -c %i "$turns") " /proc/locks)" = 2 ] || [ "$(jobs -rp | wc -l)" -lt 2 ]; do sleep 0.1; done
+  flock -u 9
+  wait
 }
 
 # The demo's model made wider: experts of half the hidden size, as many heads of the same size as fit.
@@ -31,16 +49,20 @@ wider() {
 
 step() { # NAME CONFIG ROWS
   echo "training step, $1, $3 rows of 256 tokens"
-  "$BENCH/train_bench" "$2" "$threads" "$3"
-  torch train_step.py "$2" --batch "$3"
-  "$BENCH/train_bench" "$2" "$threads" "$3"
+  for variant in $variants; do
+    for type in $types; do
+      in_turns "$BENCH/train_bench" "$2" "$threads" "$3" -- train_step.py "$2" --batch "$3" --variants "$variant" --types "$type"
+    done
+  done
 }
 
 layer() {
   echo "one MoE layer forward, shape of DeepSeek-MoE-16B"
-  "$BENCH/layer_bench" configs/deepseek-moe-16b.json "$threads" 512 4096
-  torch moe_layer.py configs/deepseek-moe-16b.json 512 4096
-  "$BENCH/layer_bench" configs/deepseek-moe-16b.json "$threads" 512 4096
+  for tokens in 512 4096; do
+    for variant in $variants; do
+      in_turns "$BENCH/layer_bench" configs/deepseek-moe-16b.json "$threads" $tokens -- moe_layer.py configs/deepseek-moe-16b.json $tokens --variants "$variant"
+    done
+  done
 }
 
 for what in "$@"; do

@@ -13,6 +13,7 @@
 #include "model/initialise.h"
 #include "train/sources.h"
 #include "train/step.h"
+#include "turns.h"
 
 namespace dsmoe::bench {
 namespace {
@@ -65,6 +66,7 @@ int run(int argc, char** argv) {
   std::vector<double> rates;
   for (int64_t step = 0; step < steps; ++step) {
     const train::StepRows rows = random_rows(config, batch, seq, static_cast<uint64_t>(step));
+    const Turn turn;
     probe.measure(0.05);
     const double start = kernels::cpu::now(pool);
     trainer.step(rows, 1e-3);

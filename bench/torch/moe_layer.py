@@ -13,6 +13,7 @@ import time
 
 import torch
 import torch.nn.functional as F
+from turns import turn
 
 
 def expert(x, gate, up, down):
@@ -44,12 +45,13 @@ def measure(config, experts, shared, tokens, step, clock, runs):
     seconds = []
     with torch.no_grad():
         for run in range(runs + 1):
-            start = clock()
-            for part, weights in zip(parts, experts):
-                step(part, *weights)
-            step(x, *shared)
-            if run > 0:  # the first one compiles and warms up
-                seconds.append(clock() - start)
+            with turn(run > 0):  # the first one compiles and warms up
+                start = clock()
+                for part, weights in zip(parts, experts):
+                    step(part, *weights)
+                step(x, *shared)
+                if run > 0:
+                    seconds.append(clock() - start)
     return seconds
 
 
@@ -62,7 +64,7 @@ def main():
     parser.add_argument("config")
     parser.add_argument("tokens", type=int, nargs="*", default=[512, 4096])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--runs", type=int, default=9)
+    parser.add_argument("--runs", type=int, default=15)
     parser.add_argument("--variants", nargs="+", choices=["eager", "compile"], default=["eager", "compile"])
     parser.add_argument("--limit", type=int, default=600, help="seconds for one variant at one number of tokens")
     arguments = parser.parse_args()

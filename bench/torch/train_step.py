@@ -2,13 +2,11 @@
 
 The same model, rows, losses and AdamW; {fp32, bf16 autocast} x {eager, torch.compile}, the fastest named last. Experts get
 their tokens by index_select and give them back by index_add, which is the best plain PyTorch has without custom kernels.
-A variant that has not finished after --limit seconds is left out. --wait FILE: says so after warming up and goes on when FILE
-exists, so that what compiles slowly can do so beside other work.
+A variant that has not finished after --limit seconds is left out.
 """
 
 import argparse
 import json
-import os
 import signal
 import statistics
 import time
@@ -16,6 +14,7 @@ import time
 import torch
 import torch.nn.functional as F
 from torch import nn
+from turns import turn
 
 
 def rope_tables(config, length):
@@ -143,18 +142,15 @@ def measure(config, arguments, autocast, compiled):
     batch = torch.randint(0, config["vocab_size"], (warm_up + arguments.steps, arguments.batch, arguments.seq + 1))
     seconds = []
     for number, tokens in enumerate(batch):
-        if number == warm_up and arguments.wait:
-            print("ready", flush=True)
-            while not os.path.exists(arguments.wait):
-                time.sleep(0.1)
-        start = clock()
-        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            loss = run(tokens[:, :-1], tokens[:, 1:], cos, sin)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        seconds.append(clock() - start)
+        with turn(number >= warm_up):
+            start = clock()
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                loss = run(tokens[:, :-1], tokens[:, 1:], cos, sin)
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            seconds.append(clock() - start)
     return arguments.batch * arguments.seq / statistics.median(seconds[warm_up:])
 
 
@@ -168,10 +164,9 @@ def main():
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--seq", type=int, default=256)
-    parser.add_argument("--steps", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--variants", nargs="+", choices=["eager", "compile"], default=["eager", "compile"])
     parser.add_argument("--types", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"])
-    parser.add_argument("--wait", metavar="FILE")
     parser.add_argument("--limit", type=int, default=600, help="seconds for each variant")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
