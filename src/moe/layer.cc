@@ -250,12 +250,11 @@ void add_down(GradientList& list, const LayerBackward& args, const ExpertGradien
 // dW of gate and up; `x_rows`: x in the order of the family's rows, or absent.
 void add_up(GradientList& list, const LayerBackward& args, const ExpertGradients& gradients,
             const kernels::ExpertFamilyBackward& family, const TensorView& x_rows,
-            int64_t first_column, const TensorView& sequence_offsets) {
+            const TensorView& sequence_offsets) {
   kernels::WeightGradient own{.x = x_rows ? x_rows : args.x,
                               .x_of_row = x_rows ? TensorView{} : family.token_of_row,
                               .sequence_offsets = sequence_offsets,
                               .slot_of_matrix = gradients.slot_of_expert,
-                              .first_k = first_column,
                               .start = args.start};
   if (gradients.gate) {
     own.dy = family.d_gate_product;
@@ -303,26 +302,25 @@ void down_backward(const Context& context, const LayerBackward& args,
   }
 }
 
-// dW of gate and up by a part of x's columns; that of the shared experts beside the first.
+// dW of gate and up.
 void up_gradients(const Context& context, const LayerBackward& args, const TensorView& one_matrix) {
   const LayerState& state = args.state;
   const ExpertGradients& gradients = args.gradients.routed;
   GradientList list;
-  if (args.weights.shared && state.columns.begin == 0)
-    add_up(list, args, args.gradients.shared, shared_experts(args), {}, 0, one_matrix);
+  if (args.weights.shared)
+    add_up(list, args, args.gradients.shared, shared_experts(args), {}, one_matrix);
   if (args.weights.routed && (gradients.gate || gradients.up)) {
     add_up(list, args, gradients, routed_experts(args), dispatched(context, state, args.x, 2),
-           state.columns.begin, state.plan.sequence_offsets);
+           state.plan.sequence_offsets);
   }
   kernels::weight_gradients(context, list.span());
 }
 
-// One part of the columns of d_x, the experts' share.
+// d_x, the experts' share.
 void up_backward(const Context& context, const LayerBackward& args) {
   const LayerState& state = args.state;
   Families<kernels::ExpertFamilyBackward> experts;
-  kernels::CombineForward dispatch_adjoint{
-      .columns = state.columns, .residual = args.d_x, .store = kernels::Store::assign};
+  kernels::CombineForward dispatch_adjoint{.residual = args.d_x, .store = kernels::Store::assign};
   if (args.weights.routed) {
     experts.add(routed_experts(args));
     dispatch_adjoint.index = state.index;
@@ -333,7 +331,7 @@ void up_backward(const Context& context, const LayerBackward& args) {
     experts.add(shared_experts(args));
     dispatch_adjoint.shared = state.shared_out;
   }
-  kernels::experts_up_backward(context, {.families = experts.span(), .columns = state.columns});
+  kernels::experts_up_backward(context, {.families = experts.span()});
   kernels::combine_forward(context, dispatch_adjoint);
 }
 
@@ -395,12 +393,10 @@ void layer_backward(const Context& context, const LayerBackward& args) {
                                       .gate_of_row = args.scratch.gate_of_row});
   }
   down_backward(context, args, one_matrix);
-  LayerBackward own = args;
-  for (int64_t part = 0; part < state.parts; ++part) {
-    own.state = state.of_part(part);
-    up_gradients(context, own, one_matrix);
-    up_backward(context, own);
-  }
+  LayerBackward late = args;
+  late.state = state.without_activations();
+  up_gradients(context, late, one_matrix);
+  up_backward(context, late);
   if (args.weights.routed) route_backward(context, args, one_matrix);
 }
 

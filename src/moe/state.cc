@@ -18,6 +18,35 @@ int64_t columns_of_part(int64_t hidden, int64_t parts) {
   return parts == 1 ? hidden : (tiles + parts - 1) / parts * kTile;
 }
 
+// Parts of outputs and activations one behind the other; whole outputs over them.
+void share_memory(LayerState& state, const LayerSize& size, tensor::Arena& arena) {
+  const int64_t slots = size.max_tokens * size.top_k;
+  const int64_t tokens = size.shared_width > 0 ? size.max_tokens : 0;
+  const int64_t columns = columns_of_part(size.hidden, size.parts);
+  const int64_t early =
+      slots * (columns + size.routed_width) + tokens * (columns + size.shared_width);
+  const int64_t late = (slots + tokens) * size.hidden;
+  const TensorView all = arena.tensor("experts", size.operand, {std::max(early, late)});
+  const auto pieces = [&all, at = static_cast<std::byte*>(all.data)](int64_t rows,
+                                                                     int64_t width) mutable {
+    TensorView piece;
+    if (rows == 0) return piece;
+    piece = all;
+    piece.data = at;
+    piece.shape = {rows, width};
+    at += piece.num_bytes();
+    return piece;
+  };
+  auto take = pieces;
+  state.routed_out = take(slots, columns);
+  state.shared_out = take(tokens, columns);
+  state.routed_activation = take(slots, size.routed_width);
+  state.shared_activation = take(tokens, size.shared_width);
+  auto take_late = pieces;
+  state.routed_late = take_late(slots, size.hidden);
+  state.shared_late = take_late(tokens, size.hidden);
+}
+
 void cut(TensorView& view, int64_t rows) {
   if (view) view = view.rows(0, rows);
 }
@@ -32,6 +61,16 @@ LayerState LayerState::of_part(int64_t part) const {
   own.routed_out.shape = {routed_out.dim(0), own.columns.count};
   if (shared_out) own.shared_out.shape = {shared_out.dim(0), own.columns.count};
   return own;
+}
+
+LayerState LayerState::without_activations() const {
+  LayerState late = *this;
+  if (parts > 1) {
+    late.parts = 1;
+    late.routed_out = routed_late;
+    late.shared_out = shared_late;
+  }
+  return late;
 }
 
 int64_t parts_that_fit(const kernels::Context& context, const LayerSize& size, int64_t wanted) {
@@ -62,6 +101,7 @@ LayerState allocate_state(const LayerSize& size, tensor::Arena& arena, const Lay
         lender && lender->*out && (lender->*out).shape == kernels::Shape{rows, columns};
     return fits ? lender->*out : experts(rows, columns);
   };
+  if (size.parts > 1) share_memory(state, size, arena);
   if (size.num_experts > 0) {
     if (training) state.logits = arena.tensor("router", scalar, {tokens, size.num_experts});
     state.affinity = arena.tensor("router", scalar, {tokens, size.num_experts});
@@ -73,16 +113,20 @@ LayerState allocate_state(const LayerSize& size, tensor::Arena& arena, const Lay
                                 .max_tokens = tokens,
                                 .top_k = size.top_k},
                                arena);
-    state.routed_activation = experts(slots, size.routed_width);
-    state.routed_out = lent(&LayerState::routed_out, slots);
+    if (size.parts == 1) {
+      state.routed_activation = experts(slots, size.routed_width);
+      state.routed_out = lent(&LayerState::routed_out, slots);
+    }
     if (training) {
       state.routed_gate_product = experts(slots, size.routed_width);
       state.routed_up_product = experts(slots, size.routed_width);
     }
   }
   if (size.shared_width > 0) {
-    state.shared_activation = experts(tokens, size.shared_width);
-    state.shared_out = lent(&LayerState::shared_out, tokens);
+    if (size.parts == 1) {
+      state.shared_activation = experts(tokens, size.shared_width);
+      state.shared_out = lent(&LayerState::shared_out, tokens);
+    }
     if (training) {
       state.shared_gate_product = experts(tokens, size.shared_width);
       state.shared_up_product = experts(tokens, size.shared_width);
@@ -110,6 +154,7 @@ LayerState used_part(const LayerState& state, int64_t tokens, int64_t sequences,
   LayerState used = state;
   cut(used.shared_activation, tokens);
   cut(used.shared_out, tokens);
+  cut(used.shared_late, tokens);
   cut(used.shared_gate_product, tokens);
   cut(used.shared_up_product, tokens);
   if (!state.index) return used;
@@ -120,6 +165,7 @@ LayerState used_part(const LayerState& state, int64_t tokens, int64_t sequences,
   cut(used.plan.token_of_row, tokens * top_k);
   cut(used.routed_activation, tokens * top_k);
   cut(used.routed_out, tokens * top_k);
+  cut(used.routed_late, tokens * top_k);
   cut(used.routed_gate_product, tokens * top_k);
   cut(used.routed_up_product, tokens * top_k);
   return used;

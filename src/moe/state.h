@@ -26,15 +26,21 @@ struct LayerState {
   TensorView routed_up_product;    // [tokens * top_k, width]
   TensorView shared_gate_product;  // [tokens, shared width]
   TensorView shared_up_product;    // [tokens, shared width]
-  // Of everything [rows, hidden] so many parts exist one after the other, each a range of columns:
-  // of the outputs, which combine takes before the next are made; of the input gradients likewise;
-  // and of rows of tokens in the order of the plan, which lie where the outputs will.
+  // While activations are needed, of everything [rows, hidden] so many parts exist one after the
+  // other, each a range of columns: of the outputs, which combine takes before the next are made;
+  // and of rows of d_out in the order of the plan, which lie in the place of the outputs.
   int64_t parts = 1;
   int64_t hidden = 0;
   kernels::ColumnRange columns;  // which the outputs hold, where there are parts
+  // Where there are parts, room for all columns of both outputs in the place of the outputs and the
+  // activations, which nobody needs any more once the backward pass has been through down.
+  TensorView routed_late;  // [tokens * top_k, hidden]
+  TensorView shared_late;  // [tokens, hidden]
 
   // With the outputs cut to the columns of one part: the last may be narrower.
   LayerState of_part(int64_t part) const;
+  // Whole, when the activations are not needed any more.
+  LayerState without_activations() const;
 };
 
 // The experts' gradients take the place of what they were made from, in LayerState.
