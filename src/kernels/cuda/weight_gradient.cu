@@ -32,7 +32,7 @@ struct Ring {
   }
 };
 
-// The loading warp: its first lane feeds the ring.
+// The loading warp: all lanes go along, the first one feeds the ring.
 __device__ void produce(const GradientParameters& p, const GradientShared& shared) {
   const int lane = threadIdx.x % 32;
   Ring ring;
@@ -45,24 +45,28 @@ __device__ void produce(const GradientParameters& p, const GradientShared& share
     const GradientProblem& of = p.problem[at.problem];
     const int32_t* offsets =
         of.sequence_offsets + static_cast<int64_t>(at.matrix) * (of.sequences + 1);
-    const int begin = offsets[0];
-    const int end = of.slot(at.matrix) >= 0 ? offsets[of.sequences] : begin;
+    // From the first lane to all, so that the compiler knows that the warp agrees.
+    const auto offset = [&](int i) { return __shfl_sync(~0u, offsets[i], 0); };
+    const int begin = offset(0);
+    const int end = of.slot(at.matrix) >= 0 ? offset(of.sequences) : begin;
     if (begin < end && !of.from_zero) prefetch_sums(of, at);
     const int boxes_n = of.tile_n / 64;
     const bool whole_m = of.m_side.is_whole(at.first_m, kBoxesM);
     const bool whole_n = of.n_side.is_whole(at.first_n, boxes_n);
     int sequence = 0;
     int sequence_end = begin;
-    for (int row = begin; lane == 0 && row < end;) {
-      while (sequence_end <= row) sequence_end = offsets[++sequence];
+    for (int row = begin; row < end;) {
+      while (sequence_end <= row) sequence_end = offset(++sequence);
       const int count = min(kDepth, sequence_end - row);
       const uint32_t loaded = shared.loaded + 8 * ring.stage;
       barrier_wait(shared.empty + 8 * ring.stage, ring.parity);
-      shared.tile[ring.stage] = tile;
-      shared.count[ring.stage] = row + count == end ? -count : count;
-      barrier_expect(loaded, (kBoxesM + boxes_n) * kBox);
-      of.m_side.load(shared.m_side(ring.stage), whole_m, kBoxesM, loaded, at.first_m, row);
-      of.n_side.load(shared.n_side(ring.stage), whole_n, boxes_n, loaded, at.first_n, row);
+      if (lane == 0) {
+        shared.tile[ring.stage] = tile;
+        shared.count[ring.stage] = row + count == end ? -count : count;
+        barrier_expect(loaded, (kBoxesM + boxes_n) * kBox);
+        of.m_side.load(shared.m_side(ring.stage), whole_m, kBoxesM, loaded, at.first_m, row);
+        of.n_side.load(shared.n_side(ring.stage), whole_n, boxes_n, loaded, at.first_n, row);
+      }
       row += count;
       ring.advance();
     }
@@ -263,12 +267,20 @@ int32_t tiles_of(int64_t size, int64_t side) {
   return static_cast<int32_t>((size + side - 1) / side);
 }
 
-GradientProblem describe(const WeightGradient& args, int32_t tile_n) {
-  // Whichever way wastes less of the tiles; each costs what 48 columns more would.
-  const auto cost = [&](int64_t m, int64_t n) {
-    return tiles_of(m, kTileM) * (n + 48 * tiles_of(n, tile_n));
-  };
-  const bool swapped = cost(args.x.dim(1), args.dy.dim(1)) < cost(args.dy.dim(1), args.x.dim(1));
+// What the tiles of a matrix cost, in columns of kTileM; each as much as 48 columns more would.
+// `alone`: on all multiprocessors, which take the narrow ones when the others run out.
+int64_t cost_of(int64_t m, int64_t n, int64_t tile_n, bool alone) {
+  const int64_t wide = tiles_of(m, kTileM) * (n / tile_n);
+  const int64_t narrow = n % tile_n == 0 ? 0 : tiles_of(m, kTileM) * (n % tile_n + 48);
+  const int64_t places = alone ? num_multiprocessors() : 1;
+  const int64_t room = (places - wide % places) % places * (tile_n + 48);
+  return (wide * (tile_n + 48) + std::max(narrow, room)) / places;
+}
+
+GradientProblem describe(const WeightGradient& args, int32_t tile_n, bool alone) {
+  const int64_t x = args.x.dim(1);
+  const int64_t dy = args.dy.dim(1);
+  const bool swapped = cost_of(x, dy, tile_n, alone) < cost_of(dy, x, tile_n, alone);
   const TensorView& m_side = swapped ? args.x : args.dy;
   const TensorView& n_side = swapped ? args.dy : args.x;
   return {
@@ -356,7 +368,9 @@ void weight_gradients(const Context& context, const std::span<const WeightGradie
         continue;
       }
       if (is_gathered(args)) run();  // scratch memory is about to be used again
-      append(p, describe(is_gathered(args) ? laid_out(context, args) : args, tile_n(args)),
+      append(p,
+             describe(is_gathered(args) ? laid_out(context, args) : args, tile_n(args),
+                      list.size() == 1),
              static_cast<int32_t>(args.sequence_offsets.dim(0)));
       if (p.num_problems == kMostProblems) run();
     }

@@ -144,9 +144,11 @@ __device__ inline GradientPlace place_of(const GradientParameters& p, const Grad
   while (place < p.problem[problem].before) --problem;
   const GradientProblem& of = p.problem[problem];
   const int inside = place - of.before;
-  // The shorter side inside: tiles that run side by side share what they read.
-  if (of.n_tiles <= of.m_tiles)
-    return {problem, matrix, inside / of.n_tiles * kTileM, inside % of.n_tiles * of.tile_n};
+  // The shorter side inside: tiles that run side by side share what they read. The narrow ones
+  // last.
+  const int whole_n = of.n / of.tile_n;
+  if (of.n_tiles <= of.m_tiles && inside < of.m_tiles * whole_n)
+    return {problem, matrix, inside / whole_n * kTileM, inside % whole_n * of.tile_n};
   return {problem, matrix, inside % of.m_tiles * kTileM, inside / of.m_tiles * of.tile_n};
 }
 
