@@ -191,6 +191,8 @@ void time_ops(Bench& bench, Body&& body) {
   wrap.template operator()<23>("optimizer_step", table.optimizer_step);
   wrap.template operator()<24>("weight_gradients", table.weight_gradients);
   wrap.template operator()<25>("dispatch_rows", table.dispatch_rows);
+  wrap.template operator()<26>("combine_backward", table.combine_backward);
+  wrap.template operator()<27>("qkv_forward", table.qkv_forward);
   body();
   std::sort(sums.begin(), sums.end(),
             [](const Sum& a, const Sum& b) { return a.milliseconds > b.milliseconds; });
@@ -409,12 +411,14 @@ void run_steps(const StepBench& options) {
   for (int64_t step = 0; step < options.steps; ++step) {
     const train::StepRows rows = make_rows();
     const auto begin = std::chrono::steady_clock::now();
-    const double loss = trainer.step(rows, 1e-4).language;
+    const train::StepResult& result = trainer.step(rows, 1e-4);
     kernels::synchronize_cuda(bench.context);
     seconds.push_back(
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-    std::printf("step %lld: %.1f ms, loss %.4f\n", static_cast<long long>(step),
-                seconds.back() * 1e3, loss);
+    // Digits enough to see whether two versions have the same bits.
+    std::printf("step %lld: %.1f ms, loss %.12g, gradient norm %.12g\n",
+                static_cast<long long>(step), seconds.back() * 1e3, result.language,
+                result.gradient_norm);
   }
   std::sort(seconds.begin(), seconds.end());
   const double median = seconds[seconds.size() / 2];

@@ -19,9 +19,20 @@ struct CombineForward {
   TensorView routed;       // [rows, columns], operand type, or absent
   TensorView shared;       // [tokens, columns], operand type, or absent
   TensorView residual;     // [tokens, hidden] F32 (F64), these columns written
+  TensorView base;         // the same, optional: what is added to instead, with Store::accumulate
   Store store = Store::accumulate;
 };
 void combine_forward(const Context& context, const CombineForward& args);
+
+// The input gradient of the layer: the adjoint of dispatch, then + d_logits centroids^T, by the
+// rule of fp32 products. False: nothing was done; a combine_forward and a matmul_forward that adds
+// give the same bits.
+struct CombineBackward {
+  CombineForward combine;  // gate absent, Store::assign
+  TensorView d_logits;     // [tokens, experts] F32
+  WeightStack centroids;   // one matrix [hidden, experts] F32
+};
+bool combine_backward(const Context& context, const CombineBackward& args);
 
 // gate_of_row[row_of_slot[slot]] = gate[slot]: gates in the order of the plan's rows.
 struct DispatchGates {
@@ -37,6 +48,7 @@ struct DispatchRows {
   TensorView x;             // [tokens, hidden], operand type
   TensorView offsets;       // [experts + 1] I32
   TensorView token_of_row;  // [rows] I32
+  TensorView row_of_slot;   // [tokens, top_k] I32, or absent: the same from the tokens' side
   ColumnRange columns;      // of hidden
   TensorView out;           // [rows, columns], operand type, written up to offsets[experts]
   int readers = 1;          // how many products

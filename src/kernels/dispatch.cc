@@ -139,11 +139,17 @@ void rms_norm_forward(const Context& context, const RmsNormForward& args) {
   check.tensor("x", args.x, scalar, args.x.shape);
   check.tensor("weight", args.weight, scalar, {args.x.dim(1)});
   check.tensor("out", args.out, args.out.dtype, args.x.shape);
-  check.optional("kept", args.kept, scalar, args.x.shape);
-  if (args.kept && !context.table->copies_in_pass)
-    round_values(context, {.x = args.x, .out = args.kept});
   launch(context, args.out.dtype, &KernelTable::rms_norm_forward, args);
 }
+
+namespace {
+
+// Where ops write no copies, they add in place.
+void copy_base(const Context& context, const TensorView& base, const TensorView& out) {
+  if (base.data != out.data) round_values(context, {.x = base, .out = out});
+}
+
+}  // namespace
 
 void matmul_forward(const Context& context, const MatmulForward& args) {
   const OpCheck check("matmul_forward", context);
@@ -154,6 +160,9 @@ void matmul_forward(const Context& context, const MatmulForward& args) {
   check.optional("bias", args.bias, scalar, {args.weight.n});
   check.tensor("out", args.out, scalar, {args.x.dim(0), args.weight.n});
   check.optional("rounded", args.rounded, args.x.dtype, args.out.shape);
+  check.optional("base", args.base, scalar, args.out.shape);
+  check.that(!args.base || args.store == Store::accumulate, "a base that nothing is added to");
+  if (args.base && !context.table->copies_in_pass) copy_base(context, args.base, args.out);
   check.that(!args.rounded || (!args.bias && args.store == Store::assign),
              "a rounded result takes neither bias nor residual");
   launch(context, args.x.dtype, &KernelTable::matmul_forward, args);
@@ -177,6 +186,28 @@ void rope_forward(const Context& context, const RopeForward& args) {
   check.tensor("position", args.position, DType::I32, {tokens});
   check.tensor("kv_slot", args.kv_slot, DType::I32, {tokens});
   launch(context, args.q.dtype, &KernelTable::rope_forward, args);
+}
+
+bool qkv_forward(const Context& context, const QkvForward& args) {
+  if (context.table->qkv_forward == nullptr) return false;
+  const OpCheck check("qkv_forward", context);
+  check.rank("q", args.q, 3);
+  check.operand("q", args.q.dtype);
+  const int64_t tokens = args.q.dim(0);
+  const int64_t head_dim = args.q.dim(2);
+  const int64_t width = (args.q.dim(1) + 2 * args.kv.num_kv_heads) * head_dim;
+  check.that(head_dim % 2 == 0 && args.kv.head_dim == head_dim && args.kv.dtype == args.q.dtype,
+             "q and the KV pages differ in head_dim or type, or head_dim is odd");
+  check.that(args.weight.count == 1 && args.weight.n == width && args.weight.dtype == args.q.dtype,
+             "the weight is not one matrix of as many outputs as q, k and v have");
+  check.tensor("x", args.x, args.q.dtype, {tokens, args.weight.k});
+  check.optional("bias", args.bias, DType::F32, {width});
+  check.rank("cos", args.cos, 2);
+  check.tensor("cos", args.cos, DType::F32, {args.cos.dim(0), head_dim / 2});
+  check.tensor("sin", args.sin, DType::F32, args.cos.shape);
+  check.tensor("position", args.position, DType::I32, {tokens});
+  check.tensor("kv_slot", args.kv_slot, DType::I32, {tokens});
+  return context.table->qkv_forward(context, args);
 }
 
 void attention_forward(const Context& context, const AttentionForward& args) {
@@ -297,8 +328,9 @@ bool experts_forward(const Context& context, const ExpertsForward& args) {
   return context.table->experts_forward(context, args);
 }
 
-void combine_forward(const Context& context, const CombineForward& args) {
-  const OpCheck check("combine_forward", context);
+namespace {
+
+DType check_combine(const OpCheck& check, const Context& context, const CombineForward& args) {
   check.that(args.routed || args.shared, "neither routed nor shared experts");
   check.rank("residual", args.residual, 2);
   const DType operand = args.routed ? args.routed.dtype : args.shared.dtype;
@@ -307,6 +339,8 @@ void combine_forward(const Context& context, const CombineForward& args) {
   const int64_t tokens = args.residual.dim(0);
   const int64_t hidden = args.residual.dim(1);
   check.tensor("residual", args.residual, scalar, {tokens, hidden});
+  check.optional("base", args.base, scalar, {tokens, hidden});
+  check.that(!args.base || args.store == Store::accumulate, "a base that nothing is added to");
   check.whole(args.columns.is_whole(), context);
   const int64_t columns = args.columns.count_of(hidden);
   check.that(args.columns.begin + columns <= hidden, "columns past the end");
@@ -319,7 +353,30 @@ void combine_forward(const Context& context, const CombineForward& args) {
     check.tensor("row_of_slot", args.row_of_slot, DType::I32, slots);
     check.tensor("routed", args.routed, operand, {slots.num_elements(), columns});
   }
+  return operand;
+}
+
+}  // namespace
+
+void combine_forward(const Context& context, const CombineForward& args) {
+  const OpCheck check("combine_forward", context);
+  const DType operand = check_combine(check, context, args);
+  if (args.base && !context.table->copies_in_pass) copy_base(context, args.base, args.residual);
   launch(context, operand, &KernelTable::combine_forward, args);
+}
+
+bool combine_backward(const Context& context, const CombineBackward& args) {
+  if (context.table->combine_backward == nullptr) return false;
+  const OpCheck check("combine_backward", context);
+  check_combine(check, context, args.combine);
+  check.that(!args.combine.gate && args.combine.store == Store::assign,
+             "combine on the way back has no gates and assigns");
+  const TensorView& residual = args.combine.residual;
+  check.tensor("d_logits", args.d_logits, DType::F32, {residual.dim(0), args.centroids.k});
+  check.that(args.centroids.n == residual.dim(1) && args.centroids.count == 1 &&
+                 args.centroids.dtype == DType::F32,
+             "centroids are not one matrix of [hidden, experts] in F32");
+  return context.table->combine_backward(context, args);
 }
 
 void argmax_forward(const Context& context, const ArgmaxForward& args) {

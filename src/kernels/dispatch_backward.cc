@@ -77,6 +77,12 @@ bool dispatch_rows(const Context& context, const DispatchRows& args) {
   check.operand("x", args.x.dtype);
   check.rank("token_of_row", args.token_of_row, 1);
   check.rank("offsets", args.offsets, 1);
+  if (args.row_of_slot) {
+    check.rank("row_of_slot", args.row_of_slot, 2);
+    check.that(args.row_of_slot.dim(0) == args.x.dim(0) &&
+                   args.row_of_slot.num_elements() == args.token_of_row.dim(0),
+               "row_of_slot and token_of_row differ");
+  }
   check.tensor("out", args.out, args.x.dtype,
                {args.token_of_row.dim(0), args.columns.count_of(args.x.dim(1))});
   return context.table->dispatch_rows(context, args);

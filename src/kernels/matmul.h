@@ -20,6 +20,7 @@ struct MatmulForward {
   TensorView bias;     // [n], or absent
   TensorView out;      // [tokens, n]
   Store store = Store::assign;
+  TensorView base;  // [tokens, n], optional: out = base + .. instead, with Store::accumulate
   TensorView
       rounded;  // [tokens, n], operand type, optional: takes the result; out is then anything
 };
@@ -30,7 +31,8 @@ void matmul_forward(const Context& context, const MatmulForward& args);
 
 enum class GradientStart : uint8_t {
   from_buffer,  // what d_weight holds
-  from_zero,    // d_weight is zero, and need not be read
+  from_zero,    // zero: d_weight need not be read. On a device it may hold anything, and all of
+                // its wanted matrices are written
 };
 
 // dW += dy^T x over the rows of each matrix: the weight gradient of dense layers (count 1) and of

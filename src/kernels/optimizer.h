@@ -46,7 +46,7 @@ void adamw_step(const Context& context, const AdamwStep& args);
 
 // All tensors of a step in one launch each for the norm and for the update, on devices that have it
 // (their table says so): master and moments are updated as adamw_step says, the gradient is left
-// zero, and the rounded values go to their places in the model.
+// zero where that is asked for, and the rounded values go to their places in the model.
 struct OptimizerPlace {
   void* data = nullptr;  // element (row, column) lies at row * row_stride + column * column_stride
   DType dtype = DType::F32;  // BF16 or F32
@@ -67,7 +67,8 @@ struct OptimizerTensor {
   int64_t first_tile = 0;  // of its kOptimizerTile-sided tiles in the list of all
   int64_t num_tiles = 0;
   float weight_decay = 0;
-  DType stored = DType::F32;  // what values are rounded to before they are placed
+  DType stored = DType::F32;   // what values are rounded to before they are placed
+  bool clear_gradient = true;  // whoever makes the next one adds to it
   int num_places = 0;
   OptimizerPlace places[4];
 };

@@ -10,8 +10,7 @@ struct RmsNormForward {
   TensorView x;       // [tokens, hidden] F32 (F64): the residual stream
   TensorView weight;  // [hidden] F32 (F64)
   double eps = 1e-6;
-  TensorView out;   // [tokens, hidden], operand type
-  TensorView kept;  // [tokens, hidden] F32 (F64), optional: a copy of x, for the backward pass
+  TensorView out;  // [tokens, hidden], operand type
 };
 void rms_norm_forward(const Context& context, const RmsNormForward& args);
 

@@ -20,6 +20,21 @@ struct RopeForward {
 };
 void rope_forward(const Context& context, const RopeForward& args);
 
+// The projection to q, k and v, its rotation and the writing into the KV cache in one pass. False:
+// nothing was done; a matmul_forward and a rope_forward give the same bits.
+struct QkvForward {
+  TensorView x;        // [tokens, hidden], operand type
+  WeightStack weight;  // one matrix [(heads + 2 * kv_heads) * head_dim, hidden]
+  TensorView bias;     // F32, or absent
+  TensorView cos;      // as above
+  TensorView sin;
+  TensorView position;
+  TensorView kv_slot;
+  TensorView q;
+  KvPages kv;
+};
+bool qkv_forward(const Context& context, const QkvForward& args);
+
 // Rotates back the gradients of q and k, and rounds all three.
 struct RopeBackward {
   TensorView d_qkv;  // [tokens, (heads + 2 * kv_heads) * head_dim] F32 (F64)

@@ -21,6 +21,7 @@ struct EmbeddingForward;
 struct RmsNormForward;
 struct MatmulForward;
 struct RopeForward;
+struct QkvForward;
 struct AttentionForward;
 struct RouterForward;
 struct PlanBuild;
@@ -34,6 +35,7 @@ struct FewTokensQkv;
 struct FewTokensFfn;
 struct DispatchGates;
 struct DispatchRows;
+struct CombineBackward;
 struct TakesParts;
 struct WeightGradient;
 struct BiasGradient;
@@ -59,8 +61,9 @@ struct KernelTable {
   std::string_view name;  // "ref", "v3", "v4", "v4_bf16", "amx", "cuda"
   Device device = Device::cpu;
   WeightLayout weight_layout = WeightLayout::panels;
-  // Ops write the copies that callers ask for (`rounded`, `kept`) in their own pass. Others leave
-  // them to the checked functions, which call round_values and rope_backward.
+  // Ops write the copies that callers ask for (`rounded`) and add to what lies elsewhere (`base`)
+  // in their own pass. Others leave it to the checked functions, which call round_values and
+  // rope_backward.
   bool copies_in_pass = false;
   tensor::Arena::Allocator allocator;  // of the device's memory
   MemoryOps memory;
@@ -83,10 +86,12 @@ struct KernelTable {
   bool (*few_tokens_qkv)(const Context&, const FewTokensQkv&) = nullptr;
   bool (*few_tokens_ffn)(const Context&, const FewTokensFfn&) = nullptr;
   bool (*experts_forward)(const Context&, const ExpertsForward&) = nullptr;
+  bool (*qkv_forward)(const Context&, const QkvForward&) = nullptr;
 
   void (*dispatch_gates)(const Context&, const DispatchGates&) = nullptr;
-  bool (*dispatch_rows)(const Context&, const DispatchRows&) = nullptr;  // or absent
-  bool (*takes_parts)(const Context&, const TakesParts&) = nullptr;      // or absent: never
+  bool (*dispatch_rows)(const Context&, const DispatchRows&) = nullptr;        // or absent
+  bool (*combine_backward)(const Context&, const CombineBackward&) = nullptr;  // or absent
+  bool (*takes_parts)(const Context&, const TakesParts&) = nullptr;            // or absent: never
   void (*weight_gradient)(const Context&, const WeightGradient&) = nullptr;
   void (*bias_gradient)(const Context&, const BiasGradient&) = nullptr;
   void (*round_values)(const Context&, const RoundValues&) = nullptr;

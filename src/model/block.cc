@@ -28,7 +28,7 @@ TensorView flat(TensorView heads) {
 void project(const Context& context, const BlockForward& args) {
   const BlockTape& tape = args.tape;
   const AttentionWeights& weights = args.weights.attention;
-  if (!tape.attention_input &&
+  if (!tape.ffn_input &&
       kernels::few_tokens_qkv(context, {.residual = args.u,
                                         .norm_weight = args.weights.attention_norm,
                                         .eps = args.config.rms_norm_eps,
@@ -46,8 +46,18 @@ void project(const Context& context, const BlockForward& args) {
   kernels::rms_norm_forward(context, {.x = args.u,
                                       .weight = args.weights.attention_norm,
                                       .eps = args.config.rms_norm_eps,
-                                      .out = tape.attention_normed,
-                                      .kept = tape.attention_input});
+                                      .out = tape.attention_normed});
+  if (kernels::qkv_forward(context, {.x = tape.attention_normed,
+                                     .weight = weights.qkv,
+                                     .bias = weights.qkv_bias,
+                                     .cos = args.rope.cos,
+                                     .sin = args.rope.sin,
+                                     .position = args.batch.position,
+                                     .kv_slot = args.batch.kv_slot,
+                                     .q = tape.q,
+                                     .kv = args.kv})) {
+    return;
+  }
   kernels::matmul_forward(context, {.x = tape.attention_normed,
                                     .weight = weights.qkv,
                                     .bias = weights.qkv_bias,
@@ -61,7 +71,12 @@ void project(const Context& context, const BlockForward& args) {
                                   .kv = args.kv});
 }
 
-// u += W_o attention(q, k, v).
+// Where the stream is between attention and the layer.
+TensorView middle(const BlockForward& args) {
+  return args.tape.ffn_input ? args.tape.ffn_input : args.u;
+}
+
+// u + W_o attention(q, k, v).
 void attention_forward(const Context& context, const BlockForward& args) {
   const BlockTape& tape = args.tape;
   const AttentionWeights& weights = args.weights.attention;
@@ -77,8 +92,9 @@ void attention_forward(const Context& context, const BlockForward& args) {
   kernels::matmul_forward(context, {.x = flat(tape.attention_out),
                                     .weight = weights.out,
                                     .bias = weights.out_bias,
-                                    .out = args.u,
-                                    .store = kernels::Store::accumulate});
+                                    .out = middle(args),
+                                    .store = kernels::Store::accumulate,
+                                    .base = args.u});
 }
 
 }  // namespace
@@ -97,12 +113,12 @@ void block_forward(const Context& context, const BlockForward& args) {
                                .norm_weight = args.weights.ffn_norm,
                                .eps = args.config.rms_norm_eps,
                                .x = tape.ffn_normed,
-                               .kept = tape.ffn_input,
                                .token_range = args.batch.token_range,
                                .sequence_starts = args.batch.sequence_starts,
                                .experts_of_token = args.batch.experts_of_token,
                                .replayed_index = args.replayed_index,
-                               .residual = args.u});
+                               .residual = middle(args),
+                               .out = args.out});
 }
 
 namespace {
@@ -246,7 +262,7 @@ moe::LayerSize layer_size(const ModelConfig& config, bool is_moe, const TapeSize
 }
 
 BlockTape allocate_attention_tape(const ModelConfig& config, const TapeSize& size,
-                                  tensor::Arena& arena) {
+                                  tensor::Arena& arena, const BlockTape* lender) {
   const DType scalar = kernels::scalar_type(size.operand);
   const int64_t tokens = size.max_tokens;
   const kernels::Shape heads{tokens, config.num_attention_heads, config.head_dim};
@@ -260,7 +276,8 @@ BlockTape allocate_attention_tape(const ModelConfig& config, const TapeSize& siz
   // Without a backward pass nobody reads the first after the second is written.
   tape.ffn_normed = training ? arena.tensor("normed", size.operand, {tokens, config.hidden_size})
                              : tape.attention_normed;
-  tape.qkv = arena.tensor("attention", scalar, {tokens, config.q_width() + 2 * config.kv_width()});
+  const int64_t qkv = config.q_width() + 2 * config.kv_width();
+  tape.qkv = lender ? lender->qkv : arena.tensor("attention", scalar, {tokens, qkv});
   tape.q = arena.tensor("attention", size.operand, heads);
   tape.attention_out = arena.tensor("attention", size.operand, heads);
   if (training)

@@ -26,13 +26,13 @@ struct BatchViews {
 // Everything the forward pass of one block leaves behind. Inference shares one tape between all
 // blocks; training keeps one per block, or one in all and runs blocks again.
 struct BlockTape {
-  TensorView attention_input;   // u [tokens, hidden] F32; in training only
+  TensorView attention_input;   // u [tokens, hidden] F32; in training only, and then the stream
   TensorView attention_normed;  // [tokens, hidden], operand type
   TensorView qkv;               // [tokens, q + 2 kv] F32
   TensorView q;                 // [tokens, heads, head_dim], operand type
   TensorView attention_out;     // [tokens, heads, head_dim], operand type
   TensorView log_sums;          // [tokens, heads] F32; in training only
-  TensorView ffn_input;         // u [tokens, hidden] F32; in training only
+  TensorView ffn_input;         // u [tokens, hidden] F32; likewise
   TensorView ffn_normed;        // [tokens, hidden], operand type
   moe::LayerState ffn;
 };
@@ -48,9 +48,10 @@ struct TapeSize {
 
 moe::LayerSize layer_size(const ModelConfig& config, bool is_moe, const TapeSize& size);
 
-// Everything but the ffn state.
+// Everything but the ffn state. `lender`: a tape whose qkv this one shall use too: nobody needs it
+// after the block's forward pass.
 BlockTape allocate_attention_tape(const ModelConfig& config, const TapeSize& size,
-                                  tensor::Arena& arena);
+                                  tensor::Arena& arena, const BlockTape* lender = nullptr);
 BlockTape used_part(const BlockTape& tape, int64_t tokens, int64_t sequences, int64_t top_k);
 
 // The router's rule that a config describes, for `top_k` experts per token.
@@ -75,7 +76,10 @@ struct BlockForward {
   const BatchViews& batch;
   const BlockTape& tape;      // the used part; written
   TensorView replayed_index;  // [tokens, top_k] I32, or absent (kernels/router.h)
-  TensorView u;               // [tokens, hidden] F32: the residual stream, updated
+  TensorView u;               // [tokens, hidden] F32: the residual stream
+  TensorView out;             // [tokens, hidden] F32: where it goes on; absent: in u. With a tape
+                              // for the backward pass u stays, and between attention and layer the
+                              // stream is the tape's ffn_input
 };
 void block_forward(const Context& context, const BlockForward& args);
 

@@ -23,14 +23,16 @@ class Allocation {
   TensorView single(const std::string& name, const kernels::Shape& shape) {
     if (!wanted_(name)) return {};
     const TensorView view = arena_.tensor("gradients", scalar_, shape);
-    add(name, view);
+    add(name, view, false);
     return view;
   }
 
   // A matrix, as a stack of one.
-  TensorView matrix(const std::string& name, int64_t n, int64_t k) {
+  TensorView matrix(const std::string& name, int64_t n, int64_t k, bool is_assigned) {
     TensorView view = single(name, {n, k});
-    if (view) view.shape = {1, n, k};
+    if (!view) return view;
+    view.shape = {1, n, k};
+    named_.back().is_assigned = is_assigned;
     return view;
   }
 
@@ -46,7 +48,7 @@ class Allocation {
     TensorView all = arena_.tensor(
         "gradients", scalar_, columns > 0 ? kernels::Shape{total, columns} : kernels::Shape{total});
     for (int part = 0; part < 3; ++part) {
-      if (wanted_(names[part])) add(names[part], all.rows(rows[part], rows[part + 1]));
+      if (wanted_(names[part])) add(names[part], all.rows(rows[part], rows[part + 1]), columns > 0);
     }
     if (columns > 0) all.shape = {1, total, columns};
     return all;
@@ -74,7 +76,7 @@ class Allocation {
         if (slot_of_expert[e] < 0 || !wanted_(prefixes[e] + kinds[kind])) continue;
         TensorView slice = stacks[kind].rows(slot_of_expert[e], slot_of_expert[e] + 1);
         slice.shape = {slice.dim(1), slice.dim(2)};
-        add(prefixes[e] + kinds[kind], slice);
+        add(prefixes[e] + kinds[kind], slice, true);
       }
     }
     if (num_slots < static_cast<int32_t>(prefixes.size())) {
@@ -92,7 +94,7 @@ class Allocation {
       return gradients;
     }
     gradients.centroids =
-        matrix(prefix + "gate.weight", config_.n_routed_experts, config_.hidden_size);
+        matrix(prefix + "gate.weight", config_.n_routed_experts, config_.hidden_size, false);
     std::vector<std::string> prefixes;
     for (int64_t e = 0; e < config_.n_routed_experts; ++e) {
       prefixes.push_back(prefix + "experts." + std::to_string(e) + ".");
@@ -122,8 +124,8 @@ class Allocation {
   }
 
  private:
-  void add(const std::string& name, const TensorView& view) {
-    named_.push_back({.name = name, .gradient = view});
+  void add(const std::string& name, const TensorView& view, bool is_assigned) {
+    named_.push_back({.name = name, .gradient = view, .is_assigned = is_assigned});
   }
 
   const Context& context_;
@@ -151,7 +153,7 @@ GradientBuffers allocate_gradients(const Context& context, const ModelConfig& co
     BlockGradients block;
     block.attention_norm = allocation.single(prefix + "input_layernorm.weight", {hidden});
     block.qkv = allocation.qkv(attention, "weight", hidden);
-    block.out = allocation.matrix(attention + "o_proj.weight", hidden, config.q_width());
+    block.out = allocation.matrix(attention + "o_proj.weight", hidden, config.q_width(), true);
     if (config.attention_bias) {
       block.qkv_bias = allocation.qkv(attention, "bias", 0);
       block.out_bias = allocation.single(attention + "o_proj.bias", {hidden});
@@ -163,7 +165,7 @@ GradientBuffers allocate_gradients(const Context& context, const ModelConfig& co
   views.final_norm = allocation.single("model.norm.weight", {hidden});
   views.head = config.tie_word_embeddings
                    ? allocation.tied_head(embedding, config.vocab_size, hidden)
-                   : allocation.matrix("lm_head.weight", config.vocab_size, hidden);
+                   : allocation.matrix("lm_head.weight", config.vocab_size, hidden, true);
   buffers.named = allocation.take_named();
   return buffers;
 }

@@ -20,7 +20,8 @@ struct Gradients {
 struct NamedGradient {
   std::string name;
   TensorView gradient;
-  TensorView second_part;  // absent but for a tied embedding
+  TensorView second_part;    // absent but for a tied embedding
+  bool is_assigned = false;  // by the first micro-batch of a step (kernels::GradientStart)
 };
 
 struct GradientBuffers {

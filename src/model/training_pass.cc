@@ -36,13 +36,21 @@ struct HostBatch {
   std::vector<int32_t> position, kv_slot, is_counted;     // [tokens]
   std::vector<int32_t> sequence_starts, document_starts;  // [rows + 1], [documents + 1]
   std::vector<int32_t> page_table;                        // [documents, max_pages]
-  std::vector<int32_t> expert_offsets;                    // [experts + 1] of one layer
+  std::vector<int32_t> expert_offsets;                    // as on the device
   std::vector<std::byte> log_prob;                        // [tokens]
 };
 
 void write_starts(std::span<const int32_t> lengths, std::vector<int32_t>& starts) {
   starts.assign(1, 0);
   for (const int32_t length : lengths) starts.push_back(starts.back() + length);
+}
+
+bool lengths_are(std::span<const int32_t> lengths, std::span<const int32_t> starts) {
+  if (starts.size() != lengths.size() + 1) return false;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    if (starts[i + 1] - starts[i] != lengths[i]) return false;
+  }
+  return true;
 }
 
 // The widest row that any op of a step works on.
@@ -65,13 +73,13 @@ struct TrainingPass::Impl {
   BatchViews upload(const MicroBatch& batch);
   BatchViews start(const MicroBatch& batch);
   void forward(const BatchViews& batch);
-  void count_load(const moe::LayerState& state, std::vector<int64_t>& load);
   void head(const MicroBatch& batch, const StepScale* scale);
   void collect();
   void backward(const BatchViews& batch, const StepScale& scale, kernels::GradientStart start);
   BlockForward block(int64_t layer, const BatchViews& batch, const BlockTape& tape,
-                     const TensorView& u) const;
+                     const TensorView& out) const;
   BlockTape tape_of(int64_t layer) const;
+  TensorView stream_before(int64_t layer) const;
 
   Context context;
   const Model& model;
@@ -96,6 +104,8 @@ struct TrainingPass::Impl {
   moe::LayerState shared_moe_state, shared_dense_state;  // with Recompute::blocks
   BackwardTape scratch;
   BatchViews device_batch;
+  TensorView expert_offsets;  // [moe layers, experts + 1]: of the plans of all layers, to be read
+                              // at once
   int64_t chunk_tokens = 0;
   TensorView logits, d_logits, log_prob, chunk_target, chunk_rows;
   TensorView balance_losses, z_loss;
@@ -134,10 +144,11 @@ TrainingPass::Impl::Impl(const Context& ctx, const Model& m, const Gradients& g,
   moe::LayerState outputs;  // whose memory all layers share
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     if (recompute == Recompute::blocks) {
-      block_inputs.push_back(arena.tensor("block inputs", scalar, stream));
+      block_inputs.push_back(layer == 0 ? tapes[0].attention_input
+                                        : arena.tensor("block inputs", scalar, stream));
       continue;
     }
-    tapes.push_back(allocate_attention_tape(config, size, arena));
+    tapes.push_back(allocate_attention_tape(config, size, arena, layer > 0 ? &tapes[0] : nullptr));
     moe::LayerState& own = tapes.back().ffn;
     own =
         moe::allocate_state(layer_size(config, config.is_moe_layer(layer), size), arena, &outputs);
@@ -145,6 +156,10 @@ TrainingPass::Impl::Impl(const Context& ctx, const Model& m, const Gradients& g,
     if (own.shared_out) outputs.shared_out = own.shared_out;
   }
   scratch = allocate_backward_tape(config, size, arena);
+  if (config.num_moe_layers() > 0) {
+    expert_offsets =
+        arena.tensor("plan", DType::I32, {config.num_moe_layers(), config.n_routed_experts + 1});
+  }
 
   const int64_t max_pages = KvCache::pages_for(model.context);
   const auto integers = [&](const kernels::Shape& shape) {
@@ -184,7 +199,8 @@ void TrainingPass::Impl::reserve_memory() {
   host.sequence_starts.reserve(static_cast<std::size_t>(limits.max_rows) + 1);
   host.document_starts.reserve(static_cast<std::size_t>(limits.max_documents) + 1);
   host.page_table.reserve(static_cast<std::size_t>(device_batch.page_table.num_elements()));
-  host.expert_offsets.resize(static_cast<std::size_t>(config.n_routed_experts) + 1);
+  if (expert_offsets)
+    host.expert_offsets.resize(static_cast<std::size_t>(expert_offsets.num_elements()));
   host.log_prob.resize(log_prob.num_bytes());
   documents.pages.reserve(static_cast<std::size_t>(most_pages(limits.max_documents)));
   chunks.row_offsets.reserve(static_cast<std::size_t>(limits.max_rows) + 1);
@@ -243,6 +259,8 @@ void TrainingPass::Impl::make_cache(int64_t num_pages) {
 
 // Positions, KV slots and page table: a document has whole pages of its own.
 void TrainingPass::Impl::place_documents(std::span<const int32_t> document_lengths) {
+  // Documents as long as those before write over all of their keys and values.
+  if (lengths_are(document_lengths, host.document_starts)) return;
   int64_t pages = 0;
   for (const int32_t length : document_lengths) pages += KvCache::pages_for(length);
   if (pages > cache->num_pages()) {
@@ -307,13 +325,27 @@ BatchViews TrainingPass::Impl::start(const MicroBatch& batch) {
 BlockTape TrainingPass::Impl::tape_of(int64_t layer) const {
   BlockTape tape = recompute == Recompute::blocks ? tapes[0] : tapes[layer];
   if (recompute == Recompute::blocks) {
+    tape.attention_input = block_inputs[layer];
     tape.ffn = model.config.is_moe_layer(layer) ? shared_moe_state : shared_dense_state;
+  }
+  if (model.config.is_moe_layer(layer)) {
+    int64_t before = 0;
+    for (int64_t other = 0; other < layer; ++other) before += model.config.is_moe_layer(other);
+    TensorView& offsets = tape.ffn.plan.expert_offsets;
+    offsets = expert_offsets.rows(before, before + 1);
+    offsets.shape = {offsets.dim(1)};
   }
   return used_part(tape, tokens, sequences, model.config.num_experts_per_tok);
 }
 
+// The stream before a block, or after the last: each block's stays for the backward pass.
+TensorView TrainingPass::Impl::stream_before(int64_t layer) const {
+  return layer < model.config.num_hidden_layers ? tape_of(layer).attention_input
+                                                : u.rows(0, tokens);
+}
+
 BlockForward TrainingPass::Impl::block(int64_t layer, const BatchViews& batch,
-                                       const BlockTape& tape, const TensorView& stream) const {
+                                       const BlockTape& tape, const TensorView& out) const {
   return {.config = model.config,
           .layer = layer,
           .top_k = model.config.num_experts_per_tok,
@@ -322,31 +354,19 @@ BlockForward TrainingPass::Impl::block(int64_t layer, const BatchViews& batch,
           .kv = cache->layer(layer),
           .batch = batch,
           .tape = tape,
-          .u = stream};
-}
-
-void TrainingPass::Impl::count_load(const moe::LayerState& state, std::vector<int64_t>& load) {
-  kernels::download(context, state.plan.expert_offsets, host.expert_offsets.data());
-  for (std::size_t e = 0; e < load.size(); ++e) {
-    load[e] = host.expert_offsets[e + 1] - host.expert_offsets[e];
-  }
+          .u = tape.attention_input,
+          .out = out};
 }
 
 void TrainingPass::Impl::forward(const BatchViews& batch) {
-  const TensorView stream = u.rows(0, tokens);
   const Parameters& parameters = model.parameters.forward;
-  kernels::embedding_forward(context,
-                             {.ids = batch.tokens, .table = parameters.embedding, .out = stream});
-  auto load = losses.load.begin();
+  kernels::embedding_forward(
+      context, {.ids = batch.tokens, .table = parameters.embedding, .out = stream_before(0)});
   for (int64_t layer = 0; layer < model.config.num_hidden_layers; ++layer) {
-    if (recompute == Recompute::blocks) {
-      kernels::round_values(context, {.x = stream, .out = block_inputs[layer].rows(0, tokens)});
-    }
     const BlockTape tape = tape_of(layer);
-    block_forward(context, block(layer, batch, tape, stream));
-    if (recompute == Recompute::blocks && tape.ffn.index) count_load(tape.ffn, *load++);
+    block_forward(context, block(layer, batch, tape, stream_before(layer + 1)));
   }
-  kernels::rms_norm_forward(context, {.x = stream,
+  kernels::rms_norm_forward(context, {.x = u.rows(0, tokens),
                                       .weight = parameters.final_norm,
                                       .eps = model.config.rms_norm_eps,
                                       .out = final_normed.rows(0, tokens)});
@@ -396,12 +416,14 @@ void TrainingPass::Impl::head(const MicroBatch& batch, const StepScale* scale) {
 
 // What the host wants to know, after all work is under way: a download waits for the device.
 void TrainingPass::Impl::collect() {
-  if (recompute == Recompute::nothing) {  // each block has its own plan
-    auto load = losses.load.begin();
-    for (int64_t layer = 0; layer < model.config.num_hidden_layers; ++layer) {
-      const BlockTape tape = tape_of(layer);
-      if (tape.ffn.index) count_load(tape.ffn, *load++);
+  if (expert_offsets) kernels::download(context, expert_offsets, host.expert_offsets.data());
+  const int32_t* offset = host.expert_offsets.data();
+  for (std::vector<int64_t>& load : losses.load) {
+    for (int64_t& rows : load) {
+      rows = offset[1] - offset[0];
+      ++offset;
     }
+    ++offset;
   }
   // Summed in double, tokens ascending: the reported loss does not depend on the chunks.
   kernels::download(context, log_prob.rows(0, tokens), host.log_prob.data());
@@ -439,11 +461,8 @@ void TrainingPass::Impl::backward(const BatchViews& batch, const StepScale& scal
   PendingGradients pending;
   for (int64_t layer = model.config.num_hidden_layers - 1; layer >= 0; --layer) {
     const BlockTape tape = tape_of(layer);
-    if (recompute == Recompute::blocks) {
-      // The stream is free now: it carries the block's input through the block once more.
-      kernels::round_values(context, {.x = block_inputs[layer].rows(0, tokens), .out = stream});
-      block_forward(context, block(layer, batch, tape, stream));
-    }
+    // Once more, for what lies between; the stream after the last block is free now.
+    if (recompute == Recompute::blocks) block_forward(context, block(layer, batch, tape, stream));
     block_backward(context, {.config = model.config,
                              .layer = layer,
                              .top_k = model.config.num_experts_per_tok,

@@ -31,6 +31,7 @@ TensorView dispatched(const Context& context, const LayerState& state, const Ten
   const bool done = kernels::dispatch_rows(context, {.x = x,
                                                      .offsets = state.plan.expert_offsets,
                                                      .token_of_row = state.plan.token_of_row,
+                                                     .row_of_slot = state.plan.row_of_slot,
                                                      .columns = state.columns,
                                                      .out = state.routed_out,
                                                      .readers = readers});
@@ -88,7 +89,7 @@ kernels::ExpertFamily shared_experts(const LayerForward& args) {
 // The whole layer in one launch, where there is such a kernel and nobody wants what lies between.
 bool few_tokens_forward(const Context& context, const LayerForward& args) {
   const LayerState& state = args.state;
-  if (state.routed_gate_product || state.shared_gate_product || state.logits ||
+  if (state.routed_gate_product || state.shared_gate_product || state.logits || args.out ||
       args.replayed_index) {
     return false;
   }
@@ -149,7 +150,9 @@ void down_forward(const Context& context, const LayerForward& args) {
 // One part of the columns of the layer's output.
 void combine(const Context& context, const LayerForward& args) {
   const LayerState& state = args.state;
-  kernels::CombineForward all{.columns = state.columns, .residual = args.residual};
+  kernels::CombineForward all{.columns = state.columns,
+                              .residual = args.out ? args.out : args.residual,
+                              .base = args.residual};
   if (args.weights.routed) {
     all.index = state.index;
     all.gate = state.gate;
@@ -166,11 +169,8 @@ void layer_forward(const Context& context, const LayerForward& args) {
   const LayerState& state = args.state;
   if (few_tokens_forward(context, args)) return;
   if (args.norm_weight) {
-    kernels::rms_norm_forward(context, {.x = args.residual,
-                                        .weight = args.norm_weight,
-                                        .eps = args.eps,
-                                        .out = args.x,
-                                        .kept = args.kept});
+    kernels::rms_norm_forward(
+        context, {.x = args.residual, .weight = args.norm_weight, .eps = args.eps, .out = args.x});
   }
   if (args.weights.routed) {
     route(context, args);
@@ -316,7 +316,7 @@ void up_gradients(const Context& context, const LayerBackward& args, const Tenso
   kernels::weight_gradients(context, list.span());
 }
 
-// d_x, the experts' share.
+// d_x: the experts' share, then the router's, + d_logits e.
 void up_backward(const Context& context, const LayerBackward& args) {
   const LayerState& state = args.state;
   Families<kernels::ExpertFamilyBackward> experts;
@@ -332,11 +332,20 @@ void up_backward(const Context& context, const LayerBackward& args) {
     dispatch_adjoint.shared = state.shared_out;
   }
   kernels::experts_up_backward(context, {.families = experts.span()});
+  const kernels::CombineBackward both{.combine = dispatch_adjoint,
+                                      .d_logits = args.scratch.d_logits,
+                                      .centroids = args.weights.centroids};
+  if (args.weights.routed && kernels::combine_backward(context, both)) return;
   kernels::combine_forward(context, dispatch_adjoint);
+  if (args.weights.routed) {
+    kernels::matmul_forward(context, {.x = both.d_logits,
+                                      .weight = both.centroids,
+                                      .out = args.d_x,
+                                      .store = kernels::Store::accumulate});
+  }
 }
 
-// Balance losses, then from the gates' gradients to the logits'; d_x += d_logits e, d_e +=
-// d_logits^T x.
+// Balance losses, then from the gates' gradients to the logits'; d_e += d_logits^T x.
 void route_backward(const Context& context, const LayerBackward& args,
                     const TensorView& one_matrix) {
   const LayerState& state = args.state;
@@ -369,10 +378,6 @@ void route_backward(const Context& context, const LayerBackward& args,
                                      .d_logits = scratch.d_logits,
                                      .loss = args.losses.z});
   }
-  kernels::matmul_forward(context, {.x = scratch.d_logits,
-                                    .weight = args.weights.centroids,
-                                    .out = args.d_x,
-                                    .store = kernels::Store::accumulate});
   if (args.gradients.centroids) {
     kernels::weight_gradient(context, {.dy = scratch.d_logits,
                                        .x = args.x,
@@ -393,11 +398,11 @@ void layer_backward(const Context& context, const LayerBackward& args) {
                                       .gate_of_row = args.scratch.gate_of_row});
   }
   down_backward(context, args, one_matrix);
+  if (args.weights.routed) route_backward(context, args, one_matrix);
   LayerBackward late = args;
   late.state = state.without_activations();
   up_gradients(context, late, one_matrix);
   up_backward(context, late);
-  if (args.weights.routed) route_backward(context, args, one_matrix);
 }
 
 }  // namespace dsmoe::moe

@@ -24,12 +24,12 @@ struct LayerForward {
   TensorView norm_weight;       // [hidden]: x = RMSNorm(u) is computed; absent: x is given
   double eps = 1e-6;            // of the norm
   TensorView x;                 // [tokens, hidden], operand type: the normalised stream
-  TensorView kept;              // [tokens, hidden] F32, optional: takes u, where it is normed here
   TensorView token_range;       // [2] I32 = {0, tokens}
   TensorView sequence_starts;   // [sequences + 1] I32
   TensorView experts_of_token;  // [tokens] I32, or absent: rule.top_k each
   TensorView replayed_index;    // [tokens, top_k] I32, or absent
   TensorView residual;          // [tokens, hidden] F32: u, becomes h
+  TensorView out;               // [tokens, hidden] F32, optional: h here instead, u stays
 };
 
 // Throws Error(input) naming layer and token when a score is not finite. For a few tokens a device

@@ -124,7 +124,8 @@ void Optimizer::describe_for_device() {
         .columns = is_matrix ? tensor.master.dim(1) : tensor.master.num_elements(),
         .first_tile = static_cast<int64_t>(tensor_of_tile.size()),
         .weight_decay = decays(tensor.name) ? static_cast<float>(rule_.weight_decay) : 0.0f,
-        .stored = stored_type(tensor.name, model_.operand)};
+        .stored = stored_type(tensor.name, model_.operand),
+        .clear_gradient = !gradient.is_assigned};
     for (const model::Placement* placement : places_[i].placements) add_places(*placement, entry);
     entry.num_tiles = (entry.rows + kSide - 1) / kSide * ((entry.columns + kSide - 1) / kSide);
     tensor_of_tile.insert(tensor_of_tile.end(), static_cast<std::size_t>(entry.num_tiles),

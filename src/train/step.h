@@ -74,7 +74,8 @@ class Trainer {
   Optimizer optimizer_;
   model::TrainingPass pass_;
   StepResult result_;
-  bool gradients_are_zero_ = true;  // made so; the optimiser leaves them so
+  bool gradients_are_zero_ = true;  // or count as zero (kernels::GradientStart): made so; the
+                                    // optimiser leaves them so
 };
 
 }  // namespace dsmoe::train

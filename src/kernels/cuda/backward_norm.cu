@@ -114,19 +114,6 @@ __device__ void for_each_part(const NormParameters& p, Body&& body) {
   }
 }
 
-// What block_sum gives for a row: a tree for each warp, the eight warps ascending; those past the
-// row's end bring zeros.
-__device__ float row_total(const float (&of_part)[kParts]) {
-  float total = 0;
-#pragma unroll
-  for (int part = 0; part < kParts; ++part) {
-    float value = of_part[part];
-    for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);
-    total = part == 0 ? value : total + value;
-  }
-  return total + 0.0f;
-}
-
 // d_x of a warp's row; returns 1 / sqrt(mean square).
 __device__ float norm_row(const NormParameters& p, const float* row_x, const float* row_d_out,
                           float (&d_x)[kParts][8], int64_t token) {
@@ -146,8 +133,8 @@ __device__ float norm_row(const NormParameters& p, const float* row_x, const flo
       means[part] = fmaf(d[part][j], x[part][j], means[part]);
     }
   });
-  const float inverse = inverse_of(row_total(squares), p);
-  const float mean = row_total(means) * inverse / static_cast<float>(p.hidden);
+  const float inverse = inverse_of(row_sum(squares), p);
+  const float mean = row_sum(means) * inverse / static_cast<float>(p.hidden);
   for_each_part(p, [&](int part, int i) {
     add_gradient(d_x[part], x[part], d[part], inverse, mean);
     store_eight(d_x[part], p.d_x + token * p.hidden, i, p.hidden);

@@ -224,6 +224,33 @@ TEST_F(ExpertsCudaTest, BatchesAndVariantsAgreeBitForBit) {
   }
 }
 
+// Rows laid out expert by expert and token by token, some slots absent, whole rows and columns of
+// them.
+TEST_F(ExpertsCudaTest, RowsAreLaidOutAlikeFromBothSides) {
+  for (const Layer& layer : {Layer{.tokens = 301, .experts = 8, .hidden = 520, .top_k = 3},
+                             Layer{.tokens = 1000, .experts = 64, .hidden = 1024, .top_k = 6}}) {
+    std::vector<int32_t> index = choices(layer);
+    for (std::size_t slot = 0; slot < index.size(); slot += 7) index[slot] = -1;
+    const Plan plan = make_plan(layer, index);
+    const Twin x = random(DType::BF16, {layer.tokens, layer.hidden});
+    for (const ColumnRange columns : {ColumnRange{}, ColumnRange{.begin = 8, .count = 504}}) {
+      const auto laid_out = [&](const TensorView& row_of_slot) {
+        const Twin out =
+            output(DType::BF16, {layer.tokens * layer.top_k, columns.count_of(layer.hidden)});
+        EXPECT_TRUE(dispatch_rows(cuda_, {.x = x.device,
+                                          .offsets = plan.offsets.device,
+                                          .token_of_row = plan.token_of_row.device,
+                                          .row_of_slot = row_of_slot,
+                                          .columns = columns,
+                                          .out = out.device,
+                                          .readers = 2}));
+        return bytes_of(out.device.rows(0, plan.offsets.host.as<int32_t>()[layer.experts]));
+      };
+      EXPECT_EQ(laid_out(plan.row_of_slot.device), laid_out({}));
+    }
+  }
+}
+
 // Up and down in one launch against two, products kept for a backward pass included: experts
 // without rows, with one tile of rows and with several, with and without shared ones.
 TEST_F(ExpertsCudaTest, OneLaunchGivesTheBitsOfTwo) {
@@ -299,6 +326,60 @@ TEST_F(ExpertsCudaTest, CombineTreeEqualsTheReferenceBits) {
     combine_forward(cuda_, device);
     const auto bytes = bytes_of(residual.device);
     EXPECT_EQ(std::memcmp(bytes.data(), host.residual.data, bytes.size()), 0) << "top " << top_k;
+  }
+}
+
+// With the router's share in the same pass against a combine and a product that adds to it: odd
+// numbers of tokens, absent slots and tokens without experts, whole rows and columns of them.
+TEST_F(ExpertsCudaTest, CombineOnTheWayBackGivesTheBitsOfItsParts) {
+  for (const Layer& layer : {Layer{.tokens = 301, .experts = 8, .hidden = 520, .top_k = 3},
+                             Layer{.tokens = 70, .experts = 60, .hidden = 264, .top_k = 8},
+                             Layer{.tokens = 1000, .experts = 64, .hidden = 1024, .top_k = 6}}) {
+    std::vector<int32_t> index = choices(layer);
+    for (std::size_t slot = 0; slot < index.size(); slot += 7) index[slot] = -1;
+    for (int64_t slot = 0; slot < layer.top_k; ++slot)
+      index[static_cast<std::size_t>(5 * layer.top_k + slot)] = -1;
+    const Plan plan = make_plan(layer, index);
+    const Twin d_logits = random(DType::F32, {layer.tokens, layer.experts});
+    const TwinWeights centroids = weights(DType::F32, 1, layer.hidden, layer.experts, 0.1);
+    for (const ColumnRange columns : {ColumnRange{}, ColumnRange{.begin = 8, .count = 248}}) {
+      const int64_t count = columns.count_of(layer.hidden);
+      const Twin routed = random(DType::BF16, {layer.tokens * layer.top_k, count});
+      const Twin shared = random(DType::BF16, {layer.tokens, count});
+      for (const TensorView& with_shared : {shared.device, TensorView{}}) {
+        const auto run = [&](bool one_pass) {
+          const Twin out = output(DType::F32, {layer.tokens, layer.hidden});
+          // Columns that are not these stay as they are: they must hold numbers for the product.
+          if (!columns.is_whole()) zero(cuda_, out.device.data, out.device.num_bytes());
+          const CombineForward combine{.index = plan.index.device,
+                                       .row_of_slot = plan.row_of_slot.device,
+                                       .columns = columns,
+                                       .routed = routed.device,
+                                       .shared = with_shared,
+                                       .residual = out.device,
+                                       .store = Store::assign};
+          if (one_pass) {
+            EXPECT_TRUE(combine_backward(
+                cuda_,
+                {.combine = combine, .d_logits = d_logits.device, .centroids = centroids.device}));
+          } else {
+            combine_forward(cuda_, combine);
+            matmul_forward(cuda_, {.x = d_logits.device,
+                                   .weight = centroids.device,
+                                   .out = out.device,
+                                   .store = Store::accumulate});
+          }
+          std::vector<unsigned char> bits;
+          const std::vector<unsigned char> all = bytes_of(out.device);
+          for (int64_t t = 0; t < layer.tokens; ++t) {
+            const auto begin = all.begin() + (t * layer.hidden + columns.begin) * 4;
+            bits.insert(bits.end(), begin, begin + count * 4);
+          }
+          return bits;
+        };
+        EXPECT_EQ(run(true), run(false)) << layer.tokens << " tokens, " << count << " columns";
+      }
+    }
   }
 }
 

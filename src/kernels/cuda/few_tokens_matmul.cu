@@ -189,11 +189,8 @@ bool few_tokens_qkv(const Context& context, const FewTokensQkv& args) {
   if (tokens > kMaxFewTokens) {
     // Every block would normalise all rows: one launch that does it once is shorter.
     if (WorkShape(p.tokens, tiles, p.hidden).bytes == 0) return false;
-    cuda::rms_norm_forward(context, {.x = args.residual,
-                                     .weight = args.norm_weight,
-                                     .eps = args.eps,
-                                     .out = args.x,
-                                     .kept = {}});
+    cuda::rms_norm_forward(
+        context, {.x = args.residual, .weight = args.norm_weight, .eps = args.eps, .out = args.x});
     p.x = static_cast<const bf16*>(args.x.data);
   }
   return launch_work<QkvKernels>(context, p, tiles, p.hidden);

@@ -11,6 +11,7 @@ void embedding_forward(const Context&, const EmbeddingForward&);
 void rms_norm_forward(const Context&, const RmsNormForward&);
 void matmul_forward(const Context&, const MatmulForward&);
 void rope_forward(const Context&, const RopeForward&);
+bool qkv_forward(const Context&, const QkvForward&);
 void attention_forward(const Context&, const AttentionForward&);
 void router_forward(const Context&, const RouterForward&);
 void plan_build(const Context&, const PlanBuild&);
@@ -32,6 +33,7 @@ void release_recording(void* recording);
 
 void dispatch_gates(const Context&, const DispatchGates&);
 bool dispatch_rows(const Context&, const DispatchRows&);
+bool combine_backward(const Context&, const CombineBackward&);
 bool takes_parts(const Context&, const TakesParts&);
 void weight_gradient(const Context&, const WeightGradient&);
 void weight_gradients(const Context&, const std::span<const WeightGradient>&);

@@ -172,6 +172,7 @@ __global__ void __launch_bounds__(kThreads)
   float* const first = tensor.first_moment;
   float* const second = tensor.second_moment;
   const bool rounded = tensor.stored == DType::BF16;
+  const bool clear = tensor.clear_gradient;
   // All loads of eight rows before the first store: memory that may alias would otherwise wait.
   constexpr int kBatch = 8;
   if (column < columns) {
@@ -195,8 +196,8 @@ __global__ void __launch_bounds__(kThreads)
         if (r >= rows) break;
         const int64_t i = corner + r * tensor.columns;
         w[b] = rule(g[b], w[b], m[b], v[b], tensor.weight_decay);
-        gradient[i] = 0;
-        if (second_gradient) second_gradient[i] = 0;
+        if (clear) gradient[i] = 0;
+        if (clear && second_gradient) second_gradient[i] = 0;
         first[i] = m[b];
         second[i] = v[b];
         weight[i] = w[b];

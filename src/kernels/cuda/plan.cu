@@ -139,22 +139,64 @@ __global__ void __launch_bounds__(kThreads) plan_count(const __grid_constant__ P
   for (int e = threadIdx.x; e < p.experts; e += kThreads) counts[e] = total_of(p, bits, e);
 }
 
-// One block: counts per chunk become first rows per chunk. A warp per expert, a lane per chunk.
+// One block: counts per chunk become first rows per chunk. A thread per expert and group of chunks,
+// so that a warp reads neighbours.
 constexpr int kScanThreads = 1024;
+constexpr int kScanBatch = 8;  // chunks whose counts are under way together
+
+struct ScanShape {
+  int across;  // experts side by side
+  int groups;  // of chunks
+  int chunks;  // of a group
+  __host__ __device__ explicit ScanShape(const Parameters& p) {
+    across = (p.experts + 31) / 32 * 32;
+    if (across > kScanThreads) across = kScanThreads;
+    groups = kScanThreads / across;
+    chunks = (p.chunks + groups - 1) / groups;
+  }
+  __host__ __device__ std::size_t shared_bytes(const Parameters& p) const {
+    return static_cast<std::size_t>(p.experts) * (2 + groups) * 4;
+  }
+};
+
+// body(chunk, count) for the group's chunks of expert e, ascending.
+template <class Body>
+__device__ void for_each_chunk(const Parameters& p, const ScanShape& shape, int group, int e,
+                               Body&& body) {
+  const int64_t stride = static_cast<int64_t>(p.chunk_tokens) * p.top_k;
+  const int end = min(p.chunks, (group + 1) * shape.chunks);
+  for (int c0 = group * shape.chunks; c0 < end; c0 += kScanBatch) {
+    int count[kScanBatch];
+#pragma unroll
+    for (int i = 0; i < kScanBatch; ++i)
+      count[i] = c0 + i < end ? p.row_of_slot[(c0 + i) * stride + e] : 0;
+#pragma unroll
+    for (int i = 0; i < kScanBatch; ++i) {
+      if (c0 + i < end) body(p.row_of_slot[(c0 + i) * stride + e], count[i]);
+    }
+  }
+}
+
 __global__ void __launch_bounds__(kScanThreads) plan_scan(const __grid_constant__ Parameters p) {
   extern __shared__ uint32_t memory[];
   auto* count = reinterpret_cast<int32_t*>(memory);
   auto* first = count + p.experts;
+  auto* of_group = first + p.experts;  // [groups, experts]
   wait_for_previous_kernel();
   let_next_kernel_start();
-  const int64_t stride = static_cast<int64_t>(p.chunk_tokens) * p.top_k;
-  const int lane = threadIdx.x % 32;
-  for (int e = threadIdx.x / 32; e < p.experts; e += kScanThreads / 32) {
+  const ScanShape shape(p);
+  const int group = static_cast<int>(threadIdx.x) / shape.across;
+  const int column = static_cast<int>(threadIdx.x) % shape.across;
+  for (int e = column; group < shape.groups && e < p.experts; e += shape.across) {
     int sum = 0;
-#pragma unroll 4
-    for (int c = lane; c < p.chunks; c += 32) sum += p.row_of_slot[c * stride + e];
-    sum = __reduce_add_sync(~0u, sum);
-    if (lane == 0) count[e] = sum;
+    for_each_chunk(p, shape, group, e, [&](int32_t&, int own) { sum += own; });
+    of_group[group * p.experts + e] = sum;
+  }
+  __syncthreads();
+  for (int e = static_cast<int>(threadIdx.x); e < p.experts; e += kScanThreads) {
+    int sum = 0;
+    for (int g = 0; g < shape.groups; ++g) sum += of_group[g * p.experts + e];
+    count[e] = sum;
   }
   __syncthreads();
   if (threadIdx.x < 32) {
@@ -164,19 +206,13 @@ __global__ void __launch_bounds__(kScanThreads) plan_scan(const __grid_constant_
     if (threadIdx.x == 0) p.expert_offsets[p.experts] = rows;
   }
   __syncthreads();
-  for (int e = threadIdx.x / 32; e < p.experts; e += kScanThreads / 32) {
-    int base = first[e];
-    for (int c0 = 0; c0 < p.chunks; c0 += 32) {
-      const int c = c0 + lane;
-      const int own = c < p.chunks ? p.row_of_slot[c * stride + e] : 0;
-      int sum = own;
-      for (int step = 1; step < 32; step *= 2) {
-        const int other = __shfl_up_sync(~0u, sum, step);
-        if (lane >= step) sum += other;
-      }
-      if (c < p.chunks) p.row_of_slot[c * stride + e] = base + sum - own;
-      base += __shfl_sync(~0u, sum, 31);
-    }
+  for (int e = column; group < shape.groups && e < p.experts; e += shape.across) {
+    int row = first[e];
+    for (int g = 0; g < group; ++g) row += of_group[g * p.experts + e];
+    for_each_chunk(p, shape, group, e, [&](int32_t& place, int own) {
+      place = row;
+      row += own;
+    });
   }
 }
 
@@ -227,8 +263,10 @@ void plan_build(const Context& context, const PlanBuild& args) {
                          .block = dim3(kThreads),
                          .shared_bytes = bytes};
   launch(context, wide, plan_count, p);
-  launch(context, {.grid = dim3(1), .block = dim3(kScanThreads), .shared_bytes = bytes}, plan_scan,
-         p);
+  launch(
+      context,
+      {.grid = dim3(1), .block = dim3(kScanThreads), .shared_bytes = ScanShape(p).shared_bytes(p)},
+      plan_scan, p);
   launch(context, wide, plan_place, p);
 }
 

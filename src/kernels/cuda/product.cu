@@ -86,6 +86,16 @@ CUtensorMap weight_map(const ProductGroup& group, Epilogue epilogue, int tile_we
   const auto k = static_cast<uint64_t>(group.weight.k);
   const auto count = static_cast<uint64_t>(group.weight.count);
   const auto weights = static_cast<uint32_t>(tile_weights);
+  if (epilogue == Epilogue::rope) {
+    // Eight rows of a head's first half, the eight they turn with, and so on: a thread's sums then
+    // hold both.
+    const auto half = static_cast<uint64_t>(group.rope.head_dim / 2);
+    return tensor_map({.base = group.weight.data,
+                       .rank = 5,
+                       .sizes = {k, 8, 2, half / 8, n / (2 * half)},
+                       .strides = {k * 2, half * k * 2, 8 * k * 2, 2 * half * k * 2},
+                       .box = {64, 8, 2, 4, 1}});
+  }
   if (epilogue != Epilogue::swiglu) return stack_map(group.weight, weights);
   // Eight rows of one matrix, the same eight of the other, and so on: a thread's sums then hold a
   // gate and its up.
@@ -119,10 +129,12 @@ ProductFamily describe(const ProductGroup& group, Epilogue epilogue, int variant
                                  .box = {32, 32}});
   }
   family.swiglu = group.swiglu;
+  family.rope = group.rope;
   family.x_rows = group.x.data;
   family.offsets = group.offsets ? group.offsets.as<int32_t>() : nullptr;
   family.token_of_row = group.token_of_row ? group.token_of_row.as<int32_t>() : nullptr;
   family.out = group.out.data;
+  family.base = static_cast<const float*>(group.base ? group.base.data : group.out.data);
   family.gate_out = group.gate_out.data;
   family.up_out = group.up_out.data;
   family.bias = group.bias ? group.bias.as<float>() : nullptr;
@@ -194,7 +206,7 @@ bool product_fits_hopper(const Product& product) {
       return false;
     if (!aligned(group.weight.data) || !aligned(group.x.data) || !aligned(group.out.data))
       return false;
-    if (!aligned(group.bias.data)) return false;
+    if (!aligned(group.bias.data) || !aligned(group.base.data)) return false;
     if (!aligned(group.gate_out.data) || !aligned(group.up_out.data)) return false;
     if (!aligned(group.swiglu.activation) || !aligned(group.swiglu.gate_product)) return false;
     if (!aligned(group.swiglu.scaled_activation)) return false;
@@ -232,6 +244,8 @@ void launch_product(const Context& context, const Product& product) {
                      num_launches()};
   }
 }
+
+bool rope_fits(const Product& product) { return choose_variant(product) == kRows256; }
 
 bool launch_experts(const Context& context, const Product& up, const Product& down) {
   if (choose_variant(up) != kRows64 || choose_variant(down) != kRows64) return false;

@@ -17,6 +17,7 @@ enum class Epilogue : uint8_t {
   round,            // round(sum), bf16
   dense,            // sum (+ bias) stored or added to fp32
   swiglu_backward,  // the sum is the gradient of an activation before its gate: through SwiGLU
+  rope,  // weight rows are the halves of heads interleaved: rotated, rounded, to q and KV
 };
 
 // What swiglu_backward reads and writes beside the sums, [rows, n] bf16 (fp32 in the portable
@@ -32,6 +33,20 @@ struct SwigluBackward {
   float* partial_sums;  // [ceil(n / 16), rows]: sum * activation, over 16 outputs each
 };
 
+// What rope reads and writes beside the sums; kernels/rope.h.
+struct RopeStore {
+  const float* cos;  // [positions, head_dim / 2]
+  const float* sin;
+  const int32_t* position;  // [rows]
+  const int32_t* kv_slot;   // [rows]
+  void* q;                  // [rows, heads, head_dim] bf16
+  void* keys;               // KV pages, bf16
+  void* values;
+  int32_t heads;
+  int32_t kv_heads;
+  int32_t head_dim;  // a multiple of 64
+};
+
 // One stack of experts. Row r of expert e, offsets[e] <= r < offsets[e + 1].
 struct ProductFamily {
   CUtensorMap weight;
@@ -43,10 +58,12 @@ struct ProductFamily {
   const int32_t* offsets;       // [count + 1]; null: one expert with all `rows`
   const int32_t* token_of_row;  // null: row r of x
   void* out;                    // [rows, n] bf16, or fp32 for dense
+  const float* base;            // dense, added: what to
   void* gate_out;               // swiglu: round(gate) and round(up), [rows, n] bf16, or null
   void* up_out;
-  const float* bias;  // dense, or null
+  const float* bias;  // dense and rope, or null
   SwigluBackward swiglu;
+  RopeStore rope;
   int32_t segments;  // 2: with second_weight and second_x
   int32_t count;
   int32_t rows;
@@ -76,9 +93,11 @@ struct ProductGroup {
   TensorView token_of_row;
   TensorView bias;
   TensorView out;       // [rows, outputs]
+  TensorView base;      // dense, optional: added to instead of out
   TensorView gate_out;  // swiglu, optional: the products before it
   TensorView up_out;
   SwigluBackward swiglu = {};
+  RopeStore rope = {};
   int64_t first_output = 0;  // round: the weights' row that makes out's first column
 };
 struct Product {
@@ -92,6 +111,8 @@ struct Product {
 // of 8.
 bool product_fits_hopper(const Product& product);
 void launch_product(const Context& context, const Product& product);
+// Whether the rope epilogue takes this product, which fits: many rows.
+bool rope_fits(const Product& product);
 
 // An up product and the down product of its results in one launch; false, having done nothing,
 // where rows are too many for that.
@@ -103,6 +124,7 @@ struct GatherRows {
   TensorView x;             // [tokens, k] bf16, k a multiple of 8
   TensorView offsets;       // [experts + 1] I32
   TensorView token_of_row;  // [rows] I32, ascending within an expert
+  TensorView row_of_slot;   // [tokens, top_k] I32, or absent: the same from the tokens' side
   ColumnRange columns;      // of k
   TensorView out;           // [rows, columns] bf16
 };

@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/product_store.cuh"
 #include "kernels/cuda/product_store_backward.cuh"
+#include "kernels/cuda/product_store_rope.cuh"
 #include "kernels/cuda/product_tile_list.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
@@ -115,6 +116,13 @@ __device__ void load_weights(const ProductFamily& family, const Tile& tile, int 
     if constexpr (kEpilogue == Epilogue::swiglu) {
       tma_load_5d(target + b * V::kWeightBlock, &family.weight, barrier, k, 0, 0,
                   tile.first_weight / 16, tile.expert);
+    } else if constexpr (kEpilogue == Epilogue::rope) {
+#pragma unroll
+      for (int part = 0; part < V::kWeights / 64; ++part) {
+        const RopePiece piece(family.rope, tile.first_weight + 64 * part);
+        tma_load_5d(target + b * V::kWeightBlock + part * 64 * 128, &family.weight, barrier, k, 0,
+                    0, piece.first / 8, piece.head);
+      }
     } else {
       tma_load_3d(target + b * V::kWeightBlock, map, barrier, k,
                   family.first_output + tile.first_weight, tile.expert);
@@ -381,6 +389,8 @@ __device__ void consume(const ProductParameters& p, const SharedLayout<V>& share
       float sums[V::kParts * kN * kCount / 2];
 #pragma unroll
       for (float& sum : sums) sum = 0;
+      RopePlaces<kEpilogue == Epilogue::rope ? kN * kCount : 0> places;
+      if constexpr (kEpilogue == Epilogue::rope) places.load(family.rope, tile);
       multiply<V, kN, kCount, kGathered>(shared, steps, member, ring, sums);
       if (V::kInTurn && threadIdx.x % 32 == 0)
         barrier_arrive(shared.go + 8 * ((consumer + 1) % V::kConsumers));
@@ -399,6 +409,9 @@ __device__ void consume(const ProductParameters& p, const SharedLayout<V>& share
           } else {
             store_dense<kN * kCount>(p, family, tile, first_weight, own);
           }
+        } else if constexpr (kEpilogue == Epilogue::rope) {
+          store_rope<V, kN * kCount>(family, tile, first_weight, consumer, staging, turn, places,
+                                     own);
         } else if constexpr (kEpilogue == Epilogue::swiglu) {
           store_swiglu<V, kN * kCount>(family, tile, first_weight, consumer, staging, turn, own);
         } else if constexpr (kEpilogue == Epilogue::swiglu_backward) {

@@ -24,6 +24,7 @@ struct Parameters {
   const int32_t* token_of_row;
   const float* bias;
   void* out;
+  const float* base;  // what is added to
   void* gate_out;
   void* up_out;
   const void* second_x;  // round: the chain goes on with second and second_x, or null
@@ -98,7 +99,7 @@ __device__ void finish(const Parameters& p, int row, int n, float sum, float up)
   if constexpr (kEpilogue == Epilogue::dense) {
     float* out = static_cast<float*>(p.out);
     const float y = p.bias ? sum + p.bias[n] : sum;
-    out[place] = p.accumulate ? out[place] + y : y;
+    out[place] = p.accumulate ? p.base[place] + y : y;
   } else {
     if (kEpilogue == Epilogue::swiglu && p.gate_out) {
       round_into(static_cast<Operand*>(p.gate_out)[place], sum);
@@ -263,14 +264,13 @@ __device__ void finish_four(const Parameters& p, int row, int n, const float* y)
       finish<Epilogue::dense, float>(p, row, n + j, y[j], 0.0f);
     return;
   }
-  auto* out =
-      reinterpret_cast<float4*>(static_cast<float*>(p.out) + static_cast<int64_t>(row) * p.n + n);
+  const int64_t place = static_cast<int64_t>(row) * p.n + n;
   float4 sum = make_float4(y[0], y[1], y[2], y[3]);
   if (p.accumulate) {
-    const float4 old = *out;
+    const float4 old = *reinterpret_cast<const float4*>(p.base + place);
     sum = make_float4(old.x + sum.x, old.y + sum.y, old.z + sum.z, old.w + sum.w);
   }
-  *out = sum;
+  *reinterpret_cast<float4*>(static_cast<float*>(p.out) + place) = sum;
 }
 
 template <int kRows>
@@ -346,6 +346,7 @@ void launch_group(const Context& context, const Product& product, const ProductG
       .token_of_row = group.token_of_row ? group.token_of_row.as<int32_t>() : nullptr,
       .bias = group.bias ? group.bias.as<float>() : nullptr,
       .out = group.out.data,
+      .base = static_cast<const float*>(group.base ? group.base.data : group.out.data),
       .gate_out = group.gate_out.data,
       .up_out = group.up_out.data,
       .second_x = group.second_x.data,
@@ -397,6 +398,8 @@ void launch_product_portable(const Context& context, const Product& product) {
       case Epilogue::swiglu_backward:
         launch_group<Epilogue::swiglu_backward>(context, product, group);
         break;
+      case Epilogue::rope:
+        fail(ErrorKind::internal, "rope as an epilogue needs the copy engine");
     }
   }
 }

@@ -134,7 +134,7 @@ __device__ void store_dense(const ProductParameters& p, const ProductFamily& fam
                             const Tile& tile, int first_weight, const float* sums) {
   const int lane = threadIdx.x % 32;
   const int first = first_weight + threadIdx.x % 128 / 32 * 16 + lane / 4;
-  float* out = static_cast<float*>(family.out) + static_cast<int64_t>(tile.first_row) * family.n;
+  float* out = static_cast<float*>(family.out);
   float bias[2] = {0, 0};
   for (int half = 0; half < 2; ++half) {
     if (family.bias && first + 8 * half < family.n) bias[half] = family.bias[first + 8 * half];
@@ -147,10 +147,10 @@ __device__ void store_dense(const ProductParameters& p, const ProductFamily& fam
       const int row = 8 * j + 2 * (lane % 4) + i % 2;
       const int n = first + 8 * (i / 2);
       if (row < tile.num_rows && n < family.n) {
-        float* target = out + static_cast<int64_t>(row) * family.n + n;
+        const int64_t place = static_cast<int64_t>(tile.first_row + row) * family.n + n;
         float y = sums[4 * j + i];
         if (family.bias) y = y + bias[i / 2];
-        *target = p.accumulate ? *target + y : y;
+        out[place] = p.accumulate ? family.base[place] + y : y;
       }
     }
   }
@@ -242,12 +242,11 @@ __device__ void store_dense_added(const ProductFamily& family, const Tile& tile,
       asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
                    : "=f"(y.x), "=f"(y.y), "=f"(y.z), "=f"(y.w)
                    : "r"(memory + place(row, piece)));
-      auto* target = reinterpret_cast<float4*>(
-          static_cast<float*>(family.out) +
-          static_cast<int64_t>(tile.first_row + c * 64 + row) * family.n + n);
+      const int64_t at = static_cast<int64_t>(tile.first_row + c * 64 + row) * family.n + n;
       if (family.bias) y = make_float4(y.x + bias.x, y.y + bias.y, y.z + bias.z, y.w + bias.w);
-      const float4 old = *target;
-      *target = make_float4(old.x + y.x, old.y + y.y, old.z + y.z, old.w + y.w);
+      const float4 old = *reinterpret_cast<const float4*>(family.base + at);
+      *reinterpret_cast<float4*>(static_cast<float*>(family.out) + at) =
+          make_float4(old.x + y.x, old.y + y.y, old.z + y.z, old.w + y.w);
     }
   }
 }

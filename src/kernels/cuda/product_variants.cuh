@@ -54,6 +54,10 @@ void launch_variant(const Context& context, const VariantLaunch& how,
           return launch_one<V, Epilogue::swiglu_backward, true>(context, parameters);
         return launch_one<V, Epilogue::swiglu_backward, false>(context, parameters);
       }
+      break;
+    case Epilogue::rope:  // rope_fits
+      if constexpr (V::kRows == 256)
+        return launch_one<V, Epilogue::rope, false>(context, parameters);
   }
 }
 

@@ -166,6 +166,7 @@ bool dispatch_rows(const Context& context, const DispatchRows& args) {
   gather_rows(context, {.x = args.x,
                         .offsets = args.offsets,
                         .token_of_row = args.token_of_row,
+                        .row_of_slot = args.row_of_slot,
                         .columns = args.columns,
                         .out = args.out});
   return true;
@@ -177,8 +178,43 @@ bool takes_parts(const Context&, const TakesParts& shape) {
          shape.width % 8 == 0;
 }
 
+bool qkv_forward(const Context& context, const QkvForward& args) {
+  const int64_t tokens = args.x.dim(0);
+  const int64_t head_dim = args.q.dim(2);
+  if (args.q.dtype != DType::BF16 || head_dim % 64 != 0 || tokens == 0 ||
+      args.kv.layout != WeightLayout::row_major)
+    return false;
+  Product product{.epilogue = Epilogue::rope, .num_groups = 1};
+  TensorView out = args.q;
+  out.shape = {tokens, args.weight.n};
+  product.group[0] = {.weight = args.weight,
+                      .second = {},
+                      .x = args.x,
+                      .second_x = {},
+                      .offsets = {},
+                      .token_of_row = {},
+                      .bias = args.bias,
+                      .out = out,
+                      .gate_out = {},
+                      .up_out = {},
+                      .rope = {.cos = args.cos.as<float>(),
+                               .sin = args.sin.as<float>(),
+                               .position = args.position.as<int32_t>(),
+                               .kv_slot = args.kv_slot.as<int32_t>(),
+                               .q = args.q.data,
+                               .keys = args.kv.keys,
+                               .values = args.kv.values,
+                               .heads = static_cast<int32_t>(args.q.dim(1)),
+                               .kv_heads = static_cast<int32_t>(args.kv.num_kv_heads),
+                               .head_dim = static_cast<int32_t>(head_dim)}};
+  if (!product_fits_hopper(product) || !rope_fits(product)) return false;
+  launch_product(context, product);
+  return true;
+}
+
 void matmul_forward(const Context& context, const MatmulForward& args) {
-  if (!args.rounded && few_rows_matmul(context, args)) return;
+  const bool in_place = !args.base || args.base.data == args.out.data;
+  if (!args.rounded && in_place && few_rows_matmul(context, args)) return;
   const bool rounds = args.rounded && args.rounded.dtype == DType::BF16;
   Product product{.epilogue = rounds ? Epilogue::round : Epilogue::dense,
                   .accumulate = args.store == Store::accumulate,
@@ -191,6 +227,7 @@ void matmul_forward(const Context& context, const MatmulForward& args) {
                       .token_of_row = {},
                       .bias = args.bias,
                       .out = args.rounded ? args.rounded : args.out,
+                      .base = args.base,
                       .gate_out = {},
                       .up_out = {}};
   run(context, product);

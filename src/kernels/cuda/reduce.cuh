@@ -22,6 +22,19 @@ __device__ T block_sum(T value, T* memory) {
   return block_reduce(
       value, [](T a, T b) { return a + b; }, memory);
 }
+// What block_sum gives for a row of one warp: lane l holds what thread 32 part + l would.
+template <int kParts>
+__device__ float row_sum(const float (&of_part)[kParts]) {
+  static_assert(kParts <= kReduceThreads / 32);
+  float total = 0;
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) {
+    float value = of_part[part];
+    for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);
+    total = part == 0 ? value : total + value;
+  }
+  return kParts < kReduceThreads / 32 ? total + 0.0f : total;  // absent warps bring zeros
+}
 __device__ inline float block_max(float value, float* memory) {
   return block_reduce(
       value, [](float a, float b) { return fmaxf(a, b); }, memory);

@@ -27,8 +27,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class Operand>
 __global__ void __launch_bounds__(kThreads)
-    rms_norm_kernel(const float* x, const float* weight, Operand* out, float* kept, int hidden,
-                    float eps) {
+    rms_norm_kernel(const float* x, const float* weight, Operand* out, int hidden, float eps) {
   __shared__ float memory[kThreads / 32];
   wait_for_previous_kernel();
   let_next_kernel_start();
@@ -37,7 +36,6 @@ __global__ void __launch_bounds__(kThreads)
   float v[8];
   for (int i = threadIdx.x * 8; i < hidden; i += kThreads * 8) {
     load_eight(v, row, i, hidden);
-    if (kept) store_eight(v, kept + static_cast<int64_t>(blockIdx.x) * hidden, i, hidden);
 #pragma unroll
     for (float value : v) sum = fmaf(value, value, sum);
   }
@@ -51,6 +49,61 @@ __global__ void __launch_bounds__(kThreads)
     for (int j = 0; j < 8; ++j) w[j] = (v[j] * inverse) * w[j];
     store_eight(w, out + static_cast<int64_t>(blockIdx.x) * hidden, i, hidden);
   }
+}
+
+// Many rows of up to 256 kParts values, a multiple of eight: a warp to a row, the same sums.
+template <class Operand, int kParts>
+__global__ void __launch_bounds__(kThreads)
+    rms_norm_warps(const float* x, const float* weight, Operand* out, int tokens, int hidden,
+                   float eps) {
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  const int64_t token = blockIdx.x * (kThreads / 32) + threadIdx.x / 32;
+  if (token >= tokens) return;
+  const int first = static_cast<int>(threadIdx.x) % 32 * 8;
+  float v[kParts][8];
+  float squares[kParts] = {};
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) {
+    if (first + 256 * part < hidden) load_eight(v[part], x + token * hidden, first + 256 * part, 8);
+  }
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) {
+    if (first + 256 * part >= hidden) continue;
+#pragma unroll
+    for (float value : v[part]) squares[part] = fmaf(value, value, squares[part]);
+  }
+  const float inverse = 1.0f / sqrtf(row_sum(squares) / static_cast<float>(hidden) + eps);
+#pragma unroll
+  for (int part = 0; part < kParts; ++part) {
+    const int i = first + 256 * part;
+    if (i >= hidden) continue;
+    float w[8];
+    load_eight(w, weight, i, 8);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) w[j] = (v[part][j] * inverse) * w[j];
+    store_eight(w, out + token * hidden, i, 8);
+  }
+}
+
+template <class Operand>
+void launch_rms_norm(const Context& context, const RmsNormForward& args) {
+  constexpr int64_t kManyRows = 1024;  // fewer: a block to a row is done sooner
+  const int64_t tokens = args.x.dim(0);
+  const int hidden = static_cast<int>(args.x.dim(1));
+  const float* x = args.x.as<float>();
+  const float* weight = args.weight.as<float>();
+  auto* out = static_cast<Operand*>(args.out.data);
+  const auto eps = static_cast<float>(args.eps);
+  if (tokens < kManyRows || hidden % 8 != 0 || hidden > 2048) {
+    const LaunchShape shape{.grid = dim3(static_cast<unsigned>(tokens)), .block = dim3(kThreads)};
+    return launch(context, shape, rms_norm_kernel<Operand>, x, weight, out, hidden, eps);
+  }
+  constexpr int64_t kRows = kThreads / 32;
+  const LaunchShape shape{.grid = dim3(static_cast<unsigned>((tokens + kRows - 1) / kRows)),
+                          .block = dim3(kThreads)};
+  launch(context, shape, hidden <= 1024 ? rms_norm_warps<Operand, 4> : rms_norm_warps<Operand, 8>,
+         x, weight, out, static_cast<int>(tokens), hidden, eps);
 }
 
 struct RopeParameters {
@@ -170,20 +223,9 @@ void embedding_forward(const Context& context, const EmbeddingForward& args) {
 }
 
 void rms_norm_forward(const Context& context, const RmsNormForward& args) {
-  const int64_t tokens = args.x.dim(0);
-  const int hidden = static_cast<int>(args.x.dim(1));
-  if (tokens == 0) return;
-  const float* x = args.x.as<float>();
-  const float* weight = args.weight.as<float>();
-  const auto eps = static_cast<float>(args.eps);
-  float* kept = args.kept ? args.kept.as<float>() : nullptr;
-  if (args.out.dtype == DType::BF16) {
-    launch(context, one_block_per(tokens), rms_norm_kernel<bf16>, x, weight,
-           static_cast<bf16*>(args.out.data), kept, hidden, eps);
-  } else {
-    launch(context, one_block_per(tokens), rms_norm_kernel<float>, x, weight, args.out.as<float>(),
-           kept, hidden, eps);
-  }
+  if (args.x.dim(0) == 0) return;
+  if (args.out.dtype == DType::BF16) return launch_rms_norm<bf16>(context, args);
+  launch_rms_norm<float>(context, args);
 }
 
 void rope_forward(const Context& context, const RopeForward& args) {

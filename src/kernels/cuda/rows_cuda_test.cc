@@ -34,6 +34,95 @@ TEST_F(RowsCudaTest, RmsNormAgrees) {
   }
 }
 
+// Many rows take a warp each, few a block: the bits are the same.
+TEST_F(RowsCudaTest, RmsNormBitsDoNotDependOnTheBatch) {
+  for (const DType dtype : {DType::BF16, DType::F32}) {
+    for (const int64_t hidden : {8, 264, 1024, 1032, 2048}) {
+      const int64_t tokens = 1101;
+      const Twin x = random(DType::F32, {tokens, hidden});
+      const Twin weight = random(DType::F32, {hidden});
+      const TensorView whole = output(dtype, {tokens, hidden}).device;
+      const TensorView parts = output(dtype, {tokens, hidden}).device;
+      rms_norm_forward(cuda_, {.x = x.device, .weight = weight.device, .eps = 1e-6, .out = whole});
+      for (int64_t begin = 0; begin < tokens; begin += 367) {
+        rms_norm_forward(cuda_, {.x = x.device.rows(begin, begin + 367),
+                                 .weight = weight.device,
+                                 .eps = 1e-6,
+                                 .out = parts.rows(begin, begin + 367)});
+      }
+      EXPECT_EQ(bytes_of(whole), bytes_of(parts)) << hidden;
+    }
+  }
+}
+
+// The rotation in the projection's epilogue against a product and a pass of its own: heads of one
+// and two pieces, an odd number of pieces, a tail of rows, shuffled slots, bias or none.
+TEST_F(RowsCudaTest, QkvInOnePassHasTheBitsOfTwo) {
+  struct Case {
+    int64_t tokens, heads, kv_heads, head_dim, hidden;
+  };
+  for (const Case& c : {Case{300, 4, 2, 64, 264}, Case{1000, 2, 1, 128, 128},
+                        Case{513, 3, 1, 64, 72}, Case{130, 16, 16, 64, 1024}}) {
+    const int64_t width = (c.heads + 2 * c.kv_heads) * c.head_dim;
+    const int64_t pages = c.tokens / 64 + 2;
+    const Twin x = random(DType::BF16, {c.tokens, c.hidden});
+    const TwinWeights weight = weights(DType::BF16, 1, width, c.hidden, 0.1);
+    const Twin with_bias = random(DType::F32, {width});
+    const Twin cos = random(DType::F32, {90, c.head_dim / 2});
+    const Twin sin = random(DType::F32, {90, c.head_dim / 2});
+    std::vector<int32_t> positions, slots;
+    for (int64_t t = 0; t < c.tokens; ++t) {
+      positions.push_back(static_cast<int32_t>(t * 7 % 90));
+      slots.push_back(static_cast<int32_t>(c.tokens - t));
+    }
+    const Twin position = integers(positions, {c.tokens});
+    const Twin slot = integers(slots, {c.tokens});
+    for (const TensorView& bias : {TensorView{}, with_bias.device}) {
+      const auto run = [&](bool one_pass) {
+        const TensorView q = output(DType::BF16, {c.tokens, c.heads, c.head_dim}).device;
+        const TensorView keys = output(DType::BF16, {pages, c.kv_heads, 64, c.head_dim}).device;
+        const TensorView values = output(DType::BF16, {pages, c.kv_heads, 64, c.head_dim}).device;
+        const KvPages kv{.keys = keys.data,
+                         .values = values.data,
+                         .dtype = DType::BF16,
+                         .layout = WeightLayout::row_major,
+                         .device = keys.device,
+                         .num_pages = pages,
+                         .num_kv_heads = c.kv_heads,
+                         .head_dim = c.head_dim};
+        if (one_pass) {
+          EXPECT_TRUE(qkv_forward(cuda_, {.x = x.device,
+                                          .weight = weight.device,
+                                          .bias = bias,
+                                          .cos = cos.device,
+                                          .sin = sin.device,
+                                          .position = position.device,
+                                          .kv_slot = slot.device,
+                                          .q = q,
+                                          .kv = kv}));
+        } else {
+          const TensorView qkv = output(DType::F32, {c.tokens, width}).device;
+          matmul_forward(cuda_, {.x = x.device, .weight = weight.device, .bias = bias, .out = qkv});
+          rope_forward(cuda_, {.qkv = qkv,
+                               .cos = cos.device,
+                               .sin = sin.device,
+                               .position = position.device,
+                               .kv_slot = slot.device,
+                               .q = q,
+                               .kv = kv});
+        }
+        std::vector<unsigned char> bits;
+        for (const TensorView& view : {q, keys, values}) {
+          const std::vector<unsigned char> part = bytes_of(view);
+          bits.insert(bits.end(), part.begin(), part.end());
+        }
+        return bits;
+      };
+      EXPECT_EQ(run(true), run(false)) << c.tokens << " tokens, heads of " << c.head_dim;
+    }
+  }
+}
+
 TEST_F(RowsCudaTest, RopeAgrees) {
   for (const DType dtype : {DType::BF16, DType::F32}) {
     for (const int64_t head_dim : {2, 16, 30, 128}) {

@@ -48,8 +48,10 @@ __device__ void produce(const GradientParameters& p, const GradientShared& share
     // From the first lane to all, so that the compiler knows that the warp agrees.
     const auto offset = [&](int i) { return __shfl_sync(~0u, offsets[i], 0); };
     const int begin = offset(0);
-    const int end = of.slot(at.matrix) >= 0 ? offset(of.sequences) : begin;
+    const bool wanted = of.slot(at.matrix) >= 0;
+    const int end = wanted ? offset(of.sequences) : begin;
     if (begin < end && !of.from_zero) prefetch_sums(of, at);
+    if (begin == end && wanted && of.from_zero) clear_sums(of, at);
     const int boxes_n = of.tile_n / 64;
     const bool whole_m = of.m_side.is_whole(at.first_m, kBoxesM);
     const bool whole_n = of.n_side.is_whole(at.first_n, boxes_n);

@@ -24,7 +24,9 @@ struct Parameters {
   int32_t sequences;
   int32_t n;
   int32_t k;
+  bool from_zero;  // d_weight is not read
 
+  __device__ float start(const float* sum) const { return from_zero ? 0.0f : *sum; }
   __device__ int64_t dy_row(int row) const { return dy_of_row ? dy_of_row[row] : row; }
   __device__ int64_t x_row(int row) const { return x_of_row ? x_of_row[row] : row; }
 };
@@ -53,7 +55,7 @@ __global__ void __launch_bounds__(kThreads) gradient_bf16(const __grid_constant_
     const int k = first_k + 2 * (lane % 4) + i % 2;
     target[i] = n < p.n && k < p.k ? p.d_weight + (static_cast<int64_t>(slot) * p.n + n) * p.k + k
                                    : nullptr;
-    sum[i] = target[i] ? *target[i] : 0.0f;
+    sum[i] = target[i] ? p.start(target[i]) : 0.0f;
   }
   for (int s = 0; s < p.sequences; ++s) {
     const int end = offsets[s + 1];
@@ -113,7 +115,7 @@ __global__ void __launch_bounds__(kThreads) gradient_f32(const __grid_constant__
   float acc[kShare];
 #pragma unroll
   for (int i = 0; i < kShare; ++i)
-    acc[i] = first_n + i < p.n ? target[static_cast<int64_t>(i) * p.k] : 0.0f;
+    acc[i] = first_n + i < p.n ? p.start(target + static_cast<int64_t>(i) * p.k) : 0.0f;
   for (int s = 0; s < p.sequences; ++s) {
     for (int begin = offsets[s]; begin < offsets[s + 1]; begin += kSegment) {
       float chain[kShare];
@@ -129,25 +131,29 @@ __global__ void __launch_bounds__(kThreads) gradient_f32(const __grid_constant__
 }
 
 // The same for one matrix, segments side by side: blockIdx.z is the segment, counted over all
-// sequences. Tiles of 64 n x 128 k, sixteen rows at a time through shared memory, 8 x 4 to a
+// sequences. Tiles of 64 n x 256 k, sixteen rows at a time through shared memory, 8 x 8 to a
 // thread; the next sixteen are on their way meanwhile.
 constexpr int kTileN = 64;
-constexpr int kTileK = 128;
+constexpr int kTileK = 256;
 constexpr int kTileRows = 16;
 constexpr int kTileThreads = 256;
 
-// A thread's share of the rows to come: four values of dy, eight of x.
+struct RowTiles {
+  float dy[kTileRows][kTileN];
+  float x[kTileRows][kTileK];
+};
+
+// A thread's share of the rows to come: four values of dy, eight of x and the eight 128 further.
 template <class X>
 struct RowShare {
   float dy[4];
-  float x[8];
+  RawEight<X> x[2];
 
   __device__ void load(const Parameters& p, int row0, int end, int first_n, int first_k) {
     const int row = row0 + static_cast<int>(threadIdx.x) / 16;
     const int n = first_n + threadIdx.x % 16 * 4;
-    const int k = first_k + threadIdx.x % 16 * 8;
     for (float& v : dy) v = 0;
-    for (float& v : x) v = 0;
+    x[0] = x[1] = {};
     if (row >= end) return;
     const float* dy_row = static_cast<const float*>(p.dy) + p.dy_row(row) * p.n;
     const X* x_row = static_cast<const X*>(p.x) + p.x_row(row) * p.k;
@@ -157,23 +163,32 @@ struct RowShare {
     } else {
       for (int i = 0; i < 4; ++i) dy[i] = n + i < p.n ? dy_row[n + i] : 0.0f;
     }
-    if (k < p.k) load_eight(x, x_row, k, p.k);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int k = first_k + 128 * i + threadIdx.x % 16 * 8;
+      if (k < p.k) x[i].load(x_row, k, p.k);
+    }
   }
-  __device__ void store(float (&dy_tile)[kTileRows][kTileN],
-                        float (&x_tile)[kTileRows][kTileK]) const {
+  __device__ void store(RowTiles& tiles) const {
     const int row = static_cast<int>(threadIdx.x) / 16;
     const int column = threadIdx.x % 16;
-    *reinterpret_cast<float4*>(&dy_tile[row][column * 4]) = make_float4(dy[0], dy[1], dy[2], dy[3]);
-    store_eight(x, x_tile[row], column * 8, kTileK);
+    *reinterpret_cast<float4*>(&tiles.dy[row][column * 4]) =
+        make_float4(dy[0], dy[1], dy[2], dy[3]);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float v[4];
+      x[i / 2].widen(v, i % 2);
+      *reinterpret_cast<float4*>(&tiles.x[row][i / 2 * 128 + column * 8 + i % 2 * 4]) =
+          make_float4(v[0], v[1], v[2], v[3]);
+    }
   }
 };
 
 template <class X>
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kTileThreads, 2)
     gradient_f32_segments(const __grid_constant__ Parameters p) {
-  __shared__ __align__(16) float dy_tile[kTileRows][kTileN];
-  __shared__ __align__(16) float x_tile[kTileRows][kTileK];
-  static_assert(kTileThreads == kTileRows * kTileN / 4 && kTileThreads == kTileRows * kTileK / 8);
+  __shared__ __align__(16) RowTiles tiles[2];
+  static_assert(kTileThreads == kTileRows * kTileN / 4 && kTileThreads == kTileRows * kTileK / 16);
   wait_for_previous_kernel();
   let_next_kernel_start();
   const int first_k = static_cast<int>(blockIdx.x) * kTileK;
@@ -192,38 +207,49 @@ __global__ void __launch_bounds__(kTileThreads)
     segment -= segments;
   }
   const int tn = threadIdx.x / 32 * 8;
-  const int tk = threadIdx.x % 32 * 4;
-  float chain[8][4] = {};
+  const int tk = threadIdx.x % 32 * 4;  // these four k, and those 128 further
+  float chain[8][8] = {};
   RowShare<X> next;
   next.load(p, begin, end, first_n, first_k);
-  for (int row0 = begin; row0 < end; row0 += kTileRows) {
-    next.store(dy_tile, x_tile);
+  int turn = 0;
+  for (int row0 = begin; row0 < end; row0 += kTileRows, turn ^= 1) {
+    const RowTiles& now = tiles[turn];
+    next.store(tiles[turn]);
     __syncthreads();
     next.load(p, row0 + kTileRows, end, first_n, first_k);
     // Rows past the end are zero on both sides: fma(0, 0, chain) leaves the chain as it is.
 #pragma unroll 4
     for (int r = 0; r < kTileRows; ++r) {
-      const float4 low = *reinterpret_cast<const float4*>(&dy_tile[r][tn]);
-      const float4 high = *reinterpret_cast<const float4*>(&dy_tile[r][tn + 4]);
-      const float4 four = *reinterpret_cast<const float4*>(&x_tile[r][tk]);
-      const float dy[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-      const float x[4] = {four.x, four.y, four.z, four.w};
+      alignas(16) float dy[8];
+      alignas(16) float x[8];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        *reinterpret_cast<float4*>(dy + 4 * half) =
+            *reinterpret_cast<const float4*>(&now.dy[r][tn + 4 * half]);
+        *reinterpret_cast<float4*>(x + 4 * half) =
+            *reinterpret_cast<const float4*>(&now.x[r][tk + 128 * half]);
+      }
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
 #pragma unroll
-        for (int j = 0; j < 4; ++j) chain[i][j] = fmaf(dy[i], x[j], chain[i][j]);
+        for (int j = 0; j < 8; ++j) chain[i][j] = fmaf(dy[i], x[j], chain[i][j]);
       }
     }
-    __syncthreads();
   }
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
+    const int n = first_n + tn + i;
+    if (n >= p.n) break;
+    float* sums = p.segments + (static_cast<int64_t>(blockIdx.z) * p.n + n) * p.k;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int n = first_n + tn + i;
-      const int k = first_k + tk + j;
-      if (n < p.n && k < p.k)
-        p.segments[(static_cast<int64_t>(blockIdx.z) * p.n + n) * p.k + k] = chain[i][j];
+    for (int half = 0; half < 2; ++half) {
+      const int k = first_k + tk + 128 * half;
+      const float* own = chain[i] + 4 * half;
+      if (p.k % 4 == 0 && k < p.k) {
+        *reinterpret_cast<float4*>(sums + k) = make_float4(own[0], own[1], own[2], own[3]);
+      } else {
+        for (int j = 0; j < 4 && k + j < p.k; ++j) sums[k + j] = own[j];
+      }
     }
   }
 }
@@ -235,8 +261,8 @@ __global__ void __launch_bounds__(kThreads) add_segments(const __grid_constant__
   const int64_t size = static_cast<int64_t>(p.n) * p.k;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (slot < 0 || i >= size) return;
-  float acc = p.d_weight[slot * size + i];
-#pragma unroll 8
+  float acc = p.start(p.d_weight + slot * size + i);
+#pragma unroll 16
   for (int s = 0; s < p.num_segments; ++s) acc = acc + p.segments[s * size + i];
   p.d_weight[slot * size + i] = acc;
 }
@@ -285,7 +311,8 @@ void weight_gradient_portable(const Context& context, const WeightGradient& args
                      .num_segments = 0,
                      .sequences = static_cast<int32_t>(args.sequence_offsets.dim(1) - 1),
                      .n = static_cast<int32_t>(args.dy.dim(1)),
-                     .k = static_cast<int32_t>(args.x.dim(1))};
+                     .k = static_cast<int32_t>(args.x.dim(1)),
+                     .from_zero = args.start == GradientStart::from_zero};
   const int64_t count = args.sequence_offsets.dim(0);
   if (args.dy.dtype == DType::BF16) {
     const dim3 grid(parts(p.k, 8 * (kThreads / 32)), parts(p.n, 16), static_cast<unsigned>(count));

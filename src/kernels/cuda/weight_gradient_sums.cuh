@@ -8,17 +8,34 @@ namespace dsmoe::kernels::cuda {
 // A warpgroup's two m64 parts; sums[part][4 j ..] belong to columns 8 j ...
 constexpr int kParts = 2;
 
+// A tile as it lies in d_weight.
+struct SumsTile {
+  float* corner;
+  int rows;
+  int columns;
+  __device__ SumsTile(const GradientProblem& of, const GradientPlace& at) {
+    const int first_row = of.swapped ? at.first_n : at.first_m;
+    const int first_column = of.swapped ? at.first_m : at.first_n;
+    corner = of.d_weight + of.slot(at.matrix) * of.distance +
+             static_cast<int64_t>(first_row) * of.pitch + first_column;
+    rows = min(of.swapped ? of.tile_n : kTileM, (of.swapped ? of.n : of.m) - first_row);
+    columns = min(of.swapped ? kTileM : of.tile_n, (of.swapped ? of.m : of.n) - first_column);
+  }
+};
+
 // On its way from memory while the first rows are loaded; by a warp.
 __device__ inline void prefetch_sums(const GradientProblem& of, const GradientPlace& at) {
-  const float* matrix = of.d_weight + of.slot(at.matrix) * of.distance;
-  const int first_row = of.swapped ? at.first_n : at.first_m;
-  const int first_column = of.swapped ? at.first_m : at.first_n;
-  const int rows = min(of.swapped ? of.tile_n : kTileM, (of.swapped ? of.n : of.m) - first_row);
-  const int columns =
-      min(of.swapped ? kTileM : of.tile_n, (of.swapped ? of.m : of.n) - first_column);
-  for (int i = threadIdx.x % 32; i < rows; i += 32) {
-    prefetch_l2(matrix + static_cast<int64_t>(first_row + i) * of.pitch + first_column,
-                4 * columns);
+  const SumsTile tile(of, at);
+  for (int i = threadIdx.x % 32; i < tile.rows; i += 32)
+    prefetch_l2(tile.corner + static_cast<int64_t>(i) * of.pitch, 4 * tile.columns);
+}
+
+// What a matrix without rows gets where its sums start from zero; by a warp.
+__device__ inline void clear_sums(const GradientProblem& of, const GradientPlace& at) {
+  const SumsTile tile(of, at);
+  for (int row = 0; row < tile.rows; ++row) {
+    for (int column = threadIdx.x % 32; column < tile.columns; column += 32)
+      tile.corner[static_cast<int64_t>(row) * of.pitch + column] = 0;
   }
 }
 

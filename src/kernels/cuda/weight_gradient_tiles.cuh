@@ -47,7 +47,7 @@ struct GradientProblem {
   const int32_t* slot_of_matrix;
   float* d_weight;  // [slots, m, n], or [slots, n, m] when swapped
   int32_t swapped;
-  int32_t from_zero;  // d_weight is known to be zero
+  int32_t from_zero;  // d_weight is not read
   int32_t sequences;
   int32_t pitch;     // between rows of d_weight
   int64_t distance;  // between its matrices
