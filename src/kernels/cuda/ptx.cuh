@@ -85,10 +85,6 @@ __device__ inline void tma_load_2d(uint32_t target, const CUtensorMap* map, uint
 __device__ inline void prefetch_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
-// A multiple of 16 bytes, from such an address.
-__device__ inline void prefetch_l2(const void* address, uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(address), "r"(bytes) : "memory");
-}
 __device__ inline void tma_load_3d(uint32_t target, const CUtensorMap* map, uint32_t barrier,
                                    int c0, int c1, int c2) {
   asm volatile(

@@ -50,7 +50,6 @@ __device__ void produce(const GradientParameters& p, const GradientShared& share
     const int begin = offset(0);
     const bool wanted = of.slot(at.matrix) >= 0;
     const int end = wanted ? offset(of.sequences) : begin;
-    if (begin < end && !of.from_zero) prefetch_sums(of, at);
     if (begin == end && wanted && of.from_zero) clear_sums(of, at);
     const int boxes_n = of.tile_n / 64;
     const bool whole_m = of.m_side.is_whole(at.first_m, kBoxesM);

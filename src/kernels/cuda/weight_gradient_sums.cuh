@@ -23,13 +23,6 @@ struct SumsTile {
   }
 };
 
-// On its way from memory while the first rows are loaded; by a warp.
-__device__ inline void prefetch_sums(const GradientProblem& of, const GradientPlace& at) {
-  const SumsTile tile(of, at);
-  for (int i = threadIdx.x % 32; i < tile.rows; i += 32)
-    prefetch_l2(tile.corner + static_cast<int64_t>(i) * of.pitch, 4 * tile.columns);
-}
-
 // What a matrix without rows gets where its sums start from zero; by a warp.
 __device__ inline void clear_sums(const GradientProblem& of, const GradientPlace& at) {
   const SumsTile tile(of, at);
@@ -131,17 +124,18 @@ struct SumsAt {
   }
 };
 
+// Both ways past the cache, which is for the rows: nobody reads sums again soon.
 template <int kSums>
 __device__ void read_sums(const GradientProblem& of, const SumsAt& at,
                           float (&sums)[kParts][kSums]) {
   const bool whole = kSums == kTileN / 2 && at.whole;
   if (of.swapped) {
-    const auto read = [](float& sum, const float* from) { sum = *from; };
+    const auto read = [](float& sum, const float* from) { sum = __ldcs(from); };
     whole ? at.swapped<true>(sums, read) : at.swapped<false>(sums, read);
     exchange_all<true>(sums);
   } else {
     const auto read = [](float& a, float& b, const float* from) {
-      const float2 pair = *reinterpret_cast<const float2*>(from);
+      const float2 pair = __ldcs(reinterpret_cast<const float2*>(from));
       a = pair.x;
       b = pair.y;
     };
@@ -155,12 +149,12 @@ __device__ void write_sums(const GradientProblem& of, const SumsAt& at,
   const bool whole = kSums == kTileN / 2 && at.whole;
   if (of.swapped) {
     exchange_all<true>(sums);
-    const auto write = [](float sum, float* to) { *to = sum; };
+    const auto write = [](float sum, float* to) { __stcs(to, sum); };
     whole ? at.swapped<true>(sums, write) : at.swapped<false>(sums, write);
   } else {
     exchange_all<false>(sums);
     const auto write = [](float a, float b, float* to) {
-      *reinterpret_cast<float2*>(to) = make_float2(a, b);
+      __stcs(reinterpret_cast<float2*>(to), make_float2(a, b));
     };
     whole ? at.straight<true>(sums, write) : at.straight<false>(sums, write);
   }
