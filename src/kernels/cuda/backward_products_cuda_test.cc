@@ -121,9 +121,10 @@ TEST_F(BackwardProductsCudaTest, RouterGradientInSegments) {
 // The copy engine's kernel, the portable one, and any cut between sequences give the same bits; a
 // cut inside a sequence does not.
 TEST_F(BackwardProductsCudaTest, WeightGradientBitsDoNotDependOnMicroBatches) {
-  for (const Case& c : {Case{4, 6, 136, 128, 60, Gather::x}, Case{3, 6, 72, 264, 90, Gather::dy},
-                        Case{1, 6, 136, 192, 130}, Case{3, 6, 352, 320, 70},
-                        Case{40, 6, 136, 520, 60, Gather::x}}) {
+  for (const Case& c :
+       {Case{4, 6, 136, 128, 60, Gather::x}, Case{3, 6, 72, 264, 90, Gather::dy},
+        Case{1, 6, 136, 192, 130}, Case{3, 6, 352, 320, 70}, Case{40, 6, 136, 520, 60, Gather::x},
+        Case{2, 6, 520, 1000, 90}, Case{300, 6, 72, 136, 20}}) {
     const Gradient g = make(c, DType::BF16, DType::BF16);
     const std::vector<double> start = values_of(g.d_weight.device);
     const auto whole = gradient_bits(g, start, false);

@@ -62,7 +62,7 @@ __device__ void produce(const GradientParameters& p, const GradientShared& share
       const uint32_t loaded = shared.loaded + 8 * ring.stage;
       barrier_wait(shared.empty + 8 * ring.stage, ring.parity);
       if (lane == 0) {
-        shared.tile[ring.stage] = tile;
+        shared.place[ring.stage] = at;
         shared.count[ring.stage] = row + count == end ? -count : count;
         barrier_expect(loaded, (kBoxesM + boxes_n) * kBox);
         of.m_side.load(shared.m_side(ring.stage), whole_m, kBoxesM, loaded, at.first_m, row);
@@ -75,10 +75,17 @@ __device__ void produce(const GradientParameters& p, const GradientShared& share
   }
   if (lane == 0) {
     barrier_wait(shared.empty + 8 * ring.stage, ring.parity);
-    shared.tile[ring.stage] = -1;
+    shared.place[ring.stage].problem = -1;
     let_next_kernel_start();
     barrier_arrive(shared.loaded + 8 * ring.stage);
   }
+}
+
+// Read by the lane that will say that the stage is free.
+__device__ int read_slot(const int32_t* slot) {
+  int value = 0;
+  if (threadIdx.x % 32 == 0) value = *const_cast<const volatile int32_t*>(slot);
+  return __shfl_sync(~0u, value, 0);
 }
 
 // The warp between the loader and the consumers: rows past the end of a sequence do not count, both
@@ -88,8 +95,8 @@ __device__ void clear_tails(const GradientShared& shared) {
   Ring ring;
   while (true) {
     barrier_wait(shared.loaded + 8 * ring.stage, ring.parity);
-    const bool more = *const_cast<const volatile int32_t*>(shared.tile + ring.stage) >= 0;
-    const int count = abs(*const_cast<const volatile int32_t*>(shared.count + ring.stage));
+    const bool more = read_slot(&shared.place[ring.stage].problem) >= 0;
+    const int count = abs(read_slot(shared.count + ring.stage));
     if (more && count % 16 != 0) {
       const uint32_t tail = shared.m_side(ring.stage) + count * 128;
 #pragma unroll
@@ -107,13 +114,6 @@ __device__ void clear_tails(const GradientShared& shared) {
     if (!more) return;
     ring.advance();
   }
-}
-
-// Read by the lane that will say that the stage is free.
-__device__ int read_slot(const int32_t* slot) {
-  int value = 0;
-  if (threadIdx.x % 32 == 0) value = *const_cast<const volatile int32_t*>(slot);
-  return __shfl_sync(~0u, value, 0);
 }
 
 // A tile of at most kN columns, by one warpgroup's half of its rows. Registers of another width
@@ -168,9 +168,10 @@ __device__ void consume(const GradientParameters& p, const GradientShared& share
   Ring ring;
   while (true) {
     barrier_wait(shared.full + 8 * ring.stage, ring.parity);
-    const int tile = read_slot(shared.tile + ring.stage);
-    if (tile < 0) return;
-    const GradientPlace at = place_of(p, shared, tile);
+    const GradientPlace& slot = shared.place[ring.stage];
+    const GradientPlace at{read_slot(&slot.problem), read_slot(&slot.matrix),
+                           read_slot(&slot.first_m), read_slot(&slot.first_n)};
+    if (at.problem < 0) return;
     const GradientProblem& of = p.problem[at.problem];
     const int columns = min(of.tile_n, of.n - at.first_n);
     if (columns > 160) {

@@ -79,26 +79,35 @@ struct GradientParameters {
   const int32_t* sorted_offsets;
 };
 
+// Of a tile.
+struct alignas(16) GradientPlace {
+  int problem;  // -1: no more
+  int matrix;
+  int first_m;
+  int first_n;
+};
+
 struct GradientShared {
   uint32_t stages;
   uint32_t loaded;  // by the copy engine
   uint32_t full;    // and zero past the end of a sequence
   uint32_t empty;
-  int32_t* tile;   // [stages]: tile of the stage, -1: no more
-  int32_t* count;  // [stages]: its rows; negative: -rows, the tile's last
-  int32_t* rows;   // [matrices]
-  int32_t* order;  // [matrices]: those with more rows first
+  GradientPlace* place;  // [stages]: the tile
+  int32_t* count;        // [stages]: its rows; negative: -rows, the tile's last
+  int32_t* rows;         // [matrices]
+  int32_t* order;        // [matrices]: those with more rows first
 
-  static constexpr int kBytes = kStages * (kBoxes * kBox + 32) + 2 * 4 * kMostSorted;
+  static constexpr int kBytes = kStages * (kBoxes * kBox + 44) + 2 * 4 * kMostSorted;
 
   __device__ explicit GradientShared(unsigned char* memory) {
     stages = shared_address(memory);
     unsigned char* rest = memory + kStages * kBoxes * kBox;
+    place = reinterpret_cast<GradientPlace*>(rest);
+    rest += sizeof(GradientPlace) * kStages;
     loaded = shared_address(rest);
     full = loaded + 8 * kStages;
     empty = full + 8 * kStages;
-    tile = reinterpret_cast<int32_t*>(rest + 24 * kStages);
-    count = tile + kStages;
+    count = reinterpret_cast<int32_t*>(rest + 24 * kStages);
     rows = count + kStages;
     order = rows + kMostSorted;
   }
@@ -126,12 +135,6 @@ __device__ inline void sort_matrices(const GradientParameters& p, const Gradient
   }
 }
 
-struct GradientPlace {
-  int problem;
-  int matrix;
-  int first_m;
-  int first_n;
-};
 __device__ inline GradientPlace place_of(const GradientParameters& p, const GradientShared& shared,
                                          int tile) {
   int problem = 0;
