@@ -21,7 +21,7 @@ namespace {
 constexpr int64_t kChunkAlignment = 256;
 
 // Who recomputes wants memory: the experts' outputs in parts cost a little time each.
-constexpr int64_t kPartsToSaveMemory = 4;
+constexpr int64_t kPartsToSaveMemory = 3;
 
 // The KV cache is made for so many documents in a micro-batch besides the first of each row, and
 // anew where there are more: one for every token would be 64 times the memory of long documents.
