@@ -123,8 +123,9 @@ void measure(const kernels::Context& context, const model::ModelConfig& config, 
   kernels::cpu::ReadProbe read(pool);
   layer.run();
   std::vector<double> seconds;
+  Turns turns;
   for (int i = 0; i < kRuns; ++i) {
-    const Turn turn;
+    turns.take();
     matrix.measure(0.1);
     read.measure(0.1);
     const double start = kernels::cpu::now(pool);

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Training steps and one MoE layer beside PyTorch's, where it is installed (PYTHON names the interpreter), in turns run by run:
+# Training steps and one MoE layer beside PyTorch's, where it is installed (PYTHON names the interpreter), in turns of a second:
 #   bench/run.sh [layer|demo|hidden-512|hidden-1024]...
 # BENCH: a folder with train_bench and layer_bench, to build nothing. LIMIT: seconds for each of PyTorch's variants.
 # VARIANTS (of "eager compile") and TYPES (of "fp32 bf16") of PyTorch's to measure.
@@ -24,7 +24,7 @@ if ! "$PYTHON" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec
   variants=none types=none
 fi
 
-# Both lock a file around each run; this shell holds it until both have warmed up, or one has ended.
+# Whoever has locked a file runs; this shell holds it until both have warmed up, or one has ended.
 in_turns() { # OUR COMMAND... -- SCRIPT ARGUMENTS...
   local ours=()
   while [ "$1" != -- ]; do
@@ -47,11 +47,11 @@ wider() {
     s/(\"intermediate_size\": )[0-9]+/\1$(($1 * 3))/; s/(\"num_(attention|key_value)_heads\": )[0-9]+/\1$(($1 / 64))/" configs/demo.json
 }
 
-step() { # NAME CONFIG ROWS
+step() { # NAME CONFIG ROWS STEPS
   echo "training step, $1, $3 rows of 256 tokens"
   for variant in $variants; do
     for type in $types; do
-      in_turns "$BENCH/train_bench" "$2" "$threads" "$3" -- train_step.py "$2" --batch "$3" --variants "$variant" --types "$type"
+      in_turns "$BENCH/train_bench" "$2" "$threads" "$3" 256 "$4" -- train_step.py "$2" --batch "$3" --steps "$4" --variants "$variant" --types "$type"
     done
   done
 }
@@ -60,7 +60,7 @@ layer() {
   echo "one MoE layer forward, shape of DeepSeek-MoE-16B"
   for tokens in 512 4096; do
     for variant in $variants; do
-      in_turns "$BENCH/layer_bench" configs/deepseek-moe-16b.json "$threads" $tokens -- moe_layer.py configs/deepseek-moe-16b.json $tokens --variants "$variant"
+      in_turns "$BENCH/layer_bench" configs/deepseek-moe-16b.json "$threads" $tokens -- moe_layer.py configs/deepseek-moe-16b.json $tokens --variants "$variant" --runs $((10 + 20480 / tokens))
     done
   done
 }
@@ -68,10 +68,10 @@ layer() {
 for what in "$@"; do
   case $what in
     layer) layer ;;
-    demo) step demo configs/demo.json 8 ;;
+    demo) step demo configs/demo.json 8 60 ;;
     hidden-512 | hidden-1024)
       wider "${what#hidden-}" > "$shapes/$what.json"
-      step "$what" "$shapes/$what.json" $((4096 / ${what#hidden-})) ;;
+      step "$what" "$shapes/$what.json" $((4096 / ${what#hidden-})) $((8192 / ${what#hidden-})) ;;
     *) echo "bench/run.sh: unknown $what" >&2; exit 2 ;;
   esac
 done

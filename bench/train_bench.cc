@@ -64,9 +64,10 @@ int run(int argc, char** argv) {
   kernels::cpu::MatrixProbe probe(
       pool, config.torch_dtype == tensor::DType::BF16 ? MatrixType::bf16 : MatrixType::fp32);
   std::vector<double> rates;
+  Turns turns;
   for (int64_t step = 0; step < steps; ++step) {
     const train::StepRows rows = random_rows(config, batch, seq, static_cast<uint64_t>(step));
-    const Turn turn;
+    turns.take();
     probe.measure(0.05);
     const double start = kernels::cpu::now(pool);
     trainer.step(rows, 1e-3);

@@ -14,7 +14,7 @@ import time
 import torch
 import torch.nn.functional as F
 from torch import nn
-from turns import turn
+from turns import Turns
 
 
 def rope_tables(config, length):
@@ -141,8 +141,10 @@ def measure(config, arguments, autocast, compiled):
     warm_up = 3 if compiled else 1
     batch = torch.randint(0, config["vocab_size"], (warm_up + arguments.steps, arguments.batch, arguments.seq + 1))
     seconds = []
-    for number, tokens in enumerate(batch):
-        with turn(number >= warm_up):
+    with Turns() as turns:
+        for number, tokens in enumerate(batch):
+            if number >= warm_up:
+                turns.take()
             start = clock()
             with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
                 loss = run(tokens[:, :-1], tokens[:, 1:], cos, sin)

@@ -1,19 +1,32 @@
-"""Turns with another program: where TURNS names a file, both lock it around each of their runs."""
+"""Turns of a second with another program: where TURNS names a file, whoever has locked it runs."""
 
-import contextlib
 import fcntl
 import os
 import time
 
 
-@contextlib.contextmanager
-def turn(measured):
-    """Nothing for a run that only warms up."""
-    path = os.environ.get("TURNS")
-    if not path or not measured:
-        yield
-        return
-    with open(path) as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-    time.sleep(0.01)  # for the other to take it
+class Turns:
+    def __init__(self):
+        self.file, self.taken = None, 0.0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.give()
+
+    def take(self):
+        """Before each run."""
+        path = os.environ.get("TURNS")
+        if not path or (self.file and time.monotonic() - self.taken < 1):
+            return
+        self.give()
+        self.file = open(path)
+        fcntl.flock(self.file, fcntl.LOCK_EX)
+        self.taken = time.monotonic()
+
+    def give(self):
+        if self.file:
+            self.file.close()
+            self.file = None
+            time.sleep(0.01)  # for the other to take it
