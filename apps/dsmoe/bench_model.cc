@@ -3,7 +3,7 @@
 #include "bench_model.h"
 
 #include <algorithm>
-#include <bit>
+#include <cmath>
 #include <filesystem>
 #include <unordered_map>
 #include <vector>
@@ -16,22 +16,30 @@ namespace {
 using model::ModelConfig;
 using tensor::DType;
 
-// Every matrix is a slice of the block at a place of its own, so that experts differ. Neither the
+// Every matrix is a slice of a block at a place of its own, so that experts differ. Neither the
 // values nor their distribution matter to a measurement, only that they are not zero and that
-// routing spreads.
+// routing spreads: weights whose mean is not zero, or that outweigh the embedding, would turn all
+// tokens the same way.
 class SlicedWeights : public tensor::TensorSource {
  public:
   explicit SlicedWeights(const ModelConfig& config) {
-    std::size_t largest = 0;
+    std::size_t largest = 0, most_integers = 0;
     for (tensor::TensorSpec& spec : model::expected_tensors(config)) {
       const auto bytes =
           static_cast<std::size_t>(spec.shape.num_elements()) * tensor::size_of(spec.dtype);
       largest = std::max(largest, bytes);
+      if (is_integer(spec)) most_integers = std::max(most_integers, bytes);
       const std::string name = spec.name;
       specs_.emplace(name, std::move(spec));
     }
     block_.resize(largest / 2 + kSlack);
     fill(static_cast<float>(config.initializer_range));
+    if (most_integers == 0) return;
+    integers_.resize(most_integers + kSlack);
+    const bool int4 = config.quantization.projections == tensor::WeightCoding::int4;
+    fill_integers(int4);
+    scale_ = static_cast<float>(std::exp2(std::round(
+        std::log2(config.initializer_range / (int4 ? kDeviationInt4 : kDeviationInt8)))));
   }
 
   tensor::TensorView tensor(const std::string& name) override {
@@ -42,6 +50,9 @@ class SlicedWeights : public tensor::TensorSource {
       return constants(spec);
     }
     next_ = (next_ + kStride) % kSlack;
+    if (is_integer(spec)) {
+      return {.data = integers_.data() + next_, .dtype = spec.dtype, .shape = spec.shape};
+    }
     return {.data = block_.data() + next_, .dtype = spec.dtype, .shape = spec.shape};
   }
   void release(const std::string&) override {}
@@ -61,6 +72,27 @@ class SlicedWeights : public tensor::TensorSource {
     }
   }
 
+  static bool is_integer(const tensor::TensorSpec& spec) {
+    return spec.dtype == DType::I8 || spec.dtype == DType::U8;
+  }
+
+  // Even over -127..127, or -7..7 in both halves of a byte. A scale that is a power of two brings
+  // them to the deviation of the block.
+  static constexpr double kDeviationInt8 = 73.6, kDeviationInt4 = 4.32;
+  void fill_integers(bool halves) {
+    uint64_t state = 1;
+    for (uint8_t& byte : integers_) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      const uint64_t random = state >> 32;
+      const auto signed_below = [&](uint64_t part, uint64_t most) {
+        return part * (2 * most + 1) / 65536 - most;
+      };
+      byte = static_cast<uint8_t>(halves ? (signed_below(random & 0xffff, 7) & 15) |
+                                               signed_below(random >> 16, 7) << 4
+                                         : signed_below(random >> 16, 127));
+    }
+  }
+
   // Norms 1, biases 0, scales of quantised weights small; fp32 matrices are filled like the block.
   tensor::TensorView constants(const tensor::TensorSpec& spec) {
     values_.assign(static_cast<std::size_t>(spec.shape.num_elements()),
@@ -70,7 +102,7 @@ class SlicedWeights : public tensor::TensorSource {
         values_[i] = tensor::to_float({block_[(next_ + i) % block_.size()]});
       }
     } else if (spec.shape.rank() >= 2) {
-      std::fill(values_.begin(), values_.end(), 1.0f / 4096);
+      std::fill(values_.begin(), values_.end(), scale_);
     }
     if (spec.dtype == DType::F32) {
       return {.data = values_.data(), .dtype = DType::F32, .shape = spec.shape};
@@ -83,6 +115,8 @@ class SlicedWeights : public tensor::TensorSource {
 
   std::unordered_map<std::string, tensor::TensorSpec> specs_;
   std::vector<uint16_t> block_;
+  std::vector<uint8_t> integers_;
+  float scale_ = 0;  // of the integers
   std::vector<float> values_;
   std::vector<uint16_t> rounded_;
   std::size_t next_ = 0;

@@ -352,6 +352,14 @@ TEST(CliBench, MeasuresFoldersAndBareConfigs) {
     }
     EXPECT_EQ(json["results"][2]["batch"], 2);
   }
+  // Random weights of every format spread the tokens of a prompt over all experts.
+  for (const char* weights : {"bf16", "int8", "int4"}) {
+    const Ran ran =
+        run_dsmoe({"bench", DSMOE_SOURCE_DIR "/configs/demo.json", "--weights", weights, "--prompt",
+                   "256", "--generate", "0", "--repetitions", "1", "--no-limits", "--json"});
+    ASSERT_EQ(ran.code, 0) << ran.err;
+    EXPECT_EQ(parse_json(ran.out, "bench")["results"][0]["experts_per_layer"], 16) << weights;
+  }
   const Ran table = run_dsmoe({"bench", golden("released"), "--prompt", "0", "--generate", "2",
                                "--repetitions", "1", "--no-limits"});
   EXPECT_EQ(table.code, 0) << table.err;
