@@ -67,6 +67,8 @@ CpuFeatures read_features() {
   f.avx512bw = f.os_avx512 && bit(leaf7.ebx, 30);
   f.avx512vl = f.os_avx512 && bit(leaf7.ebx, 31);
   f.avx512_bf16 = f.os_avx512 && bit(leaf7_1.eax, 5);
+  f.avx512_vbmi = f.os_avx512 && bit(leaf7.ecx, 1);
+  f.avx512_vbmi2 = f.os_avx512 && bit(leaf7.ecx, 6);
   f.sha = bit(leaf1.ecx, 19) && bit(leaf7.ebx, 29);
   f.amx_bf16 = f.os_amx && bit(leaf7.edx, 22);
   f.amx_tile = f.os_amx && bit(leaf7.edx, 24);
@@ -95,6 +97,8 @@ constexpr NamedFlag kRequired[] = {
     {"avx512dq", &CpuFeatures::avx512dq, CpuTier::x86_64_v4},
     {"avx512vl", &CpuFeatures::avx512vl, CpuTier::x86_64_v4},
     {"avx512-bf16", &CpuFeatures::avx512_bf16, CpuTier::x86_64_v4_bf16},
+    {"avx512-vbmi", &CpuFeatures::avx512_vbmi, CpuTier::x86_64_v4_amx},
+    {"avx512-vbmi2", &CpuFeatures::avx512_vbmi2, CpuTier::x86_64_v4_amx},
     {"amx-tile", &CpuFeatures::amx_tile, CpuTier::x86_64_v4_amx},
     {"amx-bf16", &CpuFeatures::amx_bf16, CpuTier::x86_64_v4_amx},
 };

@@ -15,6 +15,7 @@ struct CpuFeatures {
   // x86-64-v4 adds these
   bool avx512f = false, avx512bw = false, avx512cd = false, avx512dq = false, avx512vl = false;
   bool avx512_bf16 = false;
+  bool avx512_vbmi = false, avx512_vbmi2 = false;
   bool sha = false;  // SHA-256 and the SSE4.1 it is used with
   bool amx_tile = false, amx_bf16 = false, amx_int8 = false;
   // The operating system saves YMM, ZMM and tile registers.

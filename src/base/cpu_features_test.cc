@@ -12,6 +12,7 @@ CpuFeatures everything() {
   f.brand = "Test CPU";
   f.avx = f.avx2 = f.fma = f.bmi1 = f.bmi2 = f.f16c = f.lzcnt = f.movbe = true;
   f.avx512f = f.avx512bw = f.avx512cd = f.avx512dq = f.avx512vl = f.avx512_bf16 = true;
+  f.avx512_vbmi = f.avx512_vbmi2 = true;
   f.amx_tile = f.amx_bf16 = f.amx_int8 = true;
   f.os_avx = f.os_avx512 = f.os_amx = true;
   return f;
@@ -39,7 +40,7 @@ TEST(CpuFeatures, TiersNameWhatIsMissing) {
 TEST(CpuFeatures, DescribesInOneLine) {
   EXPECT_EQ(describe(everything()),
             "Test CPU: avx avx2 fma bmi1 bmi2 f16c lzcnt movbe avx512f avx512bw avx512cd avx512dq "
-            "avx512vl avx512-bf16 "
+            "avx512vl avx512-bf16 avx512-vbmi avx512-vbmi2 "
             "amx-tile amx-bf16 amx-int8");
   EXPECT_EQ(describe(cpu_features()).find('\n'), std::string::npos);
 }
@@ -52,6 +53,8 @@ TEST(CpuFeatures, AgreesWithTheCompilersBuiltin) {
   EXPECT_EQ(f.avx512f, __builtin_cpu_supports("avx512f") != 0);
   EXPECT_EQ(f.avx512vl, __builtin_cpu_supports("avx512vl") != 0);
   EXPECT_EQ(f.avx512_bf16, __builtin_cpu_supports("avx512bf16") != 0);
+  EXPECT_EQ(f.avx512_vbmi, __builtin_cpu_supports("avx512vbmi") != 0);
+  EXPECT_EQ(f.avx512_vbmi2, __builtin_cpu_supports("avx512vbmi2") != 0);
 }
 
 TEST(CpuFeatures, AmxTierNeedsPermission) {

@@ -24,7 +24,8 @@ using tensor::WeightCoding;
 // nothing. n is padded to 16 with zeros.
 // panels of integers (WeightCoding, numbers of type BF16): groups of 32 k one behind the other,
 // each 16 scales (BF16, one per output), then integers: int8 as [k][output]; int4 as words of 32
-// bits [word][output], a word being 8 consecutive k of one output, the first lowest.
+// bits [word][output], a word being 8 consecutive k of one output: the even ones from the lowest
+// bits on, above them the odd ones, as a pair of bf16 keeps them.
 enum class WeightLayout : uint8_t { row_major, panels };
 
 constexpr int64_t kPanelWidth = 16;
@@ -78,19 +79,27 @@ constexpr int64_t coded_group_offset(WeightCoding coding, int64_t k_size, int64_
 constexpr int64_t scale_offset(WeightCoding coding, int64_t k_size, int64_t n, int64_t group) {
   return coded_group_offset(coding, k_size, n, group) + n % kPanelWidth * 2;
 }
-// Byte offset of integer k; of two int4 in a byte the even k is the low one.
+// Which four bits of a word of int4 are integer k (of 8), and a word of a file as panels hold it.
+constexpr int64_t int4_place(int64_t k) { return k % 2 * 4 + k / 2; }
+constexpr uint32_t int4_word(uint32_t stored) {
+  uint32_t word = 0;
+  for (int64_t k = 0; k < 8; ++k) word |= (stored >> (4 * k) & 15) << (4 * int4_place(k));
+  return word;
+}
+// Byte offset of integer k, of int4 of the byte that holds it.
 constexpr int64_t integer_offset(WeightCoding coding, int64_t k_size, int64_t n, int64_t k) {
   const int64_t first = coded_group_offset(coding, k_size, n, k / tensor::kGroupSize) + kScaleBytes;
   const int64_t place = k % tensor::kGroupSize;
   const int64_t lane = n % kPanelWidth;
   return coding == WeightCoding::int8
              ? first + place * kPanelWidth + lane
-             : first + (place / 8 * kPanelWidth + lane) * 4 + place % 8 / 2;
+             : first + (place / 8 * kPanelWidth + lane) * 4 + int4_place(place % 8) / 2;
 }
 inline int packed_integer(WeightCoding coding, const void* matrix, int64_t k_size, int64_t n,
                           int64_t k) {
   const auto* byte = static_cast<const char*>(matrix) + integer_offset(coding, k_size, n, k);
-  return tensor::coded_element(coding, byte, coding == WeightCoding::int8 ? 0 : k % 2);
+  return tensor::coded_element(coding, byte,
+                               coding == WeightCoding::int8 ? 0 : int4_place(k % 8) % 2);
 }
 
 // `count` matrices of one shape, one behind the other: the experts of a layer, or a single matrix

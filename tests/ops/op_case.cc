@@ -91,13 +91,15 @@ kernels::WeightStack OpCase::weights(DType dtype, int64_t count, int64_t n, int6
 namespace {
 
 // Kernels have a shorter way for groups whose scales have one (int8) or three (int4) significant
-// bits and a moderate size: every other group is one, but for an output here and there.
+// bits and a moderate size: every other group is one, but for an output here and there. Tiles want
+// them positive as well: every eighth.
 tensor::Bf16 some_shorter(tensor::Bf16 scale, int64_t row, int64_t group, bool is_int8) {
   if (group % 2 == 1) return scale;
   const auto shorter = static_cast<uint16_t>(scale.bits & (is_int8 ? 0xff80u : 0xffe0u));
   if (row % 7 == 3) return {0};
   if (group % 4 == 2 && row % 16 == 5) return scale;
   if (group % 8 == 4 && row % 16 == 9) return {static_cast<uint16_t>(shorter - (40u << 7))};
+  if (group % 8 == 0) return {static_cast<uint16_t>(shorter & 0x7fff)};
   return {shorter};
 }
 

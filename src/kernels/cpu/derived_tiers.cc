@@ -30,11 +30,14 @@ namespace {
 
 // Below this many rows a tile is mostly padding, and FMA chains read memory as fast.
 constexpr int64_t kFewRows = 4;
+// With integers of 4 bits the chains spend more on decoding than on multiplying.
+constexpr int64_t kFewRowsInt4 = 2;
 
 // Not the pairs of v4_bf16: VDPBF16PS takes these CPUs three times as long as an FMA.
 void product(const cpu::ProductBlock& args) {
   const int64_t rows = args.row_end - args.row_begin;
-  const bool tiles = args.weight_type == cpu::Element::bf16 && (rows >= kFewRows || args.x_tiles) &&
+  const int64_t few = args.coding == cpu::Coding::int4 ? kFewRowsInt4 : kFewRows;
+  const bool tiles = args.weight_type == cpu::Element::bf16 && (rows >= few || args.x_tiles) &&
                      args.panel_begin < args.panel_end;
   tiles ? product_bf16(args) : v4::kTier.product(args);
 }

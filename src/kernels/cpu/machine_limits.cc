@@ -148,7 +148,7 @@ __attribute__((target("amx-tile,amx-bf16"))) float tile_steps() {
     std::memcpy(tiles + i, &bits, 2);
   }
   __asm__ volatile("" : : "r"(tiles) : "memory");
-  _tile_loadconfig(&kTileConfig);
+  _tile_loadconfig(&kTileConfigs.of[16]);
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);

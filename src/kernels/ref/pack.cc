@@ -9,16 +9,19 @@ namespace dsmoe::kernels::ref {
 
 namespace {
 
-// The integers of one group of a row: int8 one by one; int4 as the words they are stored in, of
-// which the last may be shorter.
+// The integers of one group of a row: int8 one by one; int4 word by word, of which the last may be
+// stored shorter.
 void place_group(WeightCoding coding, const char* integers, int64_t bytes, char* target) {
   if (coding == WeightCoding::int8) {
     for (int64_t i = 0; i < bytes; ++i) target[i * kPanelWidth] = integers[i];
     return;
   }
-  for (; bytes >= 4; bytes -= 4, integers += 4, target += 4 * kPanelWidth)
-    std::memcpy(target, integers, 4);
-  std::memcpy(target, integers, static_cast<std::size_t>(bytes));
+  for (; bytes > 0; bytes -= 4, integers += 4, target += 4 * kPanelWidth) {
+    uint32_t word = 0;
+    std::memcpy(&word, integers, static_cast<std::size_t>(std::min<int64_t>(bytes, 4)));
+    word = int4_word(word);
+    std::memcpy(target, &word, sizeof word);
+  }
 }
 
 void pack_integers(const PackWeight& args) {

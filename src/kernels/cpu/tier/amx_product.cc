@@ -8,14 +8,21 @@ namespace {
 constexpr int64_t kMostRows = 192;   // of a chunk: so many share the reading of a panel
 constexpr int64_t kSplitKRows = 64;  // of a chunk whose k does not fit the operand's memory
 
-// Operand rows as tiles: [row tiles][steps of k][16 rows][32 k], rows and k behind the end zero.
+// Rows of a tile: fewer than 16 rows are one tile of so many.
+int64_t rows_of_tile(const ProductBlock& args) {
+  return smaller(kTileRows, args.row_end - args.row_begin);
+}
+
+// Operand rows as tiles: [row tiles][steps of k][rows of a tile][32 k], rows and k behind the end
+// zero.
 void pack_operand(const ProductBlock& args, const Chunk& chunk, int64_t k_begin, int64_t count,
                   char* tiles) {
   const int64_t steps = (count + kTileK - 1) / kTileK;
+  const int64_t unit = rows_of_tile(args);
   for (int64_t r = 0; r < chunk.tile_rows; ++r) {
-    char* target = tiles + (r / kTileRows * steps * kTileRows + r % kTileRows) * 64;
+    char* target = tiles + (r / unit * steps * unit + r % unit) * 64;
     const char* x = r < chunk.rows ? row_of_x(args, chunk.row_begin + r, k_begin) : nullptr;
-    for (int64_t k = 0; k < count; k += kTileK, target += kTileBytes) {
+    for (int64_t k = 0; k < count; k += kTileK, target += unit * 64) {
       if (x == nullptr) {
         put_tile_row(target, nullptr, 0);
       } else {
@@ -69,6 +76,8 @@ void multiply_chunk(const ProductBlock& args, const Chunk& chunk, int64_t k_step
   const Streams streams = streams_of(args, chunk);
   const ChunkSums sums = sums_of(args, chunk, memory.acc);
   const bool placed = in_place(args, chunk);
+  const int64_t unit = rows_of_tile(args);
+  const int64_t x_step = args.x_tiles ? kTileBytes : unit * 64;
   if (!placed && (args.start != nullptr || args.k == 0))
     start_chunk(args, chunk, streams, memory.acc);
   for (int64_t k = 0; k < args.k; k += k_step) {
@@ -90,14 +99,15 @@ void multiply_chunk(const ProductBlock& args, const Chunk& chunk, int64_t k_step
       const int64_t byte = pair * args.panel_bytes + panel_byte(args, k);
       multiply_pair(args.coding,
                     {.tiles = {.x = operand,
-                               .x_stride = steps * kTileBytes,
+                               .x_step = x_step,
+                               .x_stride = steps * x_step,
                                .sums = {sums_at(pair), sums_at(streams.steps + pair)},
                                .sum_row = sums.sum_row,
                                .sum_tile = sums.sum_tile,
                                .steps = steps,
                                .sums_in_memory = placed},
                      .weight = {streams.base[0] + byte, streams.base[1] + byte},
-                     .row_tiles = chunk.tile_rows / kTileRows,
+                     .row_tiles = chunk.tile_rows / unit,
                      .panels = pair < streams.second ? 2 : 1},
                     memory.decoded);
     }
@@ -110,15 +120,16 @@ void multiply_chunk(const ProductBlock& args, const Chunk& chunk, int64_t k_step
 // Rows are packed once and stay in the second cache while all panels pass them; with a k too long
 // for that, pieces of k are packed for every group of panels.
 void product_bf16(const ProductBlock& args) {
-  const TilesConfigured tiles;
+  const int64_t rows = args.row_end - args.row_begin;
+  const int64_t tile_rows = rows_of_tile(args);
+  const TilesConfigured tiles(tile_rows);
   const int64_t depth = larger(kTileK, (args.k + kTileK - 1) / kTileK * kTileK);
   const int64_t capacity = cpu::kTileOperandFloats * 4 / 2;  // values
   const int64_t fitting = capacity / depth / kTileRows * kTileRows;
   const bool whole = args.x_tiles || fitting >= 2 * kTileRows;
   const int64_t most = args.x_tiles ? kMostRows : whole ? smaller(fitting, kMostRows) : kSplitKRows;
-  const int64_t rows = args.row_end - args.row_begin;
   const int64_t chunks = (rows + most - 1) / most;
-  const int64_t unit = rows > kTallTiles * kTileRows ? 2 * kTileRows : kTileRows;
+  const int64_t unit = rows > kTallTiles * kTileRows ? 2 * kTileRows : tile_rows;
   const int64_t chunk_rows = smaller(most, ((rows + chunks - 1) / chunks + unit - 1) / unit * unit);
   const int64_t k_step = whole ? depth : capacity / chunk_rows / kTileK * kTileK;
   const bool swiglu = args.epilogue == Epilogue::swiglu;
@@ -132,7 +143,7 @@ void product_bf16(const ProductBlock& args) {
                       .rows = here,
                       .panel_begin = panel,
                       .panels = smaller(group, args.panel_end - panel),
-                      .tile_rows = (here + kTileRows - 1) / kTileRows * kTileRows},
+                      .tile_rows = (here + tile_rows - 1) / tile_rows * tile_rows},
                      k_step, whole && panel > args.panel_begin);
     }
   }

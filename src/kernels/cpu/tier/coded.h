@@ -101,7 +101,7 @@ class Group<Coding::int4, Scaling::numbers> {
   static constexpr int kPlaces = 4;
   static constexpr uint32_t kBias = 8;
   static constexpr int kFirstBit[kPlaces] = {4, 8, 12, 16};
-  static constexpr int kShift[8] = {4, 0, 0, 0, 0, -12, -12, -12};
+  static constexpr int kShift[8] = {4, 0, 0, 0, 0, -12, -12, -12};  // of four bits of a word
   static constexpr int kPlaceOf[8] = {0, 0, 1, 2, 3, 1, 2, 3};
 
  public:
@@ -118,11 +118,13 @@ class Group<Coding::int4, Scaling::numbers> {
   }
   template <int idx>
   DSMOE_HD F32x16 numbers(I32x16 words) const {
-    constexpr int kPlace = kPlaceOf[idx];
+    constexpr int kNibble = idx % 2 * 4 + idx / 2;  // layout.h, int4_place
+    constexpr int kPlace = kPlaceOf[kNibble];
     constexpr int kBit = kFirstBit[kPlace];
     constexpr uint32_t kMask = (2 * kBias - 1) << kBit;
     constexpr uint32_t kExponent = static_cast<uint32_t>(127 + 23 - kBit) << 23;
-    const F32x16 biased = assemble(shift<kShift[idx]>(words), kMask, kExponent | (kBias << kBit));
+    const F32x16 biased =
+        assemble(shift<kShift[kNibble]>(words), kMask, kExponent | (kBias << kBit));
     return fms(biased, scale_, zero_[kPlace]);
   }
   DSMOE_HD F32x16 add_to(F32x16 acc, F32x16 sum) const { return add(acc, sum); }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cpu/tier/coded.h"
+#include "kernels/cpu/tier/short_scales.h"
 
 namespace dsmoe::kernels::DSMOE_TIER {
 namespace {
@@ -27,51 +28,150 @@ DSMOE_HD auto integers_of(const char* line) {
   }
 }
 
-// write(pair of lanes, number of the pair) for the 16 pairs of k.
-template <Coding coding, class Numbers, class Write>
+// write(pair of lanes, number of the pair) for the pairs of k in some lines of a group.
+template <Coding coding, int line_begin, int line_end, class Numbers, class Write>
 DSMOE_HD void for_each_pair(const char* group, const Numbers& numbers, Write&& write) {
-  const char* line = group + kGroupScaleBytes;
   constexpr int kPairs = kLineDepth<coding> / 2;
-  unrolled<kGroupLines<coding>>([&]<int i>() __attribute__((always_inline)) {
-    _mm_prefetch(line + i * kLineBytes + kCodedPrefetchBytes, _MM_HINT_T0);
-    const auto from = integers_of<coding>(line + i * kLineBytes);
+  unrolled<line_end - line_begin>([&]<int i>() __attribute__((always_inline)) {
+    const char* line = group + kGroupScaleBytes + (line_begin + i) * kLineBytes;
+    _mm_prefetch(line + kCodedPrefetchBytes, _MM_HINT_T0);
+    const auto from = integers_of<coding>(line);
     unrolled<kPairs>([&]<int pair>() __attribute__((always_inline)) {
       write(pair_exact(numbers.template numbers<2 * pair>(from),
                        numbers.template numbers<2 * pair + 1>(from)),
-            i * kPairs + pair);
+            (line_begin + i) * kPairs + pair);
     });
   });
 }
 
-template <Coding coding>
-DSMOE_HD void decode_tile(const char* group, char* tile) {
-  const auto store_pair = [tile](__m512i pair, int at) __attribute__((always_inline)) {
-    _mm512_store_si512(tile + at * 64, pair);
-  };
-  for_each_pair<coding>(group, Group<coding, Scaling::numbers>(group), store_pair);
+// Constants that loops load, a part of a load's work. Left to itself the compiler makes them of
+// immediates at every use, which takes the unit that permutes and multiplies tiles.
+struct DecodeConstants {
+  alignas(64) uint8_t low[64] = {};  // bytes of kNumbers
+  alignas(64) uint8_t high[64] = {};
+  uint8_t first_byte[16] = {0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12};
+  uint8_t first_word[16] = {0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13};
+  uint32_t nibbles = 0x0f0f0f0f;
+  uint32_t exponents = 0x7f807f80;
+  uint32_t ones = 0x3f803f80;
+};
+constexpr DecodeConstants make_decode_constants() {
+  DecodeConstants constants;
+  for (int i = 0; i < 64; ++i) {
+    constants.low[i] = static_cast<uint8_t>(kNumbers.of[i] & 0xff);
+    constants.high[i] = static_cast<uint8_t>(kNumbers.of[i] >> 8);
+  }
+  return constants;
+}
+constexpr DecodeConstants kDecodeConstants = make_decode_constants();
+DSMOE_HD const DecodeConstants& decode_constants() {
+  const DecodeConstants* constants = &kDecodeConstants;
+  __asm__("" : "+r"(constants));
+  return *constants;
+}
+DSMOE_HD __m512i in_lanes(const uint8_t (&bytes)[16]) {
+  return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
+}
+DSMOE_HD __m512i in_lanes(const uint32_t& word) {
+  return _mm512_set1_epi32(static_cast<int>(word));
 }
 
-// Scales that are powers of two, at most 1: integers of 8 bits are bf16 numbers themselves, and the
-// scale is taken off their exponents. Saturation keeps zero what is zero.
-template <>
-DSMOE_HD void decode_tile<Coding::int8>(const char* group, char* tile) {
-  constexpr uint16_t kOne = bf16_power(0);
-  if (words_within(group, bf16_power(-32), kOne, 0x807f)) {
-    const __m512i scale =
-        _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(group)));
-    const __mmask16 nonzero = _mm512_test_epi32_mask(scale, scale);
-    const __m512i below =
-        _mm512_mask_sub_epi32(_mm512_set1_epi32(0xffff), nonzero, _mm512_set1_epi32(kOne), scale);
-    const __m512i less = _mm512_or_si512(below, _mm512_slli_epi32(below, 16));
-    for_each_pair<Coding::int8>(
-        group, Group<Coding::int8, Scaling::sums>(group),
-        [=](__m512i pair, int at) __attribute__((always_inline)) {
-          _mm512_store_si512(tile + at * 64, _mm512_subs_epu16(pair, less));
-        });
-    return;
+// The scales of a group for numbers that wait in a table or are the integers themselves: what is to
+// be taken off their exponents. Saturation keeps zero what is zero.
+class PositiveScales {
+ public:
+  DSMOE_HD explicit PositiveScales(const char* group)
+      : words_(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(group))),
+        nonzero_(_mm256_test_epi16_mask(words_, words_)) {}
+
+  // Whether all are zero, or positive, from 2^-32 to below 2 (of 7 bits: to 1), with zeros in the
+  // last `bits` bits: turned to the front, these make a number too large.
+  template <int bits>
+  DSMOE_HD bool end_in_zeros() const {
+    constexpr int kLowest = bf16_power(-32) >> bits;
+    constexpr int kHighest = (bits == 7 ? bf16_power(0) : bf16_power(1) - 1) >> bits;
+    const __m256i turned = _mm256_shrdi_epi16(words_, words_, bits);
+    const __m256i above = _mm256_sub_epi16(turned, _mm256_set1_epi16(kLowest));
+    return _mm256_mask_cmpgt_epu16_mask(nonzero_, above, _mm256_set1_epi16(kHighest - kLowest)) ==
+           0;
   }
-  for_each_pair<Coding::int8>(
-      group, Group<Coding::int8, Scaling::numbers>(group),
+  DSMOE_HD __m512i words() const { return _mm512_cvtepu16_epi32(words_); }
+  DSMOE_HD __m512i less(const DecodeConstants& constants) const {
+    const __m512i twice = _mm512_shuffle_epi8(words(), in_lanes(constants.first_word));
+    const __m512i power = _mm512_and_si512(twice, in_lanes(constants.exponents));
+    return _mm512_mask_sub_epi32(_mm512_set1_epi32(-1), nonzero_, in_lanes(constants.ones), power);
+  }
+
+ private:
+  __m256i words_;
+  __mmask16 nonzero_;
+};
+
+// Scales that are powers of two, at most 1: integers of 8 bits are bf16 numbers themselves.
+template <int line_begin, int line_end>
+DSMOE_HD void decode_powers(const PositiveScales& scales, const char* group, char* tile) {
+  const __m512i less = scales.less(decode_constants());
+  for_each_pair<Coding::int8, line_begin, line_end>(
+      group, Group<Coding::int8, Scaling::sums>(group),
+      [=](__m512i pair, int at) __attribute__((always_inline)) {
+        _mm512_store_si512(tile + at * 64, _mm512_subs_epu16(pair, less));
+      });
+}
+
+// Int4 under scales of three significant bits: tables give the low and the high byte of a number. A
+// half of a word holds the same half of four pairs; rotated, it brings the index of each pair into
+// the low and into the high byte.
+template <int line_begin, int line_end>
+DSMOE_HD void decode_short(const PositiveScales& scales, const char* group, char* tile) {
+  const DecodeConstants& constants = decode_constants();
+  const __m512i less = scales.less(constants);
+  const __m512i classes =
+      _mm512_srli_epi32(_mm512_shuffle_epi8(scales.words(), in_lanes(constants.first_byte)), 1);
+  const __m512i nibbles = in_lanes(constants.nibbles);
+  const __m512i low = _mm512_load_si512(constants.low);
+  const __m512i high = _mm512_load_si512(constants.high);
+  const auto index = [&](__m512i words) __attribute__((always_inline)) {
+    constexpr int kSelect = 0xe2;  // nibbles ? words : classes
+    return _mm512_ternarylogic_epi32(words, nibbles, classes, kSelect);
+  };
+  const auto put = [&](int at, __m512i low_index, __m512i high_index)
+      __attribute__((always_inline)) {
+    constexpr __mmask64 kHighBytes = 0xaaaaaaaaaaaaaaaau;
+    const __m512i low_bytes = _mm512_permutexvar_epi8(low_index, low);
+    const __m512i pair = _mm512_mask_permutexvar_epi8(low_bytes, kHighBytes, high_index, high);
+    _mm512_store_si512(tile + at * 64, _mm512_subs_epu16(pair, less));
+  };
+  unrolled<line_end - line_begin>([&]<int i>() __attribute__((always_inline)) {
+    const char* line = group + kGroupScaleBytes + (line_begin + i) * kLineBytes;
+    _mm_prefetch(line + kCodedPrefetchBytes, _MM_HINT_T0);
+    const __m512i words = _mm512_loadu_si512(line);
+    const __m512i by4 = index(_mm512_shrdi_epi16(words, words, 4));
+    const __m512i by8 = index(_mm512_shrdi_epi16(words, words, 8));
+    const __m512i by12 = index(_mm512_shrdi_epi16(words, words, 12));
+    const __m512i by0 = index(words);
+    constexpr int kFirst = (line_begin + i) * kLineDepth<Coding::int4> / 2;
+    put(kFirst, by0, by8);
+    put(kFirst + 1, by4, by12);
+    put(kFirst + 2, by8, by0);
+    put(kFirst + 3, by12, by4);
+  });
+}
+
+// Part `part` of `parts` of a group's tile.
+template <Coding coding, int part = 0, int parts = 1>
+DSMOE_HD void decode_tile(const char* group, char* tile) {
+  constexpr int kBegin = kGroupLines<coding> * part / parts;
+  constexpr int kEnd = kGroupLines<coding> * (part + 1) / parts;
+  const PositiveScales scales(group);
+  if constexpr (coding == Coding::int8) {
+    if (scales.end_in_zeros<7>()) [[likely]]
+      return decode_powers<kBegin, kEnd>(scales, group, tile);
+  } else {
+    if (scales.end_in_zeros<5>()) [[likely]]
+      return decode_short<kBegin, kEnd>(scales, group, tile);
+  }
+  for_each_pair<coding, kBegin, kEnd>(
+      group, Group<coding, Scaling::numbers>(group),
       [=](__m512i pair, int at)
           __attribute__((always_inline)) { _mm512_store_si512(tile + at * 64, pair); });
 }

@@ -4,6 +4,7 @@
 #include "kernels/cpu/tier/chunk.h"
 #include "kernels/cpu/tier/coded.h"
 #include "kernels/cpu/tier/micro.h"
+#include "kernels/cpu/tier/short_scales.h"
 
 namespace dsmoe::kernels::DSMOE_TIER {
 namespace {
@@ -14,35 +15,10 @@ constexpr int kWidePanels =
 constexpr int kDotRows = 8;  // chains, pairs, table and scale of these fit into registers
 constexpr int64_t kChunkRows = 12 * kDotRows;
 
-// Pair i of a line holds k = i (low half) and k = i + 4 (high half) of sixteen outputs: integers
-// keep the order of files.
+// Pair i of a line holds k = 2 i (low half) and k = 2 i + 1 (high half) of sixteen outputs.
 struct Pairs {
   __m512i of[kLinePairs];
 };
-
-// Scales of at most three significant bits, +-(1 + c / 4) 2^e: c and the integer choose one of 64
-// numbers, and the power of two waits for the sum (Scaling::sums).
-constexpr uint16_t kLaterBits = 0x1f;  // of a bf16's mantissa: behind c
-
-struct alignas(64) NumberTable {
-  uint16_t of[64] = {};  // [c][integer] bf16 of (1 + c / 4) q
-};
-constexpr NumberTable make_number_table() {
-  NumberTable table;
-  for (int c = 0; c < 4; ++c) {
-    for (int code = 0; code < 16; ++code) {
-      const int quarters = (4 + c) * (code < 8 ? code : code - 16);
-      int magnitude = quarters < 0 ? -quarters : quarters;
-      if (magnitude == 0) continue;
-      int exponent = 127 + 7 - 2;
-      for (; magnitude < 128; magnitude *= 2) --exponent;
-      table.of[c * 16 + code] =
-          static_cast<uint16_t>((quarters < 0 ? 0x8000 : 0) | (exponent << 7) | (magnitude & 0x7f));
-    }
-  }
-  return table;
-}
-constexpr NumberTable kNumbers = make_number_table();
 
 class ShortScales {
  public:
@@ -86,10 +62,10 @@ class AnyScales {
  public:
   DSMOE_HD void load(const char* group) { scaled_ = Scaled(group); }
   DSMOE_HD Pairs pairs(const char* line) const {
-    return {pair(scaled_.numbers<0>(line), scaled_.numbers<4>(line)),
-            pair(scaled_.numbers<1>(line), scaled_.numbers<5>(line)),
-            pair(scaled_.numbers<2>(line), scaled_.numbers<6>(line)),
-            pair(scaled_.numbers<3>(line), scaled_.numbers<7>(line))};
+    return {pair(scaled_.numbers<0>(line), scaled_.numbers<1>(line)),
+            pair(scaled_.numbers<2>(line), scaled_.numbers<3>(line)),
+            pair(scaled_.numbers<4>(line), scaled_.numbers<5>(line)),
+            pair(scaled_.numbers<6>(line), scaled_.numbers<7>(line))};
   }
   DSMOE_HD F32x16 add_to(F32x16 acc, F32x16 sum) const { return add(acc, sum); }
 
@@ -139,8 +115,8 @@ DSMOE_HD void add_group(const uint32_t* x, const char* const* group, float* cons
       unrolled<kPanels>([&]<int p>() __attribute__((always_inline)) {
         unrolled<kRows>([&]<int r>() __attribute__((always_inline)) {
           const uint32_t* values = steps + r * kBlock + step;
-          add_step(even[p][r], w[p].of[step % 2 * 2], values[0]);
-          add_step(odd[p][r], w[p].of[step % 2 * 2 + 1], values[16]);
+          add_step(even[p][r], w[p].of[step], values[0]);
+          add_step(odd[p][r], w[p].of[step], values[16]);
         });
       });
     });
@@ -186,11 +162,9 @@ DSMOE_HD void split_block(const char* source, int64_t count, uint32_t* out) {
   alignas(64) uint16_t padded[kBlock] = {};
   std::memcpy(padded, source, static_cast<size_t>(smaller(count, kBlock)) * sizeof(uint16_t));
   const __m512i pairs = _mm512_load_si512(padded);
-  constexpr __mmask16 kHigh = 0xcccc;  // k mod 8 from 4: places 2 and 3 of four
-  const __m512i odd = _mm512_srli_epi32(pairs, 16);
-  const __m512i even = _mm512_and_si512(pairs, _mm512_set1_epi32(0xffff));
-  _mm512_storeu_si512(out, _mm512_mask_slli_epi32(even, kHigh, pairs, 16));
-  _mm512_storeu_si512(out + 16, _mm512_mask_slli_epi32(odd, kHigh, odd, 16));
+  const __m512i low = _mm512_set1_epi32(0xffff);
+  _mm512_storeu_si512(out, _mm512_and_si512(low, pairs));
+  _mm512_storeu_si512(out + 16, _mm512_andnot_si512(low, pairs));
 }
 
 // The rows of a chunk from k on, one row block behind the other.

@@ -40,6 +40,18 @@ DSMOE_HD __m512i transpose_bytes(__m512i words) {
   return _mm512_permutexvar_epi32(across, _mm512_shuffle_epi8(words, in_lane));
 }
 
+// Words of int4 as panels hold them (layout.h, int4_word): the even four bits in front.
+DSMOE_HD __m512i even_nibbles_first(__m512i words) {
+  // Exchanges the bits `mask` with those `distance` above them.
+  const auto exchange = [](__m512i x, int distance, uint32_t mask) __attribute__((always_inline)) {
+    const auto count = static_cast<unsigned>(distance);
+    const __m512i differ = _mm512_and_si512(_mm512_xor_si512(x, _mm512_srli_epi32(x, count)),
+                                            _mm512_set1_epi32(static_cast<int>(mask)));
+    return _mm512_xor_si512(x, _mm512_or_si512(differ, _mm512_slli_epi32(differ, count)));
+  };
+  return exchange(exchange(words, 4, 0x00f000f0), 8, 0x0000ff00);
+}
+
 template <Coding coding>
 void pack_rows(const PackGroups& args) {
   constexpr int64_t kRowBytes = kGroupBytes<coding> / 16 - 2;  // of one group, without its scale
@@ -55,7 +67,8 @@ void pack_rows(const PackGroups& args) {
       __m512i word[4];
       transpose_words(integers + byte, stride, word);
       for (const __m512i& words : word) {
-        _mm512_storeu_si512(target, coding == Coding::int8 ? transpose_bytes(words) : words);
+        _mm512_storeu_si512(
+            target, coding == Coding::int8 ? transpose_bytes(words) : even_nibbles_first(words));
         target += kLineBytes;
       }
     }

@@ -1,10 +1,8 @@
-// Row tiles of an operand times panels by AMX tiles: the loops around TDPBF16PS, and where the
-// panels' tiles come from.
+// Row tiles of an operand times panels by AMX tiles: the loops around TDPBF16PS.
 #pragma once
 
 #include "kernels/cpu/tier/chunk.h"
-#include "kernels/cpu/tier/decode_tile.h"
-#include "kernels/cpu/tier/tiles.h"
+#include "kernels/cpu/tier/tile_sources.h"
 
 namespace dsmoe::kernels::DSMOE_TIER {
 namespace {
@@ -13,84 +11,14 @@ namespace {
 constexpr int64_t kPieceSteps = 64;
 constexpr int64_t kTallTiles = 4;  // so many row tiles, at most, meet a panel in one go
 
-// Requests hide behind products, loads of tiles often do not (docs/performance.md): what a load
-// will want is asked for two steps before, to shorten it. Lines of a tile in parts, to put between
-// products.
-constexpr int64_t kSoonBytes = 2 * kTileBytes;
-template <_mm_hint hint, int part, int parts>
-DSMOE_HD void ask_for_tile(const char* tile) {
-  constexpr int64_t kLines = kTileBytes / 64;
-  for (int64_t line = kLines * part / parts; line < kLines * (part + 1) / parts; ++line)
-    _mm_prefetch(tile + line * 64, hint);
+// Instructions that do nothing, behind an instruction of tiles. Where the other hardware thread of
+// a core is busy, tile instructions close behind one another hold each other up; with others in
+// between they run up to 1.8 times as fast, and nothing is lost where it is idle
+// (docs/performance.md).
+template <int count>
+DSMOE_HD void pace() {
+  __asm__ volatile(".rept %c0\n\tnop\n\t.endr" : : "i"(count));
 }
-DSMOE_HD void ask_for_rows(const char* x) { ask_for_tile<_MM_HINT_T0, 0, 1>(x + kSoonBytes); }
-
-// --- where the tiles of up to two panels come from ---
-
-// The second cache.
-class CachedTiles {
- public:
-  explicit CachedTiles(const char* const (&panels)[2], int64_t first_step = 0)
-      : panels_{panels[0] + first_step * kTileBytes, panels[1] + first_step * kTileBytes} {}
-  DSMOE_HD void prepare(int64_t) const {}
-  DSMOE_HD const char* at(int panel, int64_t step) const {
-    return panels_[panel] + step * kTileBytes;
-  }
-  template <int part, int parts>
-  DSMOE_HD void fetch_ahead(int panel, int64_t step) const {
-    ask_for_tile<_MM_HINT_T0, part, parts>(at(panel, step) + kSoonBytes);
-  }
-
- private:
-  const char* panels_[2];
-};
-
-// Memory: what comes kLaterBytes later, about a panel, is asked for into the second cache, a few
-// lines between two products. All at once would fill the line buffers, and loads would wait behind
-// them.
-class StreamedTiles : public CachedTiles {
- public:
-  using CachedTiles::CachedTiles;
-  template <int part, int parts>
-  DSMOE_HD void fetch_ahead(int panel, int64_t step) const {
-    constexpr int64_t kLaterBytes = 65536;
-    ask_for_tile<_MM_HINT_T1, part, parts>(at(panel, step) + kLaterBytes);
-    CachedTiles::fetch_ahead<part, parts>(panel, step);
-  }
-};
-
-// Panels of integers, decoded two steps ahead of their use into a ring: far enough that what was
-// written has left the store buffer, so close that decoding runs beside the products.
-template <Coding coding>
-class DecodedTiles {
- public:
-  DecodedTiles(const char* const (&panels)[2], int64_t num_panels, int64_t steps, char* decoded)
-      : panels_{panels[0], panels[1]}, num_panels_(num_panels), steps_(steps), decoded_(decoded) {}
-  DSMOE_HD void prepare(int64_t step) const {
-    constexpr int64_t kAhead = 2;
-    keep_order();
-    for (int64_t i = step == 0 ? 0 : step + kAhead; i < smaller(step + kAhead + 1, steps_); ++i) {
-      for (int64_t panel = 0; panel < num_panels_; ++panel)
-        decode_tile<coding>(panels_[panel] + i * kGroupBytes<coding>, decoded_ + place(panel, i));
-    }
-    keep_order();
-  }
-  DSMOE_HD const char* at(int panel, int64_t step) const { return decoded_ + place(panel, step); }
-  template <int part, int parts>
-  DSMOE_HD void fetch_ahead(int, int64_t) const {}  // decoding does
-
- private:
-  DSMOE_HD static int64_t place(int64_t panel, int64_t step) {
-    constexpr int64_t kRing = 4;
-    return (panel * kRing + step % kRing) * kTileBytes;
-  }
-  const char* panels_[2];
-  int64_t num_panels_;
-  int64_t steps_;
-  char* decoded_;
-};
-
-// --- row tiles times panels over some steps of k ---
 
 // Sums of one panel: row tile i lies i tiles behind the first. Chains start at `from`, or from zero
 // where it is null.
@@ -100,7 +28,8 @@ struct Sums {
 };
 struct TileArgs {
   const char* x;
-  int64_t x_stride;  // bytes from row tile to row tile
+  int64_t x_step;    // bytes from step to step: one tile
+  int64_t x_stride;  // from row tile to row tile
   Sums sums[2];
   int64_t sum_row;   // bytes from row to row
   int64_t sum_tile;  // floats from row tile to row tile
@@ -159,32 +88,50 @@ DSMOE_HD void finish_tile(const TileArgs& args, int panel, int64_t row_tile) {
 // Up to two row tiles by up to two panels.
 template <int kRows, int kPanels, class Tiles>
 void multiply_square(const TileArgs& args, const Tiles& weight) {
+  constexpr int kPause = Tiles::kPause;
+  weight.start();
   keep_order();
   start_tile<0>(args, 0, 0);
   if constexpr (kPanels > 1) start_tile<1>(args, 1, 0);
   if constexpr (kRows > 1) start_tile<2>(args, 0, 1);
   if constexpr (kRows > 1 && kPanels > 1) start_tile<3>(args, 1, 1);
+  const bool many_rows = args.x_step == kTileBytes;  // fewer stay in the first cache
   for (int64_t step = 0; step < args.steps; ++step) {
-    const char* x = args.x + step * kTileBytes;
-    weight.prepare(step);
+    const char* x = args.x + step * args.x_step;
     _tile_loadd(4, x, 64);
+    pace<kPause>();
     _tile_loadd(6, weight.at(0, step), 64);
-    _tile_dpbf16ps(0, 4, 6);
-    ask_for_rows(x);
-    weight.template fetch_ahead<0, kRows>(0, step);
-    if constexpr (kPanels > 1) {
-      _tile_loadd(7, weight.at(1, step), 64);
-      _tile_dpbf16ps(1, 4, 7);
-      weight.template fetch_ahead<0, kRows>(1, step);
-    }
+    pace<kPause>();
     if constexpr (kRows > 1) {
       _tile_loadd(5, x + args.x_stride, 64);
+      pace<kPause>();
+      if constexpr (kPanels > 1) {
+        _tile_loadd(7, weight.at(1, step), 64);
+        pace<kPause>();
+      }
+    }
+    _tile_dpbf16ps(0, 4, 6);
+    pace<kPause>();
+    if (many_rows) weight.prepare_rows(x);
+    weight.template prepare<0, kRows>(0, step);
+    if constexpr (kPanels > 1) {
+      if constexpr (kRows == 1) {
+        _tile_loadd(7, weight.at(1, step), 64);
+        pace<kPause>();
+      }
+      _tile_dpbf16ps(1, 4, 7);
+      pace<kPause>();
+      weight.template prepare<0, kRows>(1, step);
+    }
+    if constexpr (kRows > 1) {
       _tile_dpbf16ps(2, 5, 6);
-      ask_for_rows(x + args.x_stride);
-      weight.template fetch_ahead<1, 2>(0, step);
+      pace<kPause>();
+      weight.prepare_rows(x + args.x_stride);
+      weight.template prepare<1, 2>(0, step);
       if constexpr (kPanels > 1) {
         _tile_dpbf16ps(3, 5, 7);
-        weight.template fetch_ahead<1, 2>(1, step);
+        pace<kPause>();
+        weight.template prepare<1, 2>(1, step);
       }
     }
     for (int panel = 0; panel < kPanels; ++panel) fetch_next_sums<kRows>(args, panel, step);
@@ -199,32 +146,42 @@ void multiply_square(const TileArgs& args, const Tiles& weight) {
 // Three or four row tiles by one panel, which is read once: reading goes on while tiles multiply.
 template <int kRows, class Tiles>
 void multiply_tall(const TileArgs& args, const Tiles& weight) {
+  constexpr int kPause = 2 * Tiles::kPause;
+  weight.start();
   keep_order();
   start_tile<0>(args, 0, 0);
   start_tile<1>(args, 0, 1);
   start_tile<2>(args, 0, 2);
   if constexpr (kRows > 3) start_tile<3>(args, 0, 3);
   for (int64_t step = 0; step < args.steps; ++step) {
-    const char* x = args.x + step * kTileBytes;
-    weight.prepare(step);
+    const char* x = args.x + step * args.x_step;
     _tile_loadd(7, weight.at(0, step), 64);
+    pace<kPause>();
     _tile_loadd(4, x, 64);
+    pace<kPause>();
     _tile_dpbf16ps(0, 4, 7);
-    ask_for_rows(x);
-    weight.template fetch_ahead<0, kRows>(0, step);
+    pace<kPause>();
+    weight.prepare_rows(x);
+    weight.template prepare<0, kRows>(0, step);
     _tile_loadd(5, x + args.x_stride, 64);
+    pace<kPause>();
     _tile_dpbf16ps(1, 5, 7);
-    ask_for_rows(x + args.x_stride);
-    weight.template fetch_ahead<1, kRows>(0, step);
+    pace<kPause>();
+    weight.prepare_rows(x + args.x_stride);
+    weight.template prepare<1, kRows>(0, step);
     _tile_loadd(6, x + 2 * args.x_stride, 64);
+    pace<kPause>();
     _tile_dpbf16ps(2, 6, 7);
-    ask_for_rows(x + 2 * args.x_stride);
-    weight.template fetch_ahead<2, kRows>(0, step);
+    pace<kPause>();
+    weight.prepare_rows(x + 2 * args.x_stride);
+    weight.template prepare<2, kRows>(0, step);
     if constexpr (kRows > 3) {
       _tile_loadd(4, x + 3 * args.x_stride, 64);
+      pace<kPause>();
       _tile_dpbf16ps(3, 4, 7);
-      ask_for_rows(x + 3 * args.x_stride);
-      weight.template fetch_ahead<3, kRows>(0, step);
+      pace<kPause>();
+      weight.prepare_rows(x + 3 * args.x_stride);
+      weight.template prepare<3, kRows>(0, step);
     }
     fetch_next_sums<kRows>(args, 0, step);
   }
@@ -278,17 +235,19 @@ TileArgs rows_from(const TileArgs& all, int64_t begin) {
   return rows;
 }
 
-// More row tiles: two by two meet both panels, a piece of k at a time. first(step, steps) gives the
-// tiles of a piece for the first rows, again(step) for the others: it is in the second cache then.
-template <class First, class Again>
-void multiply_many(const PairOfPanels& pair, First&& first, Again&& again) {
+// More row tiles: two by two meet both panels, a piece of k at a time.
+// make(first step, steps, pass, passes) -> the tiles of a piece for one pass over it.
+template <class MakeTiles>
+void multiply_many(const PairOfPanels& pair, MakeTiles&& make) {
   TileArgs piece = pair.tiles;
+  const int64_t passes = (pair.row_tiles + 1) / 2;
   for (int64_t step = 0; step < pair.tiles.steps; step += kPieceSteps) {
     piece.steps = smaller(kPieceSteps, pair.tiles.steps - step);
-    multiply_square(2, pair.panels, piece, first(step, piece.steps));
-    for (int64_t row = 2; row < pair.row_tiles; row += 2)
-      multiply_square(pair.row_tiles - row, pair.panels, rows_from(piece, row), again(step));
-    piece.x += kPieceSteps * kTileBytes;
+    for (int64_t pass = 0; pass < passes; ++pass) {
+      multiply_square(pair.row_tiles - 2 * pass, pair.panels, rows_from(piece, 2 * pass),
+                      make(step, piece.steps, pass, passes));
+    }
+    piece.x += kPieceSteps * pair.tiles.x_step;
     for (Sums& sums : piece.sums) sums.from = sums.to;
   }
 }
@@ -298,9 +257,9 @@ void multiply_plain(const PairOfPanels& pair) {
     return multiply_once(
         pair, [](const char* const(&panels)[2], int64_t) { return StreamedTiles(panels); });
   }
-  multiply_many(
-      pair, [&](int64_t step, int64_t) { return StreamedTiles(pair.weight, step); },
-      [&](int64_t step) { return CachedTiles(pair.weight, step); });
+  multiply_many(pair, [&](int64_t step, int64_t, int64_t pass, int64_t passes) {
+    return PassedTiles(pair.weight, step, pass, passes);
+  });
 }
 
 template <Coding coding>
@@ -312,16 +271,14 @@ void multiply_coded(const PairOfPanels& pair, char* decoded) {
   }
   constexpr int64_t kPieceBytes = kPieceSteps * kTileBytes;
   static_assert(2 * kPieceBytes <= cpu::kProductPanelFloats * 4);
-  const CachedTiles cached({decoded, decoded + kPieceBytes});
-  const auto decode = [&](int64_t begin, int64_t steps) {
-    for (int64_t panel = 0; panel < pair.panels; ++panel) {
+  multiply_many(pair, [&](int64_t begin, int64_t steps, int64_t pass, int64_t) {
+    for (int64_t panel = 0; pass == 0 && panel < pair.panels; ++panel) {
       for (int64_t step = 0; step < steps; ++step)
         decode_tile<coding>(pair.weight[panel] + (begin + step) * kGroupBytes<coding>,
                             decoded + panel * kPieceBytes + step * kTileBytes);
     }
-    return cached;
-  };
-  multiply_many(pair, decode, [&](int64_t) { return cached; });
+    return CachedTiles({decoded, decoded + kPieceBytes});
+  });
 }
 
 void multiply_pair(Coding coding, const PairOfPanels& pair, char* decoded) {

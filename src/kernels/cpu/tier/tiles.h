@@ -20,7 +20,10 @@ DSMOE_HD void keep_order() { __asm__ volatile("" : : : "memory"); }
 
 class TilesConfigured {
  public:
-  DSMOE_HD TilesConfigured() { _tile_loadconfig(&cpu::kTileConfig); }
+  // rows: of accumulators and operands, at most 16
+  DSMOE_HD explicit TilesConfigured(int64_t rows = kTileRows) {
+    _tile_loadconfig(&cpu::kTileConfigs.of[rows]);
+  }
   DSMOE_HD ~TilesConfigured() { _tile_release(); }
   TilesConfigured(const TilesConfigured&) = delete;
   TilesConfigured& operator=(const TilesConfigured&) = delete;

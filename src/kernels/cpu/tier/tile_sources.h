@@ -1,0 +1,125 @@
+// Where the tiles of up to two panels come from: the second cache, memory, or integers; and what
+// each does between products for those that come later.
+#pragma once
+
+#include "kernels/cpu/tier/chunk.h"
+#include "kernels/cpu/tier/decode_tile.h"
+#include "kernels/cpu/tier/tiles.h"
+
+namespace dsmoe::kernels::DSMOE_TIER {
+namespace {
+
+// Lines of a tile in parts, to be asked for between products.
+constexpr int64_t kSoonSteps = 2;
+template <_mm_hint hint, int part, int parts>
+DSMOE_HD void ask_for_tile(const char* tile) {
+  constexpr int64_t kLines = kTileBytes / 64;
+  for (int64_t line = kLines * part / parts; line < kLines * (part + 1) / parts; ++line)
+    _mm_prefetch(tile + line * 64, hint);
+}
+
+DSMOE_HD void ask_for_rows(const char* x) {
+  ask_for_tile<_MM_HINT_T0, 0, 1>(x + kSoonSteps * kTileBytes);
+}
+
+// The second cache: what comes two steps later is asked for into the first.
+class CachedTiles {
+ public:
+  static constexpr int kPause = 8;
+  explicit CachedTiles(const char* const (&panels)[2], int64_t first_step = 0)
+      : panels_{panels[0] + first_step * kTileBytes, panels[1] + first_step * kTileBytes} {}
+  DSMOE_HD void start() const {}
+  DSMOE_HD const char* at(int panel, int64_t step) const {
+    return panels_[panel] + step * kTileBytes;
+  }
+  // What is done between products for a later step: for rows of the operand, and for a part of the
+  // tile of a panel.
+  DSMOE_HD void prepare_rows(const char*) const {}
+  template <int part, int parts>
+  DSMOE_HD void prepare(int panel, int64_t step) const {
+    ask_for_tile<_MM_HINT_T0, part, parts>(at(panel, step + kSoonSteps));
+  }
+
+ private:
+  const char* panels_[2];
+};
+
+// Memory: what comes kLaterBytes later, about a panel, is asked for into the second cache, a few
+// lines between two products: all at once would fill the line buffers, and loads would wait behind
+// them.
+constexpr int64_t kLaterBytes = 65536;
+class StreamedTiles : public CachedTiles {
+ public:
+  using CachedTiles::CachedTiles;
+  DSMOE_HD void prepare_rows(const char* x) const { ask_for_rows(x); }
+  template <int part, int parts>
+  DSMOE_HD void prepare(int panel, int64_t step) const {
+    ask_for_tile<_MM_HINT_T1, part, parts>(at(panel, step) + kLaterBytes);
+    CachedTiles::prepare<part, parts>(panel, step);
+  }
+};
+
+// The same for one of several passes over the panels: each asks for its share of the lines, so that
+// memory is read all the time.
+class PassedTiles : public CachedTiles {
+ public:
+  PassedTiles(const char* const (&panels)[2], int64_t first_step, int64_t pass, int64_t passes)
+      : CachedTiles(panels, first_step),
+        byte_begin_(kTileRows * pass / passes * 64),
+        byte_end_(kTileRows * (pass + 1) / passes * 64) {}
+  template <int part, int parts>
+  DSMOE_HD void prepare(int panel, int64_t step) const {
+    if constexpr (part == 0) {
+      const char* later = at(panel, step) + kLaterBytes;
+      for (int64_t byte = byte_begin_; byte < byte_end_; byte += 64)
+        _mm_prefetch(later + byte, _MM_HINT_T1);
+    }
+    CachedTiles::prepare<part, parts>(panel, step);
+  }
+
+ private:
+  int64_t byte_begin_;  // of a tile
+  int64_t byte_end_;
+};
+
+// Panels of integers, decoded two steps ahead of their use into a ring: far enough that what was
+// written has left the store buffer, so close that decoding runs beside the products.
+template <Coding coding>
+class DecodedTiles {
+ public:
+  static constexpr int kPause = 0;  // decoding lies between
+  DecodedTiles(const char* const (&panels)[2], int64_t num_panels, int64_t steps, char* decoded)
+      : panels_{panels[0], panels[1]}, num_panels_(num_panels), steps_(steps), decoded_(decoded) {}
+  DSMOE_HD void start() const {
+    for (int64_t step = 0; step < smaller(kSoonSteps, steps_); ++step) {
+      for (int64_t panel = 0; panel < num_panels_; ++panel) decode<0, 1>(panel, step);
+    }
+  }
+  DSMOE_HD const char* at(int panel, int64_t step) const { return decoded_ + place(panel, step); }
+  DSMOE_HD void prepare_rows(const char* x) const { ask_for_rows(x); }
+  template <int part, int parts>
+  DSMOE_HD void prepare(int panel, int64_t step) const {
+    if (step + kSoonSteps >= steps_) return;
+    keep_order();
+    decode<part, parts>(panel, step + kSoonSteps);
+    keep_order();
+  }
+
+ private:
+  template <int part, int parts>
+  DSMOE_HD void decode(int64_t panel, int64_t step) const {
+    decode_tile<coding, part, parts>(panels_[panel] + step * kGroupBytes<coding>,
+                                     decoded_ + place(panel, step));
+  }
+  DSMOE_HD static int64_t place(int64_t panel, int64_t step) {
+    constexpr int64_t kRing = 4;
+    return (panel * kRing + step % kRing) * kTileBytes;
+  }
+  const char* panels_[2];
+  int64_t num_panels_;
+  int64_t steps_;
+  char* decoded_;
+};
+
+}  // namespace
+}  // namespace dsmoe::kernels::DSMOE_TIER
