@@ -96,6 +96,7 @@ struct KernelShape {
   static constexpr int kRegisters = kGroups == 2 ? 240 : kGroups == 3 ? 160 : 112;
   static constexpr int kFeederRegisters = kGroups == 2 ? 24 : 32;
   static_assert(2 <= kGroups && kGroups <= 4);
+  static constexpr bool kTurns = true;
   using Ring = Ring_;
 };
 
@@ -142,17 +143,18 @@ struct TileFeed {
   // By every thread that waited for it.
   __device__ void release(int number) const { barrier_arrive(empty(number)); }
 
-  // The groups start their products in turn, once for every block: left alone, they would all
-  // multiply at the same time and then all compute exponentials at the same time.
-  // A turn ends when the products of a block have been started; in the forward pass before the
-  // last, which is under way while the next group wakes up.
+  // With kTurns the groups start their products in turn, once for every block: left alone, two or
+  // three would all multiply at the same time and then all compute exponentials at the same time. A
+  // turn ends when the products of a block have been started.
   static constexpr int kTurnThreads = 256;
   static __device__ void first_turn(int group) {
     if (group == Shape::kGroups - 1) end_turn(group);
   }
-  static __device__ void begin_turn(int group) { named_sync(1 + group, kTurnThreads); }
+  static __device__ void begin_turn(int group) {
+    if constexpr (Shape::kTurns) named_sync(1 + group, kTurnThreads);
+  }
   static __device__ void end_turn(int group) {
-    named_arrive(1 + (group + 1) % Shape::kGroups, kTurnThreads);
+    if constexpr (Shape::kTurns) named_arrive(1 + (group + 1) % Shape::kGroups, kTurnThreads);
   }
   static __device__ void last_turn(int group) {
     if (group == 0) begin_turn(group);

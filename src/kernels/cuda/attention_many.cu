@@ -67,7 +67,8 @@ __global__ void __launch_bounds__(kThreads)
     float s[8][4];
     float c[2];
     Steps::score<kDim>(s, q, keys);
-    scale_scores(s, p.scale, block * 64, position, block * 64 + 63 <= seen_by_all);
+    scale_scores(s, p.scale);
+    if (block * 64 + 63 > seen_by_all) hide_keys(s, block * 64, position);
     span.take(s, c);
     scale_sums<kDim>(o, c);
     uint32_t numerators[4][4];

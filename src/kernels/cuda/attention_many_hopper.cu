@@ -2,6 +2,7 @@
 // turn. Thread blocks stay and take tile after tile. While a block of values is multiplied the next
 // block's scores become numerators.
 #include <algorithm>
+#include <cmath>
 #include <type_traits>
 
 #include "kernels/cuda/attention_feed.cuh"
@@ -16,11 +17,13 @@ constexpr int kSpan = static_cast<int>(kBlocksPerSpan);
 
 template <int kDim>
 constexpr int kRowBytes = 64 * kDim * 2;
-// Keys and values in the ring; queries stay.
+// Keys and values in the ring; queries stay. Four groups find turns of themselves.
 template <int kDim>
-using Shape =
-    KernelShape<kDim, kDim == 64 ? 4 : 2, BlockRing<kDim == 64 ? 4 : 3, 2 * kRowBytes<kDim>, 1>,
-                kRowBytes<kDim>, 2>;
+struct Shape
+    : KernelShape<kDim, kDim == 64 ? 4 : 2, BlockRing<kDim == 64 ? 4 : 3, 2 * kRowBytes<kDim>, 1>,
+                  kRowBytes<kDim>, 2> {
+  static constexpr bool kTurns = kDim == 128;
+};
 
 struct Maps {
   CUtensorMap q;
@@ -118,7 +121,8 @@ __device__ void feed_tiles(const AttentionParameters& p, const Maps& maps, const
   });
 }
 
-template <int kDim>
+// kExactScale: the scale is a power of two.
+template <int kDim, bool kExactScale>
 __device__ void multiply_tiles(const AttentionParameters& p, const Feed<kDim>& tiles, int group,
                                float* running) {
   const typename Shape<kDim>::Ring& ring = tiles.ring;
@@ -153,8 +157,9 @@ __device__ void multiply_tiles(const AttentionParameters& p, const Feed<kDim>& t
     RowSums span;
     RowSums all;
     const auto take_scores = [&](int block, bool whole) {
-      scale_scores(s, p.scale, 64 * block, position, whole);
-      span.take(s, c);
+      if constexpr (!kExactScale) scale_scores(s, p.scale);
+      if (!whole) hide_keys(s, 64 * block, position);
+      span.template take<!kExactScale>(s, c, p.scale);
     };
     // The span `ended`, whose last block is `block`, joins the earlier ones.
     const auto join = [&](int block, const RowSums& ended, bool is_last) {
@@ -175,13 +180,15 @@ __device__ void multiply_tiles(const AttentionParameters& p, const Feed<kDim>& t
     Steps::keep(numerators);
     // Adds `block` while the next one's scores are made and taken in.
     const auto visit = [&](int block, auto next_is_whole) {
+      const uint32_t next_keys = ring[past + block + 1];
+      const uint32_t values = ring[past + block] + Shape<kDim>::kBlockBytes;
       if (!is_full) ring.wait(past + block + 1);
       tiles.begin_turn(group);
       Steps::start();
-      Steps::template score<kDim>(s, q, ring[past + block + 1]);
+      Steps::template score<kDim>(s, q, next_keys);
       Steps::close();
       tiles.end_turn(group);
-      Steps::template add<kDim>(o, numerators, ring[past + block] + Shape<kDim>::kBlockBytes);
+      Steps::template add<kDim>(o, numerators, values);
       Steps::close();
       is_full = ring.is_full(past + block + 2);
       const bool ends_span = block % kSpan == kSpan - 1;
@@ -224,7 +231,7 @@ __device__ void multiply_tiles(const AttentionParameters& p, const Feed<kDim>& t
   }
 }
 
-template <int kDim>
+template <int kDim, bool kExactScale>
 __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
     many_hopper_kernel(const __grid_constant__ AttentionParameters p,
                        const __grid_constant__ Maps maps, int places, int32_t* counters) {
@@ -233,12 +240,15 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
       memory + kSharedBytes<kDim> - kRunningBytes<kDim>);  // [kDim / 2][threads that multiply]
   run_fed<Shape<kDim>, Tile>(
       [&](const auto& tiles) { feed_tiles<kDim>(p, maps, tiles, places, counters); },
-      [&](const auto& tiles, int group) { multiply_tiles<kDim>(p, tiles, group, running); });
+      [&](const auto& tiles, int group) {
+        multiply_tiles<kDim, kExactScale>(p, tiles, group, running);
+      });
 }
 
-template <int kDim>
+template <int kDim, bool kExactScale>
 void launch_many(const Context& context, const AttentionParameters& p, int64_t tokens) {
-  static const bool once = (allow_shared(many_hopper_kernel<kDim>, kSharedBytes<kDim>), true);
+  static const bool once =
+      (allow_shared(many_hopper_kernel<kDim, kExactScale>, kSharedBytes<kDim>), true);
   (void)once;
   const int group = p.heads / p.kv_heads;
   const Maps maps{.q = map_of_rows(p.q, tokens, p.heads, p.head_dim, group),
@@ -249,7 +259,7 @@ void launch_many(const Context& context, const AttentionParameters& p, int64_t t
          {.grid = dim3(static_cast<unsigned>(std::min(num_multiprocessors(), p.kv_heads * places))),
           .block = dim3(Shape<kDim>::kThreads),
           .shared_bytes = kSharedBytes<kDim>},
-         many_hopper_kernel<kDim>, p, maps, places, next_counters());
+         many_hopper_kernel<kDim, kExactScale>, p, maps, places, next_counters());
 }
 
 }  // namespace
@@ -260,8 +270,10 @@ bool attention_fits_hopper(const AttentionParameters& p) {
 
 void attention_of_many_hopper(const Context& context, const AttentionParameters& p,
                               int64_t tokens) {
-  if (p.head_dim <= 64) return launch_many<64>(context, p, tokens);
-  launch_many<128>(context, p, tokens);
+  int exponent;
+  if (p.head_dim > 64) return launch_many<128, false>(context, p, tokens);
+  if (std::frexp(p.scale, &exponent) == 0.5f) return launch_many<64, true>(context, p, tokens);
+  launch_many<64, false>(context, p, tokens);
 }
 
 }  // namespace dsmoe::kernels::cuda

@@ -202,16 +202,15 @@ __device__ inline void round_tile(uint32_t (&rounded)[4][4], const float (&s)[8]
   }
 }
 
-// Scores of 64 keys from `first_key` on, of the thread's two rows; `whole`: every row may see all
-// of them.
-__device__ inline void scale_scores(float (&s)[8][4], float scale, int first_key,
-                                    const int (&position)[2], bool whole) {
+__device__ inline void scale_scores(float (&s)[8][4], float scale) {
 #pragma unroll
   for (int t = 0; t < 8; ++t) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) s[t][i] = s[t][i] * scale;
   }
-  if (whole) return;
+}
+// Of 64 keys from `first_key` on, those after the position of the thread's row.
+__device__ inline void hide_keys(float (&s)[8][4], int first_key, const int (&position)[2]) {
 #pragma unroll
   for (int t = 0; t < 8; ++t) {
 #pragma unroll
@@ -228,8 +227,10 @@ struct RowSums {
   float sum[2] = {0, 0};
 
   // Takes in the scores of a block, which become numerators; c: what the sums so far are to be
-  // multiplied by.
-  __device__ void take(float (&s)[8][4], float (&c)[2]) {
+  // multiplied by. Scores may come without their scale where it is a power of two: their product is
+  // exact then, so that one fma has the bits of a product and a difference.
+  template <bool kScaled = true>
+  __device__ void take(float (&s)[8][4], float (&c)[2], float scale = 1) {
     float best[2] = {-INFINITY, -INFINITY};
 #pragma unroll
     for (int t = 0; t < 8; ++t) {
@@ -239,7 +240,7 @@ struct RowSums {
     float from[2];
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float next = fmaxf(max[h], row_max4(best[h]));
+      const float next = fmaxf(max[h], kScaled ? row_max4(best[h]) : row_max4(best[h]) * scale);
       c[h] = decay(max[h], next);
       max[h] = next;
       // A row that has seen no key yet: exp(-inf - 0) is zero too.
@@ -253,7 +254,8 @@ struct RowSums {
 #pragma unroll
         for (int t = 2 * g; t < 2 * g + 2; ++t) {
 #pragma unroll
-          for (int i = 2 * h; i < 2 * h + 2; ++i) s[t][i] = exp_device(s[t][i] - from[h]);
+          for (int i = 2 * h; i < 2 * h + 2; ++i)
+            s[t][i] = exp_device(kScaled ? s[t][i] - from[h] : fmaf(s[t][i], scale, -from[h]));
         }
         const float part = row_sum4((s[2 * g][2 * h] + s[2 * g][2 * h + 1]) +
                                     (s[2 * g + 1][2 * h] + s[2 * g + 1][2 * h + 1]));
