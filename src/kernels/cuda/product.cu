@@ -119,14 +119,16 @@ ProductFamily describe(const ProductGroup& group, Epilogue epilogue, int variant
     family.second_x = row_map(group.second_x, group.second.k, row_box);
     family.segments = 2;
   }
-  if (epilogue == Epilogue::dense) {
-    const auto n = static_cast<uint64_t>(group.weight.n);
+  if (epilogue == Epilogue::dense || epilogue == Epilogue::round) {
+    const bool rounded = epilogue == Epilogue::round;
+    const auto n = static_cast<uint64_t>(group.out.dim(1));
+    const uint32_t box = rounded ? 64 : 32;
     family.out_map = tensor_map({.base = group.out.data,
-                                 .dtype = DType::F32,
+                                 .dtype = rounded ? DType::BF16 : DType::F32,
                                  .rank = 2,
                                  .sizes = {n, static_cast<uint64_t>(group.out.dim(0))},
-                                 .strides = {n * 4},
-                                 .box = {32, 32}});
+                                 .strides = {n * (rounded ? 2 : 4)},
+                                 .box = {box, box}});
   }
   family.swiglu = group.swiglu;
   family.rope = group.rope;
@@ -145,6 +147,8 @@ ProductFamily describe(const ProductGroup& group, Epilogue epilogue, int variant
   family.k = static_cast<int32_t>(group.weight.k);
   const int64_t weight_rows = group.out.dim(1) * (epilogue == Epilogue::swiglu ? 2 : 1);
   family.weight_tiles = static_cast<int32_t>((weight_rows + tile_weights - 1) / tile_weights);
+  // The smaller side runs fastest: the second-level cache keeps it while the other passes once.
+  family.rows_inside = family.offsets == nullptr && family.rows < weight_rows;
   family.up_first = group.second.data != nullptr && group.second.data < group.weight.data;
   return family;
 }

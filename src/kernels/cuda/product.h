@@ -53,7 +53,7 @@ struct ProductFamily {
   CUtensorMap x;              // rows as they lie; unused when gathered
   CUtensorMap second_weight;  // round: the chain goes on with these, [count, n, k] and [rows, k]
   CUtensorMap second_x;
-  CUtensorMap out_map;          // dense, stored: out in boxes of 32 rows x 32 outputs
+  CUtensorMap out_map;          // out in boxes of 32 x 32 (dense, stored) or 64 x 64 (round)
   const void* x_rows;           // [*, k] bf16, row-major
   const int32_t* offsets;       // [count + 1]; null: one expert with all `rows`
   const int32_t* token_of_row;  // null: row r of x
@@ -71,8 +71,9 @@ struct ProductFamily {
   int32_t first_output;  // of the weights' rows
   int32_t k;
   int32_t weight_tiles;
-  int32_t up_first;  // swiglu: the up matrices lie below the gate matrices in memory, and come
-                     // first in the interleaving
+  int32_t rows_inside;  // consecutive tiles are of the same weights, not of the same rows
+  int32_t up_first;     // swiglu: the up matrices lie below the gate matrices in memory, and come
+                        // first in the interleaving
 };
 
 struct ProductParameters {

@@ -366,7 +366,8 @@ __device__ void consume(const ProductParameters& p, const SharedLayout<V>& share
     barrier_arrive(shared.taken + 8 * slot.stage);
     slot.advance<V::kRing>();
     if (tile.family < 0) {
-      if (kEpilogue == Epilogue::dense && threadIdx.x % 128 == 0) tma_store_wait_all();
+      constexpr bool kCopied = kEpilogue == Epilogue::dense || kEpilogue == Epilogue::round;
+      if (kCopied && threadIdx.x % 128 == 0) tma_store_wait_all();
       return;
     }
     const ProductFamily& family = p.family[tile.family];
@@ -383,6 +384,9 @@ __device__ void consume(const ProductParameters& p, const SharedLayout<V>& share
     }
     if constexpr (kEpilogue == Epilogue::swiglu_backward)
       prefetch_swiglu_backward<V>(family, tile, member);
+    if constexpr (kEpilogue == Epilogue::dense && V::kRows >= 128) {
+      if (p.accumulate) prefetch_dense_added<V>(family, tile, member);
+    }
     // A short tile multiplies only the chunks that hold rows. Each way has its own sums: shared
     // ones would be moved between registers, and the compiler would then wait after every step.
     const auto run = [&]<int kN, int kCount>() {

@@ -35,10 +35,25 @@ struct Staging {
     }
     turn ^= 1;
   }
+
+  // The same by the copy engine, which leaves out what lies past the matrix. Every chunk is a group
+  // of its copies, also one that is written (an empty group): so the one before the last has left
+  // this buffer.
+  __device__ void wait_until_free() const {
+    if (threadIdx.x % 128 == 0) tma_store_wait_read<1>();
+    named_sync(2 + consumer, 128);
+  }
+  __device__ void copy(const CUtensorMap& map, int first_output, int first_row) {
+    fence_async_proxy();
+    named_sync(2 + consumer, 128);
+    if (threadIdx.x % 128 == 0) tma_store_2d(&map, buffer(), first_output, first_row);
+    turn ^= 1;
+  }
 };
 
 // bf16 results: transposed through shared memory, because the sums hold one weight row and several
-// x rows per thread.
+// x rows per thread. Whole chunks leave by the copy engine, while the next are written and
+// multiplied; rows past a tile's last belong to the next expert.
 template <class V, int kRows>
 __device__ void store_rounded(const ProductFamily& family, const Tile& tile, int first_weight,
                               int consumer, uint32_t memory, int& turn, const float* sums) {
@@ -50,6 +65,7 @@ __device__ void store_rounded(const ProductFamily& family, const Tile& tile, int
   for (int c = 0; c < kRows / V::kChunk; ++c) {
     if (c * V::kChunk >= tile.num_rows) break;
     const float* s = sums + c * (V::kChunk / 2);
+    if constexpr (V::kCopiesRounded) staging.wait_until_free();
 #pragma unroll
     for (int j = 0; j < V::kChunk / 8; j += 2) {
       const uint32_t low = pack_bf16(s[4 * j], s[4 * j + 1]);
@@ -63,9 +79,16 @@ __device__ void store_rounded(const ProductFamily& family, const Tile& tile, int
         store_matrix_x2_trans(staging.buffer() + staging.place(lane % 8, piece), low, high);
       }
     }
-    const int64_t row = tile.first_row + c * V::kChunk;
-    staging.write(static_cast<bf16*>(family.out) + row * family.n + first_output,
-                  tile.num_rows - c * V::kChunk, family.n - first_output, family.n);
+    const int row = tile.first_row + c * V::kChunk;
+    const int left = tile.num_rows - c * V::kChunk;
+    if (V::kCopiesRounded && (left >= V::kChunk || family.offsets == nullptr)) {
+      staging.copy(family.out_map, first_output, row);
+    } else {
+      staging.write(
+          static_cast<bf16*>(family.out) + static_cast<int64_t>(row) * family.n + first_output,
+          left, family.n - first_output, family.n);
+    }
+    if (V::kCopiesRounded && threadIdx.x % 128 == 0) tma_store_commit();
   }
 }
 
@@ -203,8 +226,23 @@ __device__ void store_dense_copied(const ProductFamily& family, const Tile& tile
   }
 }
 
+// What large tiles are added to comes closer while they are multiplied: two lines of 128 bytes to a
+// row of 64 outputs.
+template <class V>
+__device__ void prefetch_dense_added(const ProductFamily& family, const Tile& tile, int member) {
+  const int thread = threadIdx.x % 128;
+  const float* base = family.base + static_cast<int64_t>(tile.first_row) * family.n;
+  for (int part = 0; part < V::kParts; ++part) {
+    const int n = tile.first_weight + (member * V::kParts + part) * 64 + thread % 2 * 32;
+    if (n >= family.n) break;
+    for (int row = thread / 2; row < tile.num_rows; row += 64)
+      prefetch_l2(base + static_cast<int64_t>(row) * family.n + n);
+  }
+}
+
 // Large tiles that are added to what is there: through shared memory, 64 rows at a time, so that
-// rows of 256 bytes are read and written in pieces of 16.
+// rows of 256 bytes are read and written in pieces of 16. All of a chunk is asked for before its
+// first store, which might be where the next load reads, as far as the compiler knows.
 template <class V, int kRows>
 __device__ void store_dense_added(const ProductFamily& family, const Tile& tile, int first_weight,
                                   int consumer, uint32_t memory, const float* sums) {
@@ -213,7 +251,9 @@ __device__ void store_dense_added(const ProductFamily& family, const Tile& tile,
   const int lane = thread % 32;
   const int column = thread / 32 * 16 + lane / 4;
   // Sixteen pieces to a row, permuted so that a warp's writes meet in no bank.
-  const auto place = [&](int row, int piece) { return row * 256 + ((piece ^ (row & 15)) * 16); };
+  const auto place = [&](int row, int piece) {
+    return memory + row * 256 + ((piece ^ (row & 15)) * 16);
+  };
   const int piece = thread % 16;
   const int n = first_weight + piece * 4;
   float4 bias = make_float4(0, 0, 0, 0);
@@ -221,6 +261,17 @@ __device__ void store_dense_added(const ProductFamily& family, const Tile& tile,
 #pragma unroll
   for (int c = 0; c < kRows / 64; ++c) {
     if (c * 64 >= tile.num_rows) break;
+    const int rows = n < family.n ? tile.num_rows - c * 64 : 0;
+    const int64_t first = static_cast<int64_t>(tile.first_row + c * 64) * family.n + n;
+    float4 there[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int row = thread / 16 + 8 * i;
+      if (row < rows) {
+        there[i] = *reinterpret_cast<const float4*>(family.base + first +
+                                                    static_cast<int64_t>(row) * family.n);
+      }
+    }
     named_sync(2 + consumer, 128);  // the rows before have been read
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
@@ -228,25 +279,19 @@ __device__ void store_dense_added(const ProductFamily& family, const Tile& tile,
       for (int i = 0; i < 4; ++i) {
         const int row = 8 * j + 2 * (lane % 4) + i % 2;
         const int at = column + 8 * (i / 2);
-        asm volatile("st.shared.f32 [%0], %1;" ::"r"(memory + place(row, at / 4) + at % 4 * 4),
-                     "f"(sums[4 * (8 * c + j) + i])
-                     : "memory");
+        store_shared_float(place(row, at / 4) + at % 4 * 4, sums[4 * (8 * c + j) + i]);
       }
     }
     named_sync(2 + consumer, 128);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const int row = thread / 16 + 8 * i;
-      if (c * 64 + row >= tile.num_rows || n >= family.n) continue;
-      float4 y;
-      asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
-                   : "=f"(y.x), "=f"(y.y), "=f"(y.z), "=f"(y.w)
-                   : "r"(memory + place(row, piece)));
-      const int64_t at = static_cast<int64_t>(tile.first_row + c * 64 + row) * family.n + n;
+      if (row >= rows) continue;
+      float4 y = load_shared_float4(place(row, piece));
       if (family.bias) y = make_float4(y.x + bias.x, y.y + bias.y, y.z + bias.z, y.w + bias.w);
-      const float4 old = *reinterpret_cast<const float4*>(family.base + at);
-      *reinterpret_cast<float4*>(static_cast<float*>(family.out) + at) =
-          make_float4(old.x + y.x, old.y + y.y, old.z + y.z, old.w + y.w);
+      store_16(static_cast<float*>(family.out) + first + static_cast<int64_t>(row) * family.n,
+               make_uint4(__float_as_uint(there[i].x + y.x), __float_as_uint(there[i].y + y.y),
+                          __float_as_uint(there[i].z + y.z), __float_as_uint(there[i].w + y.w)));
     }
   }
 }

@@ -25,7 +25,8 @@ struct Variant {
   static constexpr int kStageBytes = kBlocks * (kWeightBlock + kRowBlock);
   static constexpr int kChunk =
       kRows < 64 ? kRows : 64;  // rows the epilogue handles at a time, and the tail's unit
-  static constexpr int kStaging = 2 * kChunk * 128;  // per consumer
+  static constexpr int kStaging = 2 * kChunk * 128;     // per consumer
+  static constexpr bool kCopiesRounded = kChunk == 64;  // bf16 results leave by the copy engine
   static constexpr int kRing = kStages + 3;
   static constexpr int kRowBox = kRows >= 128 ? 64 : 8;  // rows one copy of x brings
   static constexpr int kSharedBytes = kStages * kStageBytes + kConsumers * kStaging +

@@ -13,8 +13,8 @@ struct TileList {
   int32_t* first_row;   // [experts + 2]
 };
 
-// By one warp. Tiles of all experts, one behind the other: per expert, row tiles outside, weight
-// tiles inside. Without kWeightTiles only row tiles are counted.
+// By one warp. Tiles of all experts, one behind the other. Without kWeightTiles only row tiles are
+// counted.
 template <class V, bool kWeightTiles = true>
 __device__ void list_tiles(const ProductParameters& p, const TileList& list) {
   const int lane = threadIdx.x % 32;
@@ -67,10 +67,15 @@ __device__ Tile locate_tile(const ProductParameters& p, const TileList& list, in
   const int weight_tiles = p.family[tile.family].weight_tiles;
   tile.expert = tile.family ? group - p.family[0].count : group;
   const int inside = idx - list.first_tile[group];
-  const int row_tile = inside / weight_tiles;
-  tile.first_row = list.first_row[group + tile.family] + row_tile * V::kRows;
-  tile.num_rows = min(V::kRows, list.first_row[group + tile.family + 1] - tile.first_row);
-  tile.first_weight = (inside - row_tile * weight_tiles) * V::kWeights;
+  const int begin = list.first_row[group + tile.family];
+  const int end = list.first_row[group + tile.family + 1];
+  const bool rows_inside = p.family[tile.family].rows_inside;
+  const int fast = rows_inside ? (end - begin + V::kRows - 1) / V::kRows : weight_tiles;
+  const int row_tile = rows_inside ? inside % fast : inside / fast;
+  const int weight_tile = rows_inside ? inside / fast : inside % fast;
+  tile.first_row = begin + row_tile * V::kRows;
+  tile.num_rows = min(V::kRows, end - tile.first_row);
+  tile.first_weight = weight_tile * V::kWeights;
   return tile;
 }
 

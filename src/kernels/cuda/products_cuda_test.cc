@@ -93,6 +93,44 @@ TEST_F(ProductsCudaTest, VariantsAndBatchesAgreeBitForBit) {
       << "the negative control was not caught";
 }
 
+// What is added to may lie where the result goes or elsewhere.
+TEST_F(ProductsCudaTest, AddedResultsAgreeBitForBit) {
+  const Size size{.tokens = 600, .n = 328, .k = 136};
+  std::vector<double> rows = normal(size.tokens * size.k, 1);
+  std::vector<double> before = normal(size.tokens * size.n, 1);
+  // Sums of exactly zero beside what must be flushed or lose its sign; and what cancels to that.
+  constexpr double kLeast = 0x1p-126;
+  const double corner[] = {1e-40, -1e-40, -0.0, 1.5 * kLeast, -kLeast, 3e38, INFINITY};
+  for (int64_t i = 0; i < 300 * size.k; ++i) rows[i] *= i < 200 * size.k ? 0 : 1e-37;
+  for (int64_t i = 0; i < 300 * size.n; ++i) before[i] = corner[i % 7];
+  const Twin x = from(DType::BF16, {size.tokens, size.k}, rows);
+  const TwinWeights w = weights(DType::BF16, 1, size.n, size.k, 1);
+  const Twin bias = random(DType::F32, {size.n});
+  for (const TensorView& added : {TensorView{}, bias.device}) {
+    cuda::Product product{.epilogue = cuda::Epilogue::dense, .accumulate = true, .num_groups = 1};
+    product.group[0].weight = w.device;
+    product.group[0].x = x.device;
+    product.group[0].bias = added;
+    product.group[0].out = from(DType::F32, {size.tokens, size.n}, before).device;
+    cuda::launch_product_portable(cuda_, product);
+    const std::vector<unsigned char> expected = bytes_of(product.group[0].out);
+    for (int variant = -1; variant < cuda::num_product_variants(); ++variant) {
+      cuda::force_product_variant(variant);
+      const TensorView start = from(DType::F32, {size.tokens, size.n}, before).device;
+      const TensorView elsewhere = output(DType::F32, {size.tokens, size.n}).device;
+      for (const TensorView& out : {elsewhere, start}) {
+        matmul_forward(cuda_, {.x = x.device,
+                               .weight = w.device,
+                               .bias = added,
+                               .out = out,
+                               .store = Store::accumulate,
+                               .base = start});
+        EXPECT_EQ(bytes_of(out), expected) << variant;
+      }
+    }
+  }
+}
+
 // What the router's input gradient takes: fp32, no bias, four outputs at a time.
 TEST_F(ProductsCudaTest, PlainFp32AgreesWithTheReference) {
   for (const Size& size : {Size{300, 136, 64}, Size{65, 260, 600}, Size{129, 42, 30}}) {
