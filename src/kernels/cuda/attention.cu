@@ -35,15 +35,31 @@ __global__ void __launch_bounds__(kFewQueriesThreads, kFewBlocks)
   // keys and values are there brought nearer, while the kernel ahead still runs.
   const QueryTile tile = find_tile<16>(p, static_cast<int>(blockIdx.x) / merged.ranks);
   const int kv_head = static_cast<int>(blockIdx.y);
-  if (tile.sequence >= 0) prefetch_block<kDim>(p, tile, kv_head, merged.rank * kSpan);
+  SpanQueries<kDim> queries(p, tile);
+  const int num_spans = queries.num_spans();
+  if (tile.sequence >= 0 && merged.rank < num_spans)
+    prefetch_block<kDim>(p, tile, kv_head, merged.rank * kSpan);
   wait_for_previous_kernel();
   let_next_kernel_start();
   if (tile.sequence < 0) return;  // the whole cluster
-  const SpanQueries<kDim> queries(p, tile, kv_head);
-  const int num_spans = queries.num_spans();
+  if (merged.rank < num_spans) {
+    start_span<kDim>(p, tile, kv_head, merged.rank, memory);
+    queries.load(p, tile, kv_head);
+  }
+  if (num_spans == 1) {
+    // One block's work: no need to wait for the others.
+    if (merged.rank > 0) return;
+    attend_span<kDim>(p, tile, kv_head, 0, queries, memory);
+    __syncthreads();
+    write_span<kDim>(p, tile, kv_head, memory.result);
+    return;
+  }
   for (int first_span = 0; first_span < num_spans; first_span += merged.ranks) {
     const int span = first_span + merged.rank;
-    if (span < num_spans) attend_span<kDim>(p, tile, kv_head, span, queries, memory);
+    if (span < num_spans) {
+      if (first_span > 0) start_span<kDim>(p, tile, kv_head, span, memory);
+      attend_span<kDim>(p, tile, kv_head, span, queries, memory);
+    }
     cluster.sync();
     for (int other = 0; other < merged.ranks && first_span + other < num_spans; ++other)
       merged.add(*cluster.map_shared_rank(&memory.result, other), first_span + other == 0);

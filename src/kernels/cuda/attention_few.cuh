@@ -32,37 +32,44 @@ struct alignas(128) SpanMemory {
   SpanResult<kDim> result;
 };
 
-// The rows of a tile as the lanes of each warp hold them.
+// The rows of a tile as the lanes of each warp hold them: where they stand, and, once the kernel
+// ahead has written them, the queries.
 template <int kDim>
 struct SpanQueries {
   uint32_t q[kDim / 16][4];
   int position[2];
   int num_blocks;
 
-  __device__ SpanQueries(const AttentionParameters& p, const QueryTile& tile, int kv_head) {
+  __device__ SpanQueries(const AttentionParameters& p, const QueryTile& tile) {
     const int lane = threadIdx.x % 32;
-    const bf16* row[2];
     int last_position = 0;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int r = lane / 4 + 8 * h;
-      row[h] = r < tile.num_rows ? static_cast<const bf16*>(p.q) + query_offset(p, tile, kv_head, r)
-                                 : nullptr;
       position[h] = r < tile.num_rows ? query_position(p, tile, r) : -1;
       last_position = max(last_position, position[h]);
     }
     last_position = __reduce_max_sync(~0u, last_position);
     num_blocks = last_position / 64 + 1;
+  }
+  __device__ void load(const AttentionParameters& p, const QueryTile& tile, int kv_head) {
+    const int lane = threadIdx.x % 32;
+    const bf16* row[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int r = lane / 4 + 8 * h;
+      row[h] = r < tile.num_rows ? static_cast<const bf16*>(p.q) + query_offset(p, tile, kv_head, r)
+                                 : nullptr;
+    }
     load_queries<kDim>(q, row, p.head_dim);
   }
   __device__ int num_spans() const { return (num_blocks + kSpan - 1) / kSpan; }
 };
 
-// Block `block` of 64 keys and their values, if the tile has so many, into the second-level cache.
+// Block `block` of 64 keys and their values into the second-level cache.
 template <int kDim>
 __device__ void prefetch_block(const AttentionParameters& p, const QueryTile& tile, int kv_head,
                                int block) {
-  if (query_position(p, tile, tile.num_rows - 1) / 64 < block) return;
   const int64_t page = p.page_table[static_cast<int64_t>(tile.sequence) * p.max_pages + block];
   const int64_t bytes = static_cast<int64_t>(64) * p.head_dim * 2;
   const int64_t offset = (page * p.kv_heads + kv_head) * bytes;
@@ -73,8 +80,27 @@ __device__ void prefetch_block(const AttentionParameters& p, const QueryTile& ti
   }
 }
 
+// Starts copying keys or values of a block.
+template <int kDim>
+__device__ void fetch_block(const AttentionParameters& p, const QueryTile& tile, int kv_head,
+                            const void* pages, int block, void* target) {
+  const int64_t page = p.page_table[static_cast<int64_t>(tile.sequence) * p.max_pages + block];
+  load_rows<kDim>(shared_address(target),
+                  static_cast<const bf16*>(pages) + (page * p.kv_heads + kv_head) * 64 * p.head_dim,
+                  p.head_dim, 64, p.head_dim, static_cast<int>(threadIdx.x), kFewQueriesThreads);
+}
+// Starts copying the first block of a span.
+template <int kDim>
+__device__ void start_span(const AttentionParameters& p, const QueryTile& tile, int kv_head,
+                           int span, SpanMemory<kDim>& memory) {
+  fetch_block<kDim>(p, tile, kv_head, p.keys, span * kSpan, memory.keys);
+  copy_async_commit();
+  fetch_block<kDim>(p, tile, kv_head, p.values, span * kSpan, memory.values);
+  copy_async_commit();
+}
+
 // The span's maxima, sums and products in memory.result; a __syncthreads() before anyone reads
-// them.
+// them. Behind start_span().
 template <int kDim>
 __device__ void attend_span(const AttentionParameters& p, const QueryTile& tile, int kv_head,
                             int span, const SpanQueries<kDim>& queries, SpanMemory<kDim>& memory) {
@@ -85,22 +111,12 @@ __device__ void attend_span(const AttentionParameters& p, const QueryTile& tile,
   const uint32_t keys = shared_address(memory.keys);
   const uint32_t values = shared_address(memory.values);
   const uint32_t p_base = shared_address(memory.numerators);
-  const auto fetch = [&](uint32_t target, const void* pages, int block) {
-    const int64_t page = p.page_table[static_cast<int64_t>(tile.sequence) * p.max_pages + block];
-    load_rows<kDim>(
-        target, static_cast<const bf16*>(pages) + (page * p.kv_heads + kv_head) * 64 * p.head_dim,
-        p.head_dim, 64, p.head_dim, thread, kFewQueriesThreads);
-  };
   const int begin = span * kSpan;
   const int end = min(queries.num_blocks, begin + kSpan);
   float row_max[2] = {-INFINITY, -INFINITY};
   float row_sum[2] = {0, 0};
   float o[kDim / 32][4] = {};
   // The next keys are under way while values are multiplied, the next values while keys are.
-  fetch(keys, p.keys, begin);
-  copy_async_commit();
-  fetch(values, p.values, begin);
-  copy_async_commit();
   for (int block = begin; block < end; ++block) {
     copy_async_wait<1>();
     __syncthreads();
@@ -122,7 +138,7 @@ __device__ void attend_span(const AttentionParameters& p, const QueryTile& tile,
       if (quarter == 0) memory.group_max[warp][lane / 4 + 8 * h] = best[h];
     }
     __syncthreads();
-    if (block + 1 < end) fetch(keys, p.keys, block + 1);
+    if (block + 1 < end) fetch_block<kDim>(p, tile, kv_head, p.keys, block + 1, memory.keys);
     copy_async_commit();
     float c[2];
 #pragma unroll
@@ -172,7 +188,7 @@ __device__ void attend_span(const AttentionParameters& p, const QueryTile& tile,
       }
     }
     __syncthreads();
-    if (block + 1 < end) fetch(values, p.values, block + 1);
+    if (block + 1 < end) fetch_block<kDim>(p, tile, kv_head, p.values, block + 1, memory.values);
     copy_async_commit();
   }
 #pragma unroll
@@ -187,6 +203,21 @@ __device__ void attend_span(const AttentionParameters& p, const QueryTile& tile,
       const int d = warp * (kDim / 4) + 8 * j + 2 * quarter;
       memory.result.o[r * SpanResult<kDim>::kPitch + d] = o[j][2 * h];
       memory.result.o[r * SpanResult<kDim>::kPitch + d + 1] = o[j][2 * h + 1];
+    }
+  }
+}
+
+// The rows of a tile that has one span.
+template <int kDim>
+__device__ void write_span(const AttentionParameters& p, const QueryTile& tile, int kv_head,
+                           const SpanResult<kDim>& result) {
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x); i < tile.num_rows * kDim; i += kFewQueriesThreads) {
+    const int row = i / kDim;
+    const int d = i % kDim;
+    if (d < p.head_dim) {
+      static_cast<bf16*>(p.out)[query_offset(p, tile, kv_head, row) + d] =
+          __float2bfloat16_rn(result.o[row * SpanResult<kDim>::kPitch + d] / result.sum[row]);
     }
   }
 }
