@@ -70,7 +70,7 @@ struct RowStream {
       const uint32_t target = ring + put * kStageBytes + lane * 16;
       const bf16* low = rows.low + (bytes ? k : 0);
       const bf16* high = rows.high + (bytes ? k : 0);
-#pragma unroll
+#pragma unroll 2
       for (int r = 0; r < 8; ++r) {
         copy_async_16(target + r * kStagePitch, low + static_cast<int64_t>(r) * rows.k, bytes,
                       policy);
@@ -106,14 +106,17 @@ struct RowStream {
       const uint32_t b = x + begin * 2;
       get = get + 1 == kStages ? 0 : get + 1;
       if (begin + kStageK <= k) {
-        // Fragments are read one step ahead of the chain of products.
+        // Fragments are read one step ahead of the chain of products; the last step reads the first
+        // again, which nobody uses.
         Fragments<2, kTiles> now, next;
         now.load(a, b, tile_bytes);
-#pragma unroll
-        for (int k32 = 0; k32 < kStageK; k32 += 32) {
-          if (k32 + 32 < kStageK) next.load(a + k32 * 2 + 64, b + k32 * 2 + 64, tile_bytes);
+#pragma unroll 1
+        for (int bytes = 0; bytes < kStageK * 2; bytes += 128) {
+          next.load(a + bytes + 64, b + bytes + 64, tile_bytes);
           now.multiply(sum);
-          now = next;
+          const int ahead = (bytes + 128) % (kStageK * 2);
+          now.load(a + ahead, b + ahead, tile_bytes);
+          next.multiply(sum);
         }
       } else {
         int k32 = 0;

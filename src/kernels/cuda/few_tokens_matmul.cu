@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kFewThreads, 1)
 // Few tiles to a block: most of their weights are under way at once, and there is room beside them
 // for a block of the attention that follows. Many: short rings for all warps.
 struct WorkShape {
-  static constexpr int kDeep = 6, kShallow = 3;
+  static constexpr int kDeep = 7, kShallow = 3;
   int blocks;
   int warps;
   bool deep;
