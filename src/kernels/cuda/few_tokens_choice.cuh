@@ -3,8 +3,8 @@
 #pragma once
 
 #include "kernels/cuda/few_tokens.cuh"
-#include "kernels/cuda/few_tokens_wait.cuh"
 #include "kernels/cuda/router.cuh"
+#include "kernels/cuda/tagged_words.cuh"
 
 namespace dsmoe::kernels::cuda {
 
@@ -32,8 +32,10 @@ struct FewFfnParameters {
   int32_t tokens;
   int32_t hidden;
   int32_t router_units;  // 16 experts by 256 k
-  unsigned* counters;    // three, zero before and after: router sums, up done, left
-  float* partial;        // [segments, tokens, experts]
+  unsigned* left;        // blocks that have left the launch; zero before and after
+  uint32_t* launches;    // so far
+  unsigned* ups;         // warps that have done their part of up, over all launches
+  uint64_t* partial;     // [segments, tokens, experts], tagged
 };
 
 // What the tokens chose: rows sorted by (expert, token), as the plan has them.
@@ -45,6 +47,7 @@ struct FewChoice {
   float row_gate[kMaxSlots];
   int num_groups;
   int num_rows;
+  bool gates_missing;  // rows are listed, row_gate is not filled yet
   int finite[kMaxFewTokens];
   uint64_t selected;  // barriers: every token has its experts; rows and groups are listed
   uint64_t listed;
@@ -74,86 +77,239 @@ __device__ inline void fetch_centroids(const FewFfnParameters& p, int unit, uint
   copy_async_commit();
 }
 
-// Sums of 16 experts over 256 k, as router_kernel makes them.
+// 8 k of two experts: what a lane multiplies of 32 k.
+__device__ inline void load_centroids(float (&c)[2][8], const unsigned char* own) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const auto* values = reinterpret_cast<const float4*>(own + 8 * half * kCentroidPitch);
+    const float4 a = values[0];
+    const float4 b = values[1];
+    c[half][0] = a.x, c[half][1] = a.y, c[half][2] = a.z, c[half][3] = a.w;
+    c[half][4] = b.x, c[half][5] = b.y, c[half][6] = b.z, c[half][7] = b.w;
+  }
+}
+
+// Waits for the centroids. Where all of them are bf16 numbers, each lane puts those it will
+// multiply in place of its first ones, as two fragments of 16 bytes per 32 k: true.
+__device__ inline bool prepare_centroids(unsigned char* centroids) {
+  const int lane = threadIdx.x % 32;
+  unsigned char* const own = centroids + lane / 4 * kCentroidPitch + lane % 4 * 32;
+  copy_async_wait<0>();
+  __syncwarp();
+  const auto visit = [&](auto&& take) {
+#pragma unroll 1
+    for (int block = 0; block < kSegment / 32; ++block) {
+      float c[2][8];
+      load_centroids(c, own + block * 128);
+      uint32_t high[2][4];
+      bool exact = true;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        float a = c[i % 2][4 * (i / 4) + 2 * (i % 4 / 2)];
+        float b = c[i % 2][4 * (i / 4) + 2 * (i % 4 / 2) + 1];
+        high[i / 4][i % 4] = split_high(a, b);
+        exact = exact && a == 0 && b == 0;
+      }
+      take(reinterpret_cast<uint4*>(own + block * 128), high, exact);
+    }
+  };
+  bool all = true;
+  visit([&](uint4*, const uint32_t(&)[2][4], bool exact) { all = all && exact; });
+  if (!__all_sync(~0u, all)) return false;
+  visit([](uint4* to, const uint32_t(&high)[2][4], bool) {
+    to[0] = make_uint4(high[0][0], high[0][1], high[0][2], high[0][3]);
+    to[1] = make_uint4(high[1][0], high[1][1], high[1][2], high[1][3]);
+  });
+  return true;
+}
+
+// Sums of 16 experts over 256 k, as router_kernel makes them. `prepared`: prepare_centroids().
 __device__ inline void router_unit(const FewFfnParameters& p, int unit, const unsigned char* x,
-                                   const unsigned char* centroids) {
+                                   const unsigned char* centroids, bool prepared, uint32_t tag) {
   const int lane = threadIdx.x % 32;
   const int groups = (p.router.experts + 15) / 16;
   const int first_expert = unit % groups * 16;
   const int segment = unit / groups;
   const unsigned char* row = x + min(lane / 4, p.tokens - 1) * x_pitch(p.hidden);
+  const unsigned char* own = centroids + lane / 4 * kCentroidPitch + lane % 4 * 32;
   float sum[3][1][4] = {};
-  copy_async_wait<0>();
-  __syncwarp();
-#pragma unroll 1
-  for (int block = 0; block < kSegment / 32; ++block) {
-    float c[2][8];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const auto* values = reinterpret_cast<const float4*>(
-          centroids + (lane / 4 + 8 * half) * kCentroidPitch + (32 * block + 8 * (lane % 4)) * 4);
-      const float4 a = values[0];
-      const float4 b = values[1];
-      c[half][0] = a.x, c[half][1] = a.y, c[half][2] = a.z, c[half][3] = a.w;
-      c[half][4] = b.x, c[half][5] = b.y, c[half][6] = b.z, c[half][7] = b.w;
-    }
+  const auto columns = [&](int block) {
     const int k = segment * kSegment + 32 * block + 8 * (lane % 4);
-    const uint4 raw = k < p.hidden ? *reinterpret_cast<const uint4*>(row + k * 2) : uint4{};
-    const uint32_t v[1][4] = {{raw.x, raw.y, raw.z, raw.w}};
-    add_block<1>(sum, c, v);
+    return k < p.hidden ? *reinterpret_cast<const uint4*>(row + k * 2) : uint4{};
+  };
+  if (prepared) {
+#pragma unroll
+    for (int block = 0; block < kSegment / 32; ++block) {
+      const uint4 v = columns(block);
+      const auto* high = reinterpret_cast<const uint4*>(own + block * 128);
+      const uint32_t a[2][4] = {{high[0].x, high[0].y, high[0].z, high[0].w},
+                                {high[1].x, high[1].y, high[1].z, high[1].w}};
+      const uint32_t b[2][2] = {{v.x, v.y}, {v.z, v.w}};
+      mma_16x8x16(sum[0][0], a[0], b[0]);
+      mma_16x8x16(sum[0][0], a[1], b[1]);
+    }
+  } else {
+#pragma unroll 1
+    for (int block = 0; block < kSegment / 32; ++block) {
+      float c[2][8];
+      load_centroids(c, own + block * 128);
+      const uint4 raw = columns(block);
+      const uint32_t v[1][4] = {{raw.x, raw.y, raw.z, raw.w}};
+      add_block<1>(sum, c, v);
+    }
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int e = first_expert + lane / 4 + 8 * (i / 2);
     const int token = 2 * (lane % 4) + i % 2;
     if (e < p.router.experts && token < p.tokens) {
-      p.partial[(segment * p.tokens + token) * p.router.experts + e] =
-          (sum[2][0][i] + sum[1][0][i]) + sum[0][0][i];
+      store_tagged(p.partial + (segment * p.tokens + token) * p.router.experts + e,
+                   __float_as_uint((sum[2][0][i] + sum[1][0][i]) + sum[0][0][i]), tag);
     }
   }
-  __syncwarp();
-  if (lane == 0) add_release(p.counters);
 }
 
-// Scores and experts of one token, by one warp; kPerLane experts to a lane.
+// The experts of a single token, where their scores would choose the same ones beyond doubt: listed
+// before the scores are made, so that their weights are on their way meanwhile. Gates come later.
+//
+// With d = logit - max (rounded) and kGap between the d of the last chosen and the first not chosen
+// expert, their exponentials differ by a factor of 1 + 2^-12; rounding of d (2^-18 at most, above
+// kFloor), two units in the last place of each exponential and the division cannot make them equal.
 template <int kPerLane>
-__device__ void select(const FewFfnParameters& p, const RouterParameters& local, int token,
-                       float* scratch, FewChoice& choice) {
+__device__ bool list_plain(const FewFfnParameters& p, const float (&logit)[kPerLane],
+                           FewChoice& choice) {
+  constexpr float kGap = 0x1p-12f;
+  constexpr float kFloor = -60;
+  const RouterRule& rule = p.router.rule;
+  const int lane = threadIdx.x % 32;
+  if (rule.score != ScoreFunction::softmax || rule.skip_best != 0 ||
+      rule.top_groups < rule.num_groups || p.router.bias || p.router.experts_of_token ||
+      rule.top_k >= p.router.experts)
+    return false;
+  uint32_t key[kPerLane];
+  bool chosen[kPerLane] = {};
+  bool finite = true;
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const bool inside = lane + 32 * i < p.router.experts;
+    finite = finite && isfinite(logit[i]);
+    key[i] = inside ? ordered_key(logit[i]) : 0;
+  }
+  uint32_t first = 0;
+  uint32_t last = 0;
+  const auto best = [&] {
+    uint32_t own = 0;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) own = max(own, key[i]);
+    return __reduce_max_sync(~0u, own);
+  };
+  for (int slot = 0; slot < rule.top_k; ++slot) {
+    last = best();
+    first = slot == 0 ? last : first;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      if (key[i] == last) {
+        chosen[i] = true;
+        key[i] = 0;
+      }
+    }
+  }
+  const float maximum = value_of_key(first);
+  const float inside = value_of_key(last) - maximum;
+  const float outside = value_of_key(best()) - maximum;
+  int before = 0;
+  int place[kPerLane];
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    const unsigned taken = __ballot_sync(~0u, chosen[i]);
+    place[i] = before + __popc(taken & ((1u << lane) - 1));
+    before += __popc(taken);
+  }
+  if (!__all_sync(~0u, finite) || before != rule.top_k || !(inside > kFloor) ||
+      !(inside - outside > kGap))
+    return false;
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    if (!chosen[i]) continue;
+    choice.group_expert[place[i]] = choice.row_expert[place[i]] = lane + 32 * i;
+    choice.group_first[place[i]] = place[i];
+    choice.row_token[place[i]] = 0;
+  }
+  if (lane == 0) {
+    choice.num_groups = choice.num_rows = before;
+    choice.group_first[before] = before;
+  }
+  __syncwarp();
+  return true;
+}
+
+// Logits of one token, by one warp; kPerLane experts to a lane. True: the experts are listed.
+template <int kPerLane>
+__device__ bool sum_logits(const FewFfnParameters& p, int token, uint32_t tag, float* logits,
+                           FewChoice& choice) {
   const int lane = threadIdx.x % 32;
   const int experts = p.router.experts;
   const int segments = (p.hidden + kSegment - 1) / kSegment;
-  const float* partial = p.partial + token * experts;
-  if (lane == 0) wait_until(p.counters, static_cast<unsigned>(p.router_units));
-  __syncwarp();
+  const uint64_t* partial = p.partial + token * experts;
   float logit[kPerLane] = {};
-  constexpr int kBatch = 8;  // loads under way at once, per expert
+  constexpr int kBatch = 16 / kPerLane;  // loads under way at once, per expert
   for (int first = 0; first < segments; first += kBatch) {
-    float part[kPerLane][kBatch];
+    TaggedWord part[kPerLane][kBatch];
+    bool complete;
+    do {
+      complete = true;
 #pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
+      for (int i = 0; i < kPerLane; ++i) {
 #pragma unroll
-      for (int s = 0; s < kBatch; ++s) {
-        const bool inside = lane + 32 * i < experts && first + s < segments;
-        const int64_t place = static_cast<int64_t>(first + s) * p.tokens * experts + lane + 32 * i;
-        part[i][s] = inside ? __ldcg(partial + place) : 0.0f;
+        for (int s = 0; s < kBatch; ++s) {
+          const bool inside = lane + 32 * i < experts && first + s < segments;
+          const int64_t place =
+              static_cast<int64_t>(first + s) * p.tokens * experts + lane + 32 * i;
+          part[i][s] = inside ? load_tagged(partial + place) : TaggedWord{0, tag};
+        }
       }
-    }
+#pragma unroll
+      for (int i = 0; i < kPerLane; ++i) {
+#pragma unroll
+        for (int s = 0; s < kBatch; ++s) complete = complete && part[i][s].tag == tag;
+      }
+    } while (!complete);
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
 #pragma unroll
       for (int s = 0; s < kBatch; ++s) {
-        if (first + s < segments) logit[i] += part[i][s];
+        if (first + s < segments) logit[i] += __uint_as_float(part[i][s].value);
       }
     }
   }
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
-    if (lane + 32 * i < experts) scratch[lane + 32 * i] = logit[i];
+    if (lane + 32 * i < experts) logits[lane + 32 * i] = logit[i];
   }
   __syncwarp();
-  float* selection = scratch + experts;
-  const bool finite = select_token<kPerLane>(local, token, scratch, selection, selection + experts);
-  if (lane == 0) choice.finite[token] = finite;
+  return p.tokens == 1 && list_plain<kPerLane>(p, logit, choice);
+}
+
+// Gates of the rows that list_plain() listed.
+__device__ inline void set_gates(const FewFfnParameters& p, const RouterParameters& local,
+                                 FewChoice& choice) {
+  const int lane = threadIdx.x % 32;
+  const int expert = lane < p.router.rule.top_k ? local.index[lane] : -1;
+  for (int row = 0; row < choice.num_rows; ++row) {
+    if (choice.row_expert[row] == expert) choice.row_gate[row] = local.gate[lane];
+  }
+}
+
+// Scores and experts of one token, by one warp; `logits` and what lies behind them is its scratch.
+// A function of its own: two places call it, and its code is long.
+template <int kPerLane>
+__device__ __noinline__ void select(const RouterParameters& local, int token, float* logits,
+                                    FewChoice& choice) {
+  float* selection = logits + local.experts;
+  const bool finite =
+      select_token<kPerLane>(local, token, logits, selection, selection + local.experts);
+  if (threadIdx.x % 32 == 0) choice.finite[token] = finite;
+  __syncwarp();
 }
 
 // Sorts the slots into rows and groups, by one warp.

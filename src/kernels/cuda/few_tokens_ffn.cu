@@ -6,9 +6,9 @@
 // (meanwhile the first weights of down arrive). A block owns 16 columns of the result and all
 // experts' shares of them, so combine needs no third wait.
 #include <algorithm>
-#include <atomic>
 
 #include "kernels/cuda/few_tokens_choice.cuh"
+#include "kernels/cuda/few_tokens_wait.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/residency.h"
@@ -18,10 +18,14 @@ namespace {
 
 constexpr int kRouterWarp = kFewWarps - 1;
 constexpr int kLongWarp = kFewWarps - 2;           // has the ring of the last warp too, at times
+constexpr int kGateWarp = kRouterWarp;             // often has nothing else to do then
 constexpr int kFirstSelectWarp = kRouterWarp - 1;  // token t: warp kFirstSelectWarp - t
 
-__device__ unsigned counter_memory[64][4];
-__device__ float partial_memory[kMaxPartials];
+// Of the one stream that may wait inside kernels: launches follow one another.
+__device__ unsigned left_memory;
+__device__ uint32_t launches_memory;
+__device__ unsigned ups_memory;
+__device__ uint64_t partial_memory[kMaxPartials];
 
 // Bytes of dynamic shared memory, in order: rings, rows of x and later of the activations, then
 // what the router's selection needs.
@@ -109,12 +113,17 @@ __global__ void __launch_bounds__(kFewThreads, 1)
     barrier_init(selected, 32 * static_cast<uint32_t>(p.tokens));
     barrier_init(listed, 32);
   }
-  RouterParameters local = p.router;
-  local.index = reinterpret_cast<int32_t*>(memory + place.index);
-  local.gate = reinterpret_cast<float*>(memory + place.gate);
-  local.affinity = reinterpret_cast<float*>(memory + place.affinity);
-  local.logits = nullptr;
-  local.replayed = nullptr;
+  // The router's results go to shared memory first.
+  __shared__ alignas(RouterParameters) unsigned char local_memory[sizeof(RouterParameters)];
+  auto& local = *reinterpret_cast<RouterParameters*>(local_memory);
+  if (threadIdx.x == 32) {
+    local = p.router;
+    local.index = reinterpret_cast<int32_t*>(memory + place.index);
+    local.gate = reinterpret_cast<float*>(memory + place.gate);
+    local.affinity = reinterpret_cast<float*>(memory + place.affinity);
+    local.logits = nullptr;
+    local.replayed = nullptr;
+  }
 
   // Weights that do not wait for the router.
   const int shared_units = has_shared ? own_units(p.shared.width / 8) : 0;
@@ -132,14 +141,18 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   // x comes first where the rings are long: the choice of experts waits for it, and the shared
   // experts have time until that is made.
   constexpr int kBeforeX = kLongShared ? 2 : kSharedStages - 1;
+  unsigned char* const centroids = memory + warp * kStages * kStageBytes;
+  bool prepared = false;
   if (!routes) {
     shared_up.start(kBeforeX);
   } else if (first_router_unit < p.router_units) {
     fetch_centroids(p, first_router_unit, ring);
+    prepared = prepare_centroids(centroids);
   }
   const NormWeights norm_weights(p.x ? nullptr : p.norm_weight, hidden);
   let_next_kernel_start();
   wait_for_previous_kernel();
+  const uint32_t tag = launch_tag(p.launches);
 
   if (p.x) {
     load_rows(x, p.x, p.tokens, hidden);
@@ -147,32 +160,41 @@ __global__ void __launch_bounds__(kFewThreads, 1)
     load_normalised(x, p.residual, norm_weights, p.eps, p.tokens, hidden, reduce);
   }
   __syncthreads();
-  if (!routes) shared_up.go_on(kSharedStages - 1 - kBeforeX);
-
   if (routes) {
     const int step = static_cast<int>(gridDim.x);
     for (int unit = first_router_unit; unit < p.router_units; unit += step) {
-      router_unit(p, unit, x, memory + warp * kStages * kStageBytes);
+      router_unit(p, unit, x, centroids, prepared, tag);
       __syncwarp();
-      if (unit + step < p.router_units) fetch_centroids(p, unit + step, ring);
+      if (unit + step < p.router_units) {
+        fetch_centroids(p, unit + step, ring);
+        prepared = prepare_centroids(centroids);
+      }
     }
     if constexpr (!kLongShared) shared_up.start();
   }
+  // The router's sums are what all blocks wait for: no other copies before them.
+  if (first_router_unit < p.router_units) __syncthreads();
+  if (!routes) shared_up.go_on(kSharedStages - 1 - kBeforeX);
   const int token = kFirstSelectWarp - warp;
+  const bool few_experts = p.router.experts <= 64;
+  auto* const logits =
+      reinterpret_cast<float*>(memory + place.select) + token * (2 * p.router.experts + kMaxTopK);
   if (has_routed && token >= 0 && token < p.tokens) {
-    auto* scratch =
-        reinterpret_cast<float*>(memory + place.select) + token * (2 * p.router.experts + kMaxTopK);
-    if (p.router.experts <= 64) {
-      select<2>(p, local, token, scratch, choice);
-    } else {
-      select<8>(p, local, token, scratch, choice);
+    const bool plain = few_experts ? sum_logits<2>(p, token, tag, logits, choice)
+                                   : sum_logits<8>(p, token, tag, logits, choice);
+    if (!plain) {
+      few_experts ? select<2>(local, token, logits, choice)
+                  : select<8>(local, token, logits, choice);
+      barrier_arrive(selected);
+      if (token == 0) {
+        barrier_poll(selected, 0);
+        list_rows(p, local, choice);
+      }
     }
-    barrier_arrive(selected);
     if (token == 0) {
-      barrier_poll(selected, 0);
-      list_rows(p, local, choice);
+      if (lane == 0) choice.gates_missing = plain;
       barrier_arrive(listed);
-      if (blockIdx.x == 0) publish(p, local, choice);
+      if (blockIdx.x == 0 && !plain) publish(p, local, choice);
     }
   }
 
@@ -237,13 +259,13 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   RowStream<2 * kStages, decltype(down_rows)> long_down(ring, is_long ? 0 : 1, 1, 1, down_rows);
   // Every warp reports for itself, before its next weights are under way.
   __syncwarp();
-  if (lane == 0) add_release(p.counters + 1);
+  if (lane == 0) add_release(p.ups);
   if (is_long) {
     long_down.start(kStages);  // the last warp still reads its own
   } else if (!(spare && warp > kLongWarp)) {
     down.start(1);  // the activations would wait behind more
   }
-  if (threadIdx.x == 0) wait_until(p.counters + 1, gridDim.x * kFewWarps);
+  if (threadIdx.x == 0) wait_until_round(p.ups, tag * gridDim.x * kFewWarps);
   __syncthreads();
   if (has_routed) fetch_rows(x_base, p.routed.activation, choice.num_rows, p.routed.width);
   if (has_shared)
@@ -258,6 +280,13 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   }
   __syncthreads();
 
+  if (warp == kGateWarp && has_routed && choice.gates_missing) {
+    auto* logits_of_one = reinterpret_cast<float*>(memory + place.select);
+    few_experts ? select<2>(local, 0, logits_of_one, choice)
+                : select<8>(local, 0, logits_of_one, choice);
+    set_gates(p, local, choice);
+    if (blockIdx.x == 0) publish(p, local, choice);
+  }
   int unit = first_down;
   if (is_long) {
     long_down.multiply(sum, p.shared.width,
@@ -304,9 +333,8 @@ __global__ void __launch_bounds__(kFewThreads, 1)
     __syncthreads();
   }
   if (threadIdx.x == 0) {
-    // The last block to leave makes the counters zero again.
-    if (atomicInc(p.counters + 2, gridDim.x - 1) == gridDim.x - 1)
-      p.counters[0] = p.counters[1] = 0;
+    // The last block to leave counts the launch.
+    if (atomicInc(p.left, gridDim.x - 1) == gridDim.x - 1) *p.launches = tag;
   }
 }
 
@@ -383,14 +411,17 @@ bool few_tokens_ffn(const Context& context, const FewTokensFfn& args) {
   p.residual = args.residual.as<float>();
   p.tokens = tokens;
   p.hidden = hidden;
-  static unsigned(*const counters)[4] = *symbol(counter_memory);
-  static float* const partial = *symbol(partial_memory);
-  static std::atomic<unsigned> turn{0};
-  p.counters = counters[turn.fetch_add(1) % 64];
+  static unsigned* const left = symbol(left_memory);
+  static uint32_t* const launches = symbol(launches_memory);
+  static uint64_t* const partial = *symbol(partial_memory);
+  p.left = left;
+  p.launches = launches;
+  static unsigned* const ups = symbol(ups_memory);
+  p.ups = ups;
   p.partial = partial;
   const int shared_tiles = p.shared.gate ? p.shared.width / 8 : 0;
   if (tokens == 1 && routed && shared_tiles <= 3 * num_multiprocessors() &&
-      launch_ffn<3, 7>(context, p))
+      launch_ffn<3, 4>(context, p))
     return true;
   return tokens == 1 ? launch_ffn<3>(context, p) || launch_ffn<2>(context, p)
                      : launch_ffn<2>(context, p);

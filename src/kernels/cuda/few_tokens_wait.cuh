@@ -17,5 +17,10 @@ __device__ inline void wait_until(const unsigned* counter, unsigned value) {
   while (load_acquire(counter) < value) {
   }
 }
+// The same for a counter that is never set back to zero.
+__device__ inline void wait_until_round(const unsigned* counter, unsigned value) {
+  while (static_cast<int>(load_acquire(counter) - value) < 0) {
+  }
+}
 
 }  // namespace dsmoe::kernels::cuda

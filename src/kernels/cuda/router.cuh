@@ -150,20 +150,25 @@ __device__ inline void mask_groups(const RouterRule& rule, float* selection, int
   __syncwarp();
 }
 
+// A number as an integer of the same order, never zero for a finite one. Adding zero makes -0 equal
+// to 0.
+__device__ inline uint32_t ordered_key(float value) {
+  const uint32_t bits = __float_as_uint(value + 0.0f);
+  return bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
+}
+__device__ inline float value_of_key(uint32_t key) {
+  return __uint_as_float(key ^ (key >> 31 ? 0x80000000u : 0xffffffffu));
+}
+
 // Writes the expert of lane's slot and returns it: the best `count` after the first `skip`, by
 // descending selection, ties by lower index.
 template <int kPerLane>
 __device__ int choose(const float* selection, int experts, int skip, int count) {
   const int lane = threadIdx.x % 32;
-  // Scores as integers of the same order; zero is left for experts that are taken or absent. Adding
-  // zero makes -0 equal to 0.
-  uint32_t key[kPerLane];
+  uint32_t key[kPerLane];  // zero: taken or absent
 #pragma unroll
-  for (int i = 0; i < kPerLane; ++i) {
-    const uint32_t bits =
-        lane + 32 * i < experts ? __float_as_uint(selection[lane + 32 * i] + 0.0f) : 0xffffffffu;
-    key[i] = bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
-  }
+  for (int i = 0; i < kPerLane; ++i)
+    key[i] = lane + 32 * i < experts ? ordered_key(selection[lane + 32 * i]) : 0;
   int mine = -1;
   for (int slot = -skip; slot < count; ++slot) {
     uint32_t best = 0;
