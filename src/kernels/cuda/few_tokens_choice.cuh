@@ -47,7 +47,7 @@ struct FewChoice {
   float row_gate[kMaxSlots];
   int num_groups;
   int num_rows;
-  bool gates_missing;  // rows are listed, row_gate is not filled yet
+  bool unpublished;  // list_plain() was enough
   int finite[kMaxFewTokens];
   uint64_t selected;  // barriers: every token has its experts; rows and groups are listed
   uint64_t listed;
@@ -89,43 +89,9 @@ __device__ inline void load_centroids(float (&c)[2][8], const unsigned char* own
   }
 }
 
-// Waits for the centroids. Where all of them are bf16 numbers, each lane puts those it will
-// multiply in place of its first ones, as two fragments of 16 bytes per 32 k: true.
-__device__ inline bool prepare_centroids(unsigned char* centroids) {
-  const int lane = threadIdx.x % 32;
-  unsigned char* const own = centroids + lane / 4 * kCentroidPitch + lane % 4 * 32;
-  copy_async_wait<0>();
-  __syncwarp();
-  const auto visit = [&](auto&& take) {
-#pragma unroll 1
-    for (int block = 0; block < kSegment / 32; ++block) {
-      float c[2][8];
-      load_centroids(c, own + block * 128);
-      uint32_t high[2][4];
-      bool exact = true;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        float a = c[i % 2][4 * (i / 4) + 2 * (i % 4 / 2)];
-        float b = c[i % 2][4 * (i / 4) + 2 * (i % 4 / 2) + 1];
-        high[i / 4][i % 4] = split_high(a, b);
-        exact = exact && a == 0 && b == 0;
-      }
-      take(reinterpret_cast<uint4*>(own + block * 128), high, exact);
-    }
-  };
-  bool all = true;
-  visit([&](uint4*, const uint32_t(&)[2][4], bool exact) { all = all && exact; });
-  if (!__all_sync(~0u, all)) return false;
-  visit([](uint4* to, const uint32_t(&high)[2][4], bool) {
-    to[0] = make_uint4(high[0][0], high[0][1], high[0][2], high[0][3]);
-    to[1] = make_uint4(high[1][0], high[1][1], high[1][2], high[1][3]);
-  });
-  return true;
-}
-
-// Sums of 16 experts over 256 k, as router_kernel makes them. `prepared`: prepare_centroids().
+// Sums of 16 experts over 256 k, as router_kernel makes them.
 __device__ inline void router_unit(const FewFfnParameters& p, int unit, const unsigned char* x,
-                                   const unsigned char* centroids, bool prepared, uint32_t tag) {
+                                   const unsigned char* centroids, uint32_t tag) {
   const int lane = threadIdx.x % 32;
   const int groups = (p.router.experts + 15) / 16;
   const int first_expert = unit % groups * 16;
@@ -137,18 +103,32 @@ __device__ inline void router_unit(const FewFfnParameters& p, int unit, const un
     const int k = segment * kSegment + 32 * block + 8 * (lane % 4);
     return k < p.hidden ? *reinterpret_cast<const uint4*>(row + k * 2) : uint4{};
   };
-  if (prepared) {
+  copy_async_wait<0>();
+  __syncwarp();
+  // As if all centroids were bf16 numbers: one question at the end instead of one per step.
+  bool exact = true;
+#pragma unroll 2
+  for (int block = 0; block < kSegment / 32; ++block) {
+    float c[2][8];
+    load_centroids(c, own + block * 128);
+    const uint4 v = columns(block);
+    const uint32_t b[2][2] = {{v.x, v.y}, {v.z, v.w}};
 #pragma unroll
-    for (int block = 0; block < kSegment / 32; ++block) {
-      const uint4 v = columns(block);
-      const auto* high = reinterpret_cast<const uint4*>(own + block * 128);
-      const uint32_t a[2][4] = {{high[0].x, high[0].y, high[0].z, high[0].w},
-                                {high[1].x, high[1].y, high[1].z, high[1].w}};
-      const uint32_t b[2][2] = {{v.x, v.y}, {v.z, v.w}};
-      mma_16x8x16(sum[0][0], a[0], b[0]);
-      mma_16x8x16(sum[0][0], a[1], b[1]);
+    for (int step = 0; step < 2; ++step) {
+      uint32_t high[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float low = c[i % 2][4 * step + 2 * (i / 2)];
+        float next = c[i % 2][4 * step + 2 * (i / 2) + 1];
+        high[i] = split_high(low, next);
+        exact = exact && low == 0 && next == 0;
+      }
+      mma_16x8x16(sum[0][0], high, b[step]);
     }
-  } else {
+  }
+  if (!__all_sync(~0u, exact)) {
+#pragma unroll
+    for (float& value : sum[0][0]) value = 0;
 #pragma unroll 1
     for (int block = 0; block < kSegment / 32; ++block) {
       float c[2][8];
@@ -170,21 +150,22 @@ __device__ inline void router_unit(const FewFfnParameters& p, int unit, const un
 }
 
 // The experts of a single token, where their scores would choose the same ones beyond doubt: listed
-// before the scores are made, so that their weights are on their way meanwhile. Gates come later.
+// before the scores are made, so that their weights are on their way meanwhile. `listed`: the
+// barrier of those who wait for the list; gates are set behind it.
 //
 // With d = logit - max (rounded) and kGap between the d of the last chosen and the first not chosen
 // expert, their exponentials differ by a factor of 1 + 2^-12; rounding of d (2^-18 at most, above
 // kFloor), two units in the last place of each exponential and the division cannot make them equal.
 template <int kPerLane>
 __device__ bool list_plain(const FewFfnParameters& p, const float (&logit)[kPerLane],
-                           FewChoice& choice) {
+                           FewChoice& choice, uint32_t listed) {
   constexpr float kGap = 0x1p-12f;
   constexpr float kFloor = -60;
   const RouterRule& rule = p.router.rule;
   const int lane = threadIdx.x % 32;
   if (rule.score != ScoreFunction::softmax || rule.skip_best != 0 ||
-      rule.top_groups < rule.num_groups || p.router.bias || p.router.experts_of_token ||
-      rule.top_k >= p.router.experts)
+      rule.top_groups < rule.num_groups || rule.normalise || p.router.bias ||
+      p.router.experts_of_token || rule.top_k >= p.router.experts)
     return false;
   uint32_t key[kPerLane];
   bool chosen[kPerLane] = {};
@@ -240,13 +221,23 @@ __device__ bool list_plain(const FewFfnParameters& p, const float (&logit)[kPerL
     choice.group_first[before] = before;
   }
   __syncwarp();
+  barrier_arrive(listed);
+  float score[kPerLane];
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) score[i] = logit[i];
+  softmax<kPerLane>(score, p.router.experts, maximum);
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    if (chosen[i]) choice.row_gate[place[i]] = scaled(rule, score[i], false);
+  }
   return true;
 }
 
-// Logits of one token, by one warp; kPerLane experts to a lane. True: the experts are listed.
+// Logits of one token, by one warp; kPerLane experts to a lane. True: list_plain() has listed its
+// experts.
 template <int kPerLane>
 __device__ bool sum_logits(const FewFfnParameters& p, int token, uint32_t tag, float* logits,
-                           FewChoice& choice) {
+                           FewChoice& choice, uint32_t listed) {
   const int lane = threadIdx.x % 32;
   const int experts = p.router.experts;
   const int segments = (p.hidden + kSegment - 1) / kSegment;
@@ -287,17 +278,7 @@ __device__ bool sum_logits(const FewFfnParameters& p, int token, uint32_t tag, f
     if (lane + 32 * i < experts) logits[lane + 32 * i] = logit[i];
   }
   __syncwarp();
-  return p.tokens == 1 && list_plain<kPerLane>(p, logit, choice);
-}
-
-// Gates of the rows that list_plain() listed.
-__device__ inline void set_gates(const FewFfnParameters& p, const RouterParameters& local,
-                                 FewChoice& choice) {
-  const int lane = threadIdx.x % 32;
-  const int expert = lane < p.router.rule.top_k ? local.index[lane] : -1;
-  for (int row = 0; row < choice.num_rows; ++row) {
-    if (choice.row_expert[row] == expert) choice.row_gate[row] = local.gate[lane];
-  }
+  return p.tokens == 1 && list_plain<kPerLane>(p, logit, choice, listed);
 }
 
 // Scores and experts of one token, by one warp; `logits` and what lies behind them is its scratch.

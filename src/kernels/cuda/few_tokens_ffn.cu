@@ -18,7 +18,6 @@ namespace {
 
 constexpr int kRouterWarp = kFewWarps - 1;
 constexpr int kLongWarp = kFewWarps - 2;           // has the ring of the last warp too, at times
-constexpr int kGateWarp = kRouterWarp;             // often has nothing else to do then
 constexpr int kFirstSelectWarp = kRouterWarp - 1;  // token t: warp kFirstSelectWarp - t
 
 // Of the one stream that may wait inside kernels: launches follow one another.
@@ -142,12 +141,10 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   // experts have time until that is made.
   constexpr int kBeforeX = kLongShared ? 2 : kSharedStages - 1;
   unsigned char* const centroids = memory + warp * kStages * kStageBytes;
-  bool prepared = false;
   if (!routes) {
     shared_up.start(kBeforeX);
   } else if (first_router_unit < p.router_units) {
     fetch_centroids(p, first_router_unit, ring);
-    prepared = prepare_centroids(centroids);
   }
   const NormWeights norm_weights(p.x ? nullptr : p.norm_weight, hidden);
   let_next_kernel_start();
@@ -163,25 +160,23 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   if (routes) {
     const int step = static_cast<int>(gridDim.x);
     for (int unit = first_router_unit; unit < p.router_units; unit += step) {
-      router_unit(p, unit, x, centroids, prepared, tag);
+      router_unit(p, unit, x, centroids, tag);
       __syncwarp();
-      if (unit + step < p.router_units) {
-        fetch_centroids(p, unit + step, ring);
-        prepared = prepare_centroids(centroids);
-      }
+      if (unit + step < p.router_units) fetch_centroids(p, unit + step, ring);
     }
     if constexpr (!kLongShared) shared_up.start();
   }
   // The router's sums are what all blocks wait for: no other copies before them.
   if (first_router_unit < p.router_units) __syncthreads();
   if (!routes) shared_up.go_on(kSharedStages - 1 - kBeforeX);
+  const bool publishes = blockIdx.x == gridDim.x - 1;  // often has no columns of down
   const int token = kFirstSelectWarp - warp;
   const bool few_experts = p.router.experts <= 64;
   auto* const logits =
       reinterpret_cast<float*>(memory + place.select) + token * (2 * p.router.experts + kMaxTopK);
   if (has_routed && token >= 0 && token < p.tokens) {
-    const bool plain = few_experts ? sum_logits<2>(p, token, tag, logits, choice)
-                                   : sum_logits<8>(p, token, tag, logits, choice);
+    const bool plain = few_experts ? sum_logits<2>(p, token, tag, logits, choice, listed)
+                                   : sum_logits<8>(p, token, tag, logits, choice, listed);
     if (!plain) {
       few_experts ? select<2>(local, token, logits, choice)
                   : select<8>(local, token, logits, choice);
@@ -192,9 +187,11 @@ __global__ void __launch_bounds__(kFewThreads, 1)
       }
     }
     if (token == 0) {
-      if (lane == 0) choice.gates_missing = plain;
-      barrier_arrive(listed);
-      if (blockIdx.x == 0 && !plain) publish(p, local, choice);
+      if (lane == 0) choice.unpublished = plain;
+      if (!plain) {
+        barrier_arrive(listed);
+        if (publishes) publish(p, local, choice);
+      }
     }
   }
 
@@ -280,12 +277,11 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   }
   __syncthreads();
 
-  if (warp == kGateWarp && has_routed && choice.gates_missing) {
+  if (publishes && warp == kRouterWarp && has_routed && choice.unpublished) {
     auto* logits_of_one = reinterpret_cast<float*>(memory + place.select);
     few_experts ? select<2>(local, 0, logits_of_one, choice)
                 : select<8>(local, 0, logits_of_one, choice);
-    set_gates(p, local, choice);
-    if (blockIdx.x == 0) publish(p, local, choice);
+    publish(p, local, choice);
   }
   int unit = first_down;
   if (is_long) {

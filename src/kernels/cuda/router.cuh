@@ -188,6 +188,11 @@ __device__ int choose(const float* selection, int experts, int skip, int count) 
   return mine;
 }
 
+__device__ inline float scaled(const RouterRule& rule, float gate, bool normalised) {
+  const bool scales = rule.scale != 1.0f && (!normalised || rule.scale_gates == ScaleGates::always);
+  return scales ? gate * rule.scale : gate;
+}
+
 // The gate of lane's slot.
 __device__ inline float gate_of(const RouterRule& rule, const float* s, int mine, int count,
                                 float* sorted) {
@@ -204,9 +209,24 @@ __device__ inline float gate_of(const RouterRule& rule, const float* s, int mine
     g = g / (sum + 1e-20f);
     __syncwarp();
   }
-  if (rule.scale != 1.0f && (!normalised || rule.scale_gates == ScaleGates::always))
-    g = g * rule.scale;
-  return lane < count ? g : 0.0f;
+  return lane < count ? scaled(rule, g, normalised) : 0.0f;
+}
+
+// exp(v - max) / sum over a warp's experts, kPerLane to a lane.
+template <int kPerLane>
+__device__ void softmax(float (&v)[kPerLane], int experts, float max) {
+  const int lane = threadIdx.x % 32;
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) {
+    if (lane + 32 * i < experts) {
+      v[i] = expf(v[i] - max);
+      sum += v[i];
+    }
+  }
+  sum = warp_sum(sum);
+#pragma unroll
+  for (int i = 0; i < kPerLane; ++i) v[i] = v[i] / sum;
 }
 
 // One token by one warp. `s` (its logits on entry) and `selection` are the warp's own shared
@@ -231,22 +251,12 @@ __device__ bool select_token(const RouterParameters& p, int token, float* s, flo
   }
   finite = __all_sync(~0u, finite);
   max = warp_max(max);
-  float sum = 0;
-  if (rule.score == ScoreFunction::softmax) {
-#pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      if (lane + 32 * i < p.experts) {
-        v[i] = expf(v[i] - max);
-        sum += v[i];
-      }
-    }
-    sum = warp_sum(sum);
-  }
+  if (rule.score == ScoreFunction::softmax) softmax<kPerLane>(v, p.experts, max);
 #pragma unroll
   for (int i = 0; i < kPerLane; ++i) {
     const int e = lane + 32 * i;
     if (e >= p.experts) continue;
-    v[i] = rule.score == ScoreFunction::softmax ? v[i] / sum : 1.0f / (1.0f + expf(-v[i]));
+    if (rule.score != ScoreFunction::softmax) v[i] = 1.0f / (1.0f + expf(-v[i]));
     s[e] = v[i];
     selection[e] = p.bias ? v[i] + p.bias[e] : v[i];
     p.affinity[static_cast<int64_t>(token) * p.experts + e] = v[i];
