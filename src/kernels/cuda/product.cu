@@ -201,7 +201,7 @@ void force_product_variant(int variant) { forced_variant = variant; }
 int num_product_variants() { return static_cast<int>(std::size(kVariantRows)); }
 
 bool product_fits_hopper(const Product& product) {
-  if (!is_hopper()) return false;
+  if (!is_hopper() || forced_variant == kPortableVariant) return false;
   int64_t experts = 0;
   for (int g = 0; g < product.num_groups; ++g) {
     const ProductGroup& group = product.group[g];

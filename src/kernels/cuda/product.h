@@ -143,7 +143,9 @@ struct VariantLaunch {
   bool gathered = false;
 };
 
-// Tests: forces a tile variant (0 .. num_product_variants() - 1) or, with -1, the choice by size.
+// Tests: forces a tile variant (0 .. num_product_variants() - 1), the portable kernel or, with -1,
+// the choice by size.
+constexpr int kPortableVariant = -2;
 void force_product_variant(int variant);
 int num_product_variants();
 
