@@ -36,8 +36,8 @@ inline bool has_clusters() { return compute_capability() >= 90; }
 uint64_t& num_launches();
 
 // Working memory for the ops of one stream, one op at a time: what an op leaves there the next one
-// overwrites. It grows by doubling, so that after the first step of a kind nothing is allocated; an
-// op that uses it cannot be the first of its size inside a captured graph.
+// overwrites. It grows to what is asked, so that after the first step of a kind nothing is
+// allocated; an op that uses it cannot be the first of its size inside a captured graph.
 void* scratch_of(const Context& context, std::size_t bytes);
 std::size_t scratch_bytes(const Context& context);
 void release_scratch(void* stream);
