@@ -6,7 +6,9 @@
 //     0.97B parameters, 0.19B active, rows of 2048 tokens
 //
 // Values repeat a pattern of normal numbers. Layer times are CUDA events around `reps` passes after
-// a warm-up, step times wall clock, both medians; then every op is timed by itself.
+// a warm-up, in turns with dense products, step times wall clock, both medians; then every op is
+// timed by itself. A layer's gradients are written, as by a step's first micro-batch, and, for a
+// second figure, added to.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -14,6 +16,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -102,25 +105,33 @@ struct Bench {
     kernels::upload(context, values.data(), view);
     return view;
   }
-  template <class Body>
-  double milliseconds(int reps, Body&& body) {
+  // Medians over `reps` rounds, all bodies in turn, so that a card that gets hot slows all of them.
+  std::vector<double> milliseconds(int reps, const std::vector<std::function<void()>>& bodies) {
     const auto stream = static_cast<cudaStream_t>(context.stream);
     cudaEvent_t begin, end;
     cudaEventCreate(&begin);
     cudaEventCreate(&end);
-    for (int i = 0; i < 3; ++i) body();
-    std::vector<float> times;
-    for (int i = 0; i < reps; ++i) {
-      cudaEventRecord(begin, stream);
-      body();
-      cudaEventRecord(end, stream);
-      cudaEventSynchronize(end);
-      float time = 0;
-      cudaEventElapsedTime(&time, begin, end);
-      times.push_back(time);
+    std::vector<std::vector<float>> times(bodies.size());
+    constexpr int kWarmUp = 3;
+    for (int round = -kWarmUp; round < reps; ++round) {
+      for (std::size_t i = 0; i < bodies.size(); ++i) {
+        cudaEventRecord(begin, stream);
+        bodies[i]();
+        cudaEventRecord(end, stream);
+        cudaEventSynchronize(end);
+        float time = 0;
+        cudaEventElapsedTime(&time, begin, end);
+        if (round >= 0) times[i].push_back(time);
+      }
     }
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2];
+    cudaEventDestroy(begin);
+    cudaEventDestroy(end);
+    std::vector<double> medians;
+    for (std::vector<float>& of_body : times) {
+      std::sort(of_body.begin(), of_body.end());
+      medians.push_back(of_body[of_body.size() / 2]);
+    }
+    return medians;
   }
 };
 
@@ -277,42 +288,41 @@ void run_layer(int64_t tokens, int reps, int64_t parts) {
       .sequence_starts = sequence_starts,
       .d_x = fixed.tensor("input gradient", DType::F32, {tokens, kHidden})};
   // Dense products of the forward pass's FLOPs: all routed rows through one expert, and the shared
-  // one; before and after the layer.
+  // one.
   const app::Dense library;
   const int64_t rows = tokens * kTopK;
   const TensorView dense_x = bench.random(fixed, DType::BF16, {rows, kHidden}, 1);
   const TensorView dense_y = fixed.tensor("dense", DType::BF16, {rows, 2 * kShared});
-  const auto dense_products = [&] {
-    if (!library) return 0.0;
-    const moe::ExpertWeights& routed = forward.weights.routed;
-    const moe::ExpertWeights& shared = forward.weights.shared;
-    const app::Dense::Plan plans[] = {
-        library.plan(rows, 2 * kWidth, kHidden), library.plan(rows, kHidden, kWidth),
-        library.plan(tokens, 2 * kShared, kHidden), library.plan(tokens, kHidden, kShared)};
-    const void* weights[] = {routed.gate.data, routed.down.data, routed.gate.data,
-                             shared.down.data};
-    return bench.milliseconds(reps, [&] {
-      for (int i = 0; i < 4; ++i)
-        library.run(bench.context, plans[i], dense_x, weights[i], dense_y);
-    });
+  std::vector<app::Dense::Plan> plans;
+  if (library) {
+    plans = {library.plan(rows, 2 * kWidth, kHidden), library.plan(rows, kHidden, kWidth),
+             library.plan(tokens, 2 * kShared, kHidden), library.plan(tokens, kHidden, kShared)};
+  }
+  const void* dense_weights[] = {forward.weights.routed.gate.data, forward.weights.routed.down.data,
+                                 forward.weights.routed.gate.data,
+                                 forward.weights.shared.down.data};
+  const auto both = [&](kernels::GradientStart start) {
+    moe::layer_forward(bench.context, forward);
+    moe::LayerBackward pass = backward;
+    pass.start = start;
+    moe::layer_backward(bench.context, pass);
   };
-  const double dense = dense_products();
-  const double up = bench.milliseconds(reps, [&] { moe::layer_forward(bench.context, forward); });
-  const double both = bench.milliseconds(reps, [&] {
-    moe::layer_forward(bench.context, forward);
-    moe::layer_backward(bench.context, backward);
-  });
+  const std::vector<double> times = bench.milliseconds(
+      reps, {[&] {
+               for (std::size_t i = 0; i < plans.size(); ++i)
+                 library.run(bench.context, plans[i], dense_x, dense_weights[i], dense_y);
+             },
+             [&] { moe::layer_forward(bench.context, forward); },
+             [&] { both(kernels::GradientStart::from_zero); },
+             [&] { both(kernels::GradientStart::from_buffer); }});
   std::printf(
-      "layer, %lld tokens, %lld parts: forward %.3f ms, forward and backward %.3f ms; %.3f GiB of "
-      "working memory, ops' own %.3f\n",
-      static_cast<long long>(tokens), static_cast<long long>(size.parts), up, both,
-      static_cast<double>(work.total_bytes()) / (1 << 30),
+      "layer, %lld tokens, %lld parts: forward %.3f ms, forward and backward %.3f ms (gradients "
+      "added to what is there: %.3f ms); %.3f GiB of working memory, ops' own %.3f\n",
+      static_cast<long long>(tokens), static_cast<long long>(size.parts), times[1], times[2],
+      times[3], static_cast<double>(work.total_bytes()) / (1 << 30),
       static_cast<double>(kernels::cuda::scratch_bytes(bench.context)) / (1 << 30));
-  std::printf("dense products of the forward FLOPs: %.3f and %.3f ms\n", dense, dense_products());
-  time_ops(bench, [&] {
-    moe::layer_forward(bench.context, forward);
-    moe::layer_backward(bench.context, backward);
-  });
+  std::printf("dense products of the forward FLOPs: %.3f ms\n", times[0]);
+  time_ops(bench, [&] { both(kernels::GradientStart::from_zero); });
 }
 
 // The pattern as every tensor of a model.
