@@ -103,10 +103,10 @@ void EngineCore::check(const model::Model& model, const EngineOptions& options,
                 "num_experts_per_tok is {}; 1 to {} experts per token are possible here", top_k,
                 most);
   }
-  if (request.replayed.empty()) return;
+  if (!request.is_replayed()) return;
   const int64_t row = model.config.num_moe_layers() * top_k;
-  DSMOE_CHECK(row > 0 && static_cast<int64_t>(request.replayed.size()) % row == 0,
-              "{} replayed slots in rows of {}", request.replayed.size(), row);
+  DSMOE_CHECK(row > 0 && static_cast<int64_t>(request.replayed->size()) % row == 0,
+              "{} replayed slots in rows of {}", request.replayed->size(), row);
 }
 
 void EngineCore::add(Id id, Id submission, EngineRequest request) {
@@ -171,7 +171,7 @@ void EngineCore::admit() {
 
 void EngineCore::attach_prefix(Sequence& sequence) {
   sequence.node = PrefixCache::kRoot;
-  sequence.writes_prefix = sequence.request.replayed.empty();
+  sequence.writes_prefix = !sequence.request.is_replayed();
   if (!sequence.writes_prefix || sequence.request.scores_prompt) return;
   constexpr int64_t kBlock = kernels::kKeyBlock;
   // The last token is always computed: its logits are wanted.

@@ -53,6 +53,8 @@ class RequestSink {
 
 // One sequence: a prompt and one answer.
 struct EngineRequest {
+  bool is_replayed() const { return replayed && !replayed->empty(); }
+
   std::vector<int32_t> prompt;
   SamplerOptions sampler;
   uint64_t seed = 0;
@@ -65,8 +67,8 @@ struct EngineRequest {
   bool scores_prompt = false;     // with num_top_scores >= 0
   bool wants_routes = false;
   // [tokens, MoE layers, K]: tokens from the first on take these experts, -1 absent; later ones
-  // choose.
-  std::vector<int32_t> replayed;
+  // choose. Shared by the choices of a prompt; null: none.
+  std::shared_ptr<const std::vector<int32_t>> replayed;
   uint64_t owner = 0;  // sequences of different owners share no cache, and take turns
   std::shared_ptr<RequestSink> sink;
 };

@@ -78,7 +78,7 @@ EngineCore::RoutingInput EngineCore::routing_input(std::span<const Part> parts,
     input.experts_of_token.insert(input.experts_of_token.end(),
                                   static_cast<std::size_t>(part.num_tokens),
                                   static_cast<int32_t>(part.sequence->top_k));
-    any_replay = any_replay || !part.sequence->request.replayed.empty();
+    any_replay = any_replay || part.sequence->request.is_replayed();
     all_equal = all_equal && part.sequence->top_k == top_k;
   }
   if (all_equal) input.experts_of_token.clear();
@@ -87,7 +87,8 @@ EngineCore::RoutingInput EngineCore::routing_input(std::span<const Part> parts,
   int64_t row = 0;
   for (const Part& part : parts) {
     const Sequence& sequence = *part.sequence;
-    const std::vector<int32_t>& given = sequence.request.replayed;
+    const std::span<const int32_t> given =
+        sequence.request.replayed ? *sequence.request.replayed : std::span<const int32_t>();
     for (int64_t i = 0; i < part.num_tokens; ++i, ++row) {
       const auto from = static_cast<std::size_t>(sequence.kv.length + i) * sequence.route_size;
       for (int64_t layer = 0; layer < num_moe_layers_; ++layer) {

@@ -101,6 +101,10 @@ Answer alone(const Loaded& loaded, EngineRequest request, const EngineOptions& o
   return send(engine, std::move(one))[0]->wait();
 }
 
+std::shared_ptr<const std::vector<int32_t>> replay(std::vector<int32_t> experts) {
+  return std::make_shared<const std::vector<int32_t>>(std::move(experts));
+}
+
 // Requests that mix everything that could leak from one to another. A few beginnings are shared.
 std::vector<EngineRequest> random_requests(const model::Model& model, int count, uint32_t seed) {
   std::mt19937 random(seed);
@@ -133,15 +137,16 @@ std::vector<EngineRequest> random_requests(const model::Model& model, int count,
     if (below(4) == 0) {
       const int64_t top_k = request.experts_per_token > 0 ? request.experts_per_token
                                                           : model.config.num_experts_per_tok;
+      std::vector<int32_t> replayed;
       for (int64_t row = (1 + below(static_cast<int>(request.prompt.size()) + 4)) *
                          model.config.num_moe_layers();
            row > 0; --row) {
         const int first = below(static_cast<int>(model.config.n_routed_experts));
         for (int64_t k = 0; k < top_k; ++k) {
-          request.replayed.push_back(
-              static_cast<int32_t>((first + k) % model.config.n_routed_experts));
+          replayed.push_back(static_cast<int32_t>((first + k) % model.config.n_routed_experts));
         }
       }
+      request.replayed = replay(std::move(replayed));
     }
     requests.push_back(std::move(request));
   }
@@ -283,7 +288,7 @@ TEST_F(EngineTest, ReusesPrefixesOfTheSameOwnerAndTopKOnly) {
   other.experts_per_token = 2;
   EXPECT_EQ(reused(other), 0);
   other = request();
-  other.replayed = {0, 1, 2, 0, 1, 2};
+  other.replayed = replay({0, 1, 2, 0, 1, 2});
   EXPECT_EQ(reused(other), 0);
   other = request();
   other.prompt[70] = 1;
@@ -295,9 +300,11 @@ TEST_F(EngineTest, OwnRoutesReplayedGiveTheSameAnswer) {
   asked.wants_routes = true;
   asked.num_top_scores = 2;
   const Answer first = alone(loaded_, asked);
-  asked.replayed = first.routes;
+  asked.replayed = replay(first.routes);
   EXPECT_EQ(alone(loaded_, asked), first);
-  for (int32_t& expert : asked.replayed) expert = (expert + 3) % 8;
+  std::vector<int32_t> others = first.routes;
+  for (int32_t& expert : others) expert = (expert + 3) % 8;
+  asked.replayed = replay(others);
   EXPECT_NE(alone(loaded_, asked).scores, first.scores);
 }
 
@@ -363,7 +370,7 @@ TEST_F(EngineTest, SinksAreFlushedBeforeAPromptIsRead) {
 TEST_F(EngineTest, CancellingFreesPages) {
   Engine engine(loaded_.context, *loaded_.model, {});
   EngineRequest asked = request(60);
-  asked.replayed = {0, 1, 2, 0, 1, 2};  // leaves nothing in the prefix cache
+  asked.replayed = replay({0, 1, 2, 0, 1, 2});  // leaves nothing in the prefix cache
   const auto [gate, ids] = send_gate(engine, asked);
   engine.cancel(ids);
   gate->open();

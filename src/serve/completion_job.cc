@@ -174,6 +174,34 @@ std::vector<CompletionJob::EncodedPrompt> CompletionJob::encode_prompts() const 
   return prompts;
 }
 
+// Before anything is made that grows with K.
+void CompletionJob::check_top_k() const {
+  const int64_t most = parts_.model.engine().options().max_top_k;
+  if (parts_.request.experts_per_token > most) {
+    refuse("num_experts_per_tok", "num_experts_per_tok: {} were asked for; this server takes {}",
+           parts_.request.experts_per_token,
+           most > 0 ? fmt::format("1 to {}", most) : "none: the model has no experts");
+  }
+}
+
+// What an answer carries beside its text is made in memory, all choices together.
+void CompletionJob::check_extras(std::span<const infer::EngineRequest> requests) const {
+  const int64_t routes = parts_.model.config().num_moe_layers() * top_k_;
+  int64_t total = 0;
+  for (const infer::EngineRequest& request : requests) {
+    const auto prompt = static_cast<int64_t>(request.prompt.size());
+    const int64_t scored = request.max_tokens + (request.scores_prompt ? prompt : 0);
+    total += scored * (request.num_top_scores + 1);
+    if (request.wants_routes) total += (prompt + request.max_tokens) * routes;
+  }
+  if (total > kMaxExtras) {
+    refuse(is_chat() ? "messages" : "prompt",
+           "log-probabilities and experts: {} may come together in this answer, at most {} are "
+           "possible; ask for fewer tokens or choices at once",
+           total, kMaxExtras);
+  }
+}
+
 // The replay as the engine wants it: rows of K slots, -1 where a token takes fewer.
 std::vector<int32_t> CompletionJob::flat_replay() const {
   const Replay& replay = parts_.request.replay;
@@ -252,7 +280,8 @@ infer::EngineRequest CompletionJob::engine_request(const std::vector<int32_t>& p
 }
 
 void CompletionJob::make_choices() {
-  const std::vector<int32_t> replay = flat_replay();
+  check_top_k();
+  const auto replay = std::make_shared<const std::vector<int32_t>>(flat_replay());
   std::vector<infer::EngineRequest> requests;
   for (const EncodedPrompt& prompt : encode_prompts()) {
     for (int64_t n = 0; n < parts_.request.num_choices; ++n) {
@@ -268,6 +297,7 @@ void CompletionJob::make_choices() {
     }
     usage_prompt_ += static_cast<int64_t>(prompt.tokens.size());
   }
+  check_extras(requests);
   num_open_ = choices_.size();
   infer::Engine::Submission submission = parts_.model.engine().submit(std::move(requests));
   if (submission.admission == infer::Admission::full) {

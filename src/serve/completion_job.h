@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -83,6 +84,8 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
     std::string text;  // as given; decoded where ids were given; only for echo
   };
   std::vector<EncodedPrompt> encode_prompts() const;
+  void check_top_k() const;
+  void check_extras(std::span<const infer::EngineRequest> requests) const;
   std::vector<int32_t> flat_replay() const;
   int64_t answer_length(int64_t num_prompt) const;
   infer::EngineRequest engine_request(const std::vector<int32_t>& prompt) const;

@@ -18,6 +18,8 @@ enum class Endpoint { completions, chat };
 
 inline constexpr int kMaxJsonDepth = 32;
 inline constexpr int64_t kMaxChoices = 128;  // prompts times n
+// Log-probabilities and experts that an answer may carry, each some 150 bytes while it is made.
+inline constexpr int64_t kMaxExtras = int64_t{1} << 23;
 inline constexpr int64_t kMaxStops = 16;
 inline constexpr std::size_t kMaxStopBytes = 1024;
 inline constexpr int kMaxTopLogprobs = 20;

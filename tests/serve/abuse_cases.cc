@@ -101,7 +101,7 @@ std::vector<BodyCase> completion_cases() {
       {"response_format", with(R"("response_format": {"type": "json_object"})"), 400,
        "response_format"},
       {"K zero", with(R"("num_experts_per_tok": 0)"), 400, "num_experts_per_tok"},
-      {"K beyond", with(R"("num_experts_per_tok": 9)"), 400},
+      {"K beyond", with(R"("num_experts_per_tok": 9)"), 400, "num_experts_per_tok"},
       {"replay text", with(R"("routed_experts": "x")"), 400, "routed_experts"},
       {"replay flat", with(R"("routed_experts": [1, 2])"), 400, "routed_experts"},
       {"replay layers", with(R"("routed_experts": [[[1, 2]]])"), 400, "routed_experts"},

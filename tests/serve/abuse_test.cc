@@ -2,6 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <string>
 #include <thread>
 
 #include "base/log.h"
@@ -104,6 +107,42 @@ TEST_F(Abuse, HugeBodies) {
   const std::string large =
       Json{{"prompt", "a"}, {"max_tokens", 1}, {"x", std::string(900000, 'y')}}.dump();
   EXPECT_EQ(status_of(format_request("POST", "/v1/completions", large)), 200);
+}
+
+int64_t peak_kilobytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return std::atoll(line.c_str() + 6);
+  }
+  return 0;
+}
+
+// A row of the replay takes K slots, for each choice: what the model cannot do is refused first.
+TEST_F(Abuse, ReplayWithMoreExpertsThanTheModelHas) {
+  const int64_t before = peak_kilobytes();
+  const Json tokens(200, Json{{1}, {2}});
+  const Json body{
+      {"prompt", "a"}, {"n", 2}, {"num_experts_per_tok", 65536}, {"routed_experts", tokens}};
+  const Answer answer = server_->complete(body);
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(answer.json()["error"]["param"], "num_experts_per_tok");
+  EXPECT_LT(peak_kilobytes() - before, 64 << 10);
+}
+
+// 128 answers whose experts would take gigabytes together. Nothing of it is made.
+TEST_F(Abuse, AnswersThatCarryTooMuch) {
+  SmallServerOptions options;
+  SmallServer server(options, {.positions = 16384});
+  const std::vector<int32_t> prompt(16000, 5);
+  const Json routes{{"prompt", prompt},
+                    {"n", 128},
+                    {"max_tokens", 1},
+                    {"return_routed_experts", true},
+                    {"num_experts_per_tok", 8}};
+  EXPECT_EQ(server.complete(routes).json()["error"]["param"], "prompt");
+  const Json scores{
+      {"prompt", prompt}, {"n", 128}, {"max_tokens", 1}, {"echo", true}, {"logprobs", 5}};
+  EXPECT_EQ(server.complete(scores).json()["error"]["param"], "prompt");
 }
 
 // Deadlines of its own: those of the other tests must never strike, however slow the machine.
