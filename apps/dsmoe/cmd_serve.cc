@@ -1,4 +1,5 @@
 // dsmoe serve: an OpenAI-compatible server, and a page that shows the experts at work.
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
@@ -163,8 +164,9 @@ int run_serve(ServeCommand command) {
   engine.emplace(command.common);
   model = engine->load(command.common);
   if (command.kv_memory > 0) {
-    command.engine.num_pages = static_cast<int64_t>(
-        command.kv_memory * 1073741824.0 / static_cast<double>(infer::kv_page_bytes(*model)));
+    const double pages =
+        command.kv_memory * 1073741824.0 / static_cast<double>(infer::kv_page_bytes(*model));
+    command.engine.num_pages = std::max<int64_t>(1, static_cast<int64_t>(pages));  // 0: default
   }
   server.open({.context = engine->context(),
                .model = *model,

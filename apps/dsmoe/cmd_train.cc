@@ -205,13 +205,18 @@ void add_step_flags(CommandLine& command, TrainOptions& o) {
   command
       .option("--warmup", o.warmup, "steps of linear warm-up; default: a twentieth, at most 2000")
       .at_least(0);
-  command.option("--weight-decay", o.run.optimizer.weight_decay).show_default();
+  command.option("--weight-decay", o.run.optimizer.weight_decay).range(0.0, 1e6).show_default();
   command.option("--clip", o.run.optimizer.clip, "largest norm of the gradient; 0: none")
+      .range(0.0, 1e30)
       .show_default();
   command.option("--bias-rate", o.run.optimizer.bias_rate, "step of e_score_correction_bias")
+      .range(0.0, 1e6)
       .show_default();
-  command.option("--z-loss", o.run.z_alpha, "weight of the router z-loss").show_default();
+  command.option("--z-loss", o.run.z_alpha, "weight of the router z-loss")
+      .range(0.0, 1e6)
+      .show_default();
   command.option("--device-loss", o.run.device_alpha, "weight of the device-level balance loss")
+      .range(0.0, 1e6)
       .show_default();
   command.option("--devices", o.run.num_devices, "groups of experts of the device-level loss")
       .at_least(1)
@@ -237,6 +242,7 @@ void add_keep_flags(CommandLine& command, TrainOptions& o) {
   command.option("--valid-every", o.valid_every, "steps; 0: only at the end; default: a twentieth")
       .at_least(0);
   command.option("--valid-rows", o.run.valid_rows, "rows of one validation, at most")
+      .at_least(0)
       .show_default();
   command.flag("--resume", o.run.resume, "go on from the newest checkpoint that verifies");
 }

@@ -2,14 +2,58 @@
 #include "command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <charconv>
+#include <cmath>
 #include <filesystem>
+#include <limits>
 #include <optional>
+#include <type_traits>
 #include <utility>
 
 #include "base/error.h"
 #include "output.h"
 
 namespace dsmoe::app {
+namespace {
+
+// CLI11 by itself takes nan and inf, cuts what is too large to the largest number there is, and
+// reads 010 as 8. `expected` gives what else the value should be, nothing if it is.
+template <class T, class Expected>
+void check_number(CLI::Option* option, Expected expected) {
+  option->check(CLI::Validator(
+      [expected](std::string& text) {
+        T value{};
+        const char* end = text.data() + text.size();
+        const auto [rest, error] = std::from_chars(text.data(), end, value);
+        std::string range;
+        bool is_right = error == std::errc() && rest == end;
+        if constexpr (std::is_floating_point_v<T>) is_right = is_right && std::isfinite(value);
+        if (is_right) {
+          range = expected(value);
+          if (range.empty()) return range;
+        } else if constexpr (std::is_unsigned_v<T>) {
+          range = fmt::format(" from 0 to {}", std::numeric_limits<T>::max());
+        }
+        return fmt::format("expected a {}number{}, got {}", std::is_integral_v<T> ? "whole " : "",
+                           range, text);
+      },
+      ""));
+}
+
+template <class T>
+struct NumberIn {
+  using type = T;
+};
+template <class T>
+struct NumberIn<std::optional<T>> {
+  using type = T;
+};
+template <class T>
+struct NumberIn<std::vector<T>> {
+  using type = T;
+};
+
+}  // namespace
 
 Flag Flag::type(const std::string& name) const {
   option_->type_name(name);
@@ -29,23 +73,25 @@ Flag Flag::show_default() const {
 // The help says nothing of ranges: "--batch INT:INT in [1 - 4096]" is no clearer than "--batch
 // INT", and a value out of range is refused with the range.
 Flag Flag::range(int64_t lowest, int64_t highest) const {
-  option_->check(CLI::Range(lowest, highest).description(""));
+  check_number<int64_t>(option_, [=](int64_t value) {
+    return lowest <= value && value <= highest ? ""
+                                               : fmt::format(" from {} to {}", lowest, highest);
+  });
   return *this;
 }
 
 Flag Flag::range(double lowest, double highest) const {
-  option_->check(CLI::Range(lowest, highest).description(""));
+  check_number<double>(option_, [=](double value) {
+    return lowest <= value && value <= highest ? ""
+                                               : fmt::format(" from {} to {}", lowest, highest);
+  });
   return *this;
 }
 
 Flag Flag::at_least(int64_t lowest) const {
-  option_->check(CLI::Validator(
-      [lowest](std::string& text) {
-        int64_t value = 0;
-        if (CLI::detail::lexical_cast(text, value) && value >= lowest) return std::string();
-        return fmt::format("expected a whole number from {} on, got {}", lowest, text);
-      },
-      ""));
+  check_number<int64_t>(option_, [=](int64_t value) {
+    return lowest <= value ? "" : fmt::format(" from {} on", lowest);
+  });
   return *this;
 }
 
@@ -76,7 +122,12 @@ Flag Flag::value_optional(const std::string& otherwise) const {
 
 template <typename T>
 Flag CommandLine::option(const std::string& names, T& value, const std::string& help) {
-  return Flag(app_->add_option(names, value, help));
+  CLI::Option* option = app_->add_option(names, value, help);
+  using Number = typename NumberIn<T>::type;
+  if constexpr (std::is_arithmetic_v<Number>) {
+    check_number<Number>(option, [](Number) { return std::string(); });
+  }
+  return Flag(option);
 }
 
 template Flag CommandLine::option(const std::string&, int&, const std::string&);

@@ -34,22 +34,29 @@ void add_sampling_flags(CommandLine& command, SamplingFlags& flags) {
       .at_least(1)
       .type("N");
   command.option("--temperature", sampler.temperature, "0: always the likeliest; default: 1")
+      .range(0.0, 100.0)
       .type("T");
-  command.option("--top-k", sampler.top_k, "only the K likeliest tokens").type("K");
+  command.option("--top-k", sampler.top_k, "only the K likeliest tokens").at_least(0).type("K");
   command.option("--top-p", sampler.top_p, "only the likeliest tokens that hold P together")
+      .range(0.0, 1.0)
       .type("P");
-  command.option("--min-p", sampler.min_p, "only tokens P times as likely as the best").type("P");
+  command.option("--min-p", sampler.min_p, "only tokens P times as likely as the best")
+      .range(0.0, 1.0)
+      .type("P");
   command
       .option("--repetition-penalty", sampler.repetition_penalty,
               "above 1: fewer tokens of prompt and answer again")
+      .range(0.01, 100.0)
       .type("R");
   command
       .option("--presence-penalty", sampler.presence_penalty,
               "subtracted from logits of tokens in the answer")
+      .range(-100.0, 100.0)
       .type("X");
   command
       .option("--frequency-penalty", sampler.frequency_penalty,
               "the same, for each time they occur")
+      .range(-100.0, 100.0)
       .type("X");
   command.option("--logit-bias", flags.bias, "added to a token's logit; repeatable")
       .type("ID:BIAS")

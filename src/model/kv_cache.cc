@@ -1,15 +1,30 @@
 // Page bookkeeping; clearing keeps the promise that unwritten positions are zero.
 #include "model/kv_cache.h"
 
+#include <limits>
+
 #include "kernels/table.h"
 
 namespace dsmoe::model {
+namespace {
+
+// Positions of all pages together are numbered in 32 bits (BatchViews::kv_slot).
+std::size_t checked_pages(int64_t num_pages) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max() / kernels::kKeyBlock;
+  if (num_pages > kMost) {
+    fail(ErrorKind::usage, "a KV cache of {} pages was asked for, at most {} are possible",
+         num_pages, kMost);
+  }
+  return static_cast<std::size_t>(num_pages);
+}
+
+}  // namespace
 
 KvCache::KvCache(const kernels::Context& context, const ModelConfig& config, kernels::DType operand,
                  int64_t num_pages)
     : context_(context),
       arena_("kv cache", context.table->allocator),
-      holders_(static_cast<std::size_t>(num_pages), 0) {
+      holders_(checked_pages(num_pages), 0) {
   for (int64_t l = 0; l < config.num_hidden_layers; ++l) {
     kernels::KvPages pages{.dtype = operand,
                            .layout = context.table->weight_layout,

@@ -42,6 +42,10 @@ void check_options(const RunOptions& o) {
     fail(ErrorKind::usage, "--micro-batch {} is no multiple of --balance-group {}", o.micro_batch,
          rows_per_group(o));
   }
+  if (o.device_alpha != 0 && o.config.n_routed_experts % o.num_devices != 0) {
+    fail(ErrorKind::usage, "--devices {} does not divide the {} routed experts", o.num_devices,
+         o.config.n_routed_experts);
+  }
 }
 
 RunIdentity identity_of(const RunOptions& o) {

@@ -88,6 +88,41 @@ TEST(Cli, WrongUsageExitsWith2) {
   expect_refused(run_dsmoe({"info", model}, {.environment = {"DSMOE_ISA=pdp11"}}), 2, "pdp11");
 }
 
+// Before a model is loaded or a corpus read.
+TEST(Cli, NumbersThatAreNoneAreWrongUsage) {
+  const std::string model = golden("released");
+  const auto generate = [&](const std::string& flag, const std::string& value) {
+    return run_dsmoe({"generate", model, "--tokens", "1", flag, value});
+  };
+  expect_refused(generate("--seed", "99999999999999999999"), 2,
+                 "--seed: expected a whole number from 0 to 18446744073709551615, got 999");
+  expect_refused(generate("--seed", "-1"), 2, "from 0 to 18446744073709551615, got -1");
+  expect_refused(generate("--seed", "0x10"), 2, "got 0x10");
+  expect_refused(generate("--seed", ""), 2, "--seed");
+  expect_refused(generate("--max-tokens", "99999999999999999999"), 2, "whole number");
+  expect_refused(generate("--max-tokens", "0"), 2, "whole number from 1 on, got 0");
+  expect_refused(generate("--max-tokens", "1.5"), 2, "whole number, got 1.5");
+  expect_refused(generate("--context", "0"), 2, "from 1 to 16777216, got 0");
+  expect_refused(generate("--temperature", "-1"), 2,
+                 "--temperature: expected a number from 0 to 100, got -1");
+  for (const char* flag : {"--temperature", "--top-p", "--min-p", "--repetition-penalty",
+                           "--presence-penalty", "--frequency-penalty"}) {
+    for (const char* value : {"nan", "inf", "1e999", "1000", "warm"}) {
+      expect_refused(generate(flag, value), 2, flag);
+    }
+  }
+  expect_refused(generate("--top-k", "-1"), 2, "from 0 on, got -1");
+  for (const char* flag :
+       {"--lr", "--clip", "--weight-decay", "--bias-rate", "--z-loss", "--device-loss"}) {
+    for (const char* value : {"nan", "-1"}) {
+      expect_refused(run_dsmoe({"train", "--data", "/no/such", "--out", "/no/such", flag, value}),
+                     2, flag);
+    }
+  }
+  expect_refused(run_dsmoe({"serve", model, "--port", "70000"}), 2, "from 0 to 65535, got 70000");
+  expect_refused(run_dsmoe({"bench", model, "--batch", "1,x"}), 2, "got x");
+}
+
 TEST(CliInfo, PrintsTheReleasedModelsNumbers) {
   const std::string config = std::string(DSMOE_SOURCE_DIR) + "/configs/deepseek-moe-16b.json";
   // A forced tier: the others are told as passed over, in words.

@@ -187,6 +187,13 @@ TEST(ServeProgram, RefusesWhatItCannotServe) {
   EXPECT_EQ(elsewhere.code, 1);
   EXPECT_EQ(run_dsmoe({"serve", "--port", "70000"}).code, 2);
   EXPECT_EQ(run_dsmoe({"serve", "--api-key", "", "nowhere"}).code, 2);
+  const ScratchFolder scratch;
+  std::vector<std::string> small = on_any_port(make_model((scratch / "model").string()));
+  small.insert(small.begin(), "serve");
+  small.insert(small.end(), {"--kv-memory", "1e-9"});  // less than a page
+  const Ran ran = run_dsmoe(small);
+  EXPECT_EQ(ran.code, 2);
+  EXPECT_NE(ran.err.find("does not hold one context"), std::string::npos) << ran.err;
 }
 
 }  // namespace
