@@ -55,10 +55,7 @@ void fill_defaults(CompareOptions& options) {
   if (options.tokens > 0) s.steps = (options.tokens + s.batch * s.seq - 1) / (s.batch * s.seq);
   train::parse_schedule(s.schedule);
   s.warmup = std::clamp<int64_t>(s.steps / 20, 1, 2000);
-  if (options.micro_batch == 0) {
-    options.micro_batch = std::clamp<int64_t>(2048 / s.seq, 1, s.batch);
-    while (s.batch % options.micro_batch != 0) --options.micro_batch;
-  }
+  if (options.micro_batch == 0) options.micro_batch = train::rows_of_about(s.batch, s.seq, 2048);
 }
 
 struct CompareData {
@@ -130,6 +127,7 @@ train::RunOptions run_options(const CompareOptions& options, const train::Compar
                                      .max_lr = s.lr,
                                      .warmup_steps = s.warmup,
                                      .total_steps = s.steps},
+                        .balance_group = train::rows_of_about(s.batch, s.seq, 2048),
                         .seed = static_cast<uint64_t>(seed),
                         .save_every = std::max<int64_t>(1, (s.steps + 3) / 4),
                         .valid_every = std::max<int64_t>(1, (s.steps + 19) / 20),

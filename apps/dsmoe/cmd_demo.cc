@@ -70,8 +70,7 @@ int write_random(const DemoOptions& options) {
 void fill_defaults(train::RunOptions& run) {
   const int64_t steps = run.schedule.total_steps;
   run.seq = std::min<int64_t>(256, run.config.max_position_embeddings);
-  run.micro_batch = std::min<int64_t>(run.batch, 8);
-  while (run.batch % run.micro_batch != 0) --run.micro_batch;
+  run.micro_batch = run.balance_group = train::rows_of_about(run.batch, 1, 8);
   run.schedule.kind = train::ScheduleKind::cosine;
   run.schedule.warmup_steps = std::clamp<int64_t>(steps / 20, 1, 100);
   run.save_every = std::max<int64_t>(1, (steps + 3) / 4);

@@ -49,20 +49,14 @@ model::ModelConfig config_of(const TrainOptions& options) {
   return config;
 }
 
-// Rows that give about 4096 tokens at a time, or as many as fill a GPU.
-int64_t default_micro_batch(const TrainOptions& options) {
-  const auto [batch, seq] = std::pair(options.run.batch, options.run.seq);
-  const int64_t tokens = options.common.device == "cuda" ? 32768 : 4096;
-  int64_t rows = std::clamp<int64_t>(tokens / seq, 1, batch);
-  while (batch % rows != 0) --rows;
-  return rows;
-}
-
 // Everything the command line leaves open, from the config and the size of the corpus.
 void fill_defaults(TrainOptions& options, const data::DocumentSplit& split) {
   train::RunOptions& run = options.run;
   if (run.seq == 0) run.seq = std::min<int64_t>(run.config.max_position_embeddings, 1024);
-  if (run.micro_batch == 0) run.micro_batch = default_micro_batch(options);
+  if (run.micro_batch == 0) {
+    const bool fills_a_gpu = options.common.device == "cuda";
+    run.micro_batch = train::default_micro_batch(run, fills_a_gpu ? 32768 : 4096);
+  }
   train::Schedule& schedule = run.schedule;
   if (schedule.total_steps == 0) {
     data::PackedBatches batches(split, {.batch = run.batch, .seq = run.seq, .seed = run.seed});
@@ -223,7 +217,7 @@ void add_step_flags(CommandLine& command, TrainOptions& o) {
       .show_default();
   command
       .option("--balance-group", o.run.balance_group,
-              "rows of one balance loss when seq_aux is false; default: the micro-batch")
+              "rows of one balance loss when seq_aux is false; default: about 4096 tokens")
       .at_least(1);
   command.option("--seed", o.run.seed, "of weights, split and order").show_default();
   command.flag("--recompute", o.recompute, "less memory, more time, the same result");

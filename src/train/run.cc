@@ -22,11 +22,6 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-int64_t rows_per_group(const RunOptions& options) {
-  if (options.config.seq_aux) return 1;
-  return options.balance_group > 0 ? options.balance_group : options.micro_batch;
-}
-
 void check_options(const RunOptions& o) {
   const auto positive = [](const char* name, int64_t value) {
     if (value < 1) fail(ErrorKind::usage, "--{} {}: expected at least 1", name, value);
@@ -38,9 +33,12 @@ void check_options(const RunOptions& o) {
   if (o.batch % o.micro_batch != 0) {
     fail(ErrorKind::usage, "--micro-batch {} does not divide --batch {}", o.micro_batch, o.batch);
   }
-  if (o.micro_batch % rows_per_group(o) != 0) {
-    fail(ErrorKind::usage, "--micro-batch {} is no multiple of --balance-group {}", o.micro_batch,
-         rows_per_group(o));
+  if (o.micro_batch % rows_per_balance_group(o) != 0) {
+    fail(
+        ErrorKind::usage,
+        "--micro-batch {} is no multiple of the {} rows whose balance is one loss (seq_aux false); "
+        "--balance-group sets them, which changes the result",
+        o.micro_batch, rows_per_balance_group(o));
   }
   if (o.device_alpha != 0 && o.config.n_routed_experts % o.num_devices != 0) {
     fail(ErrorKind::usage, "--devices {} does not divide the {} routed experts", o.num_devices,
@@ -58,7 +56,7 @@ RunIdentity identity_of(const RunOptions& o) {
                     {"seq", o.seq},
                     {"seed", o.seed},
                     {"train", patterns},
-                    {"balance_group", rows_per_group(o)},
+                    {"balance_group", rows_per_balance_group(o)},
                     {"z_loss", o.z_alpha},
                     {"device_loss", o.device_alpha},
                     {"num_devices", o.num_devices},
@@ -187,7 +185,7 @@ void Run::make_model(const Context& context) {
                                 .device_alpha = options_.device_alpha,
                                 .num_devices = options_.num_devices,
                                 .z_alpha = options_.z_alpha,
-                                .rows_per_balance_group = rows_per_group(options_)},
+                                .rows_per_balance_group = rows_per_balance_group(options_)},
                      .rows_per_micro_batch = options_.micro_batch,
                      .max_row_tokens = options_.seq,
                      .recompute = options_.recompute});
@@ -281,6 +279,24 @@ RunOutcome Run::loop() {
 }
 
 }  // namespace
+
+int64_t rows_of_about(int64_t batch, int64_t seq, int64_t tokens) {
+  int64_t rows = std::clamp<int64_t>(tokens / seq, 1, batch);
+  while (batch % rows != 0) --rows;
+  return rows;
+}
+
+int64_t rows_per_balance_group(const RunOptions& options) {
+  const bool is_balanced = options.config.aux_loss_alpha != 0 || options.device_alpha != 0;
+  if (options.config.seq_aux || !is_balanced) return 1;
+  return options.balance_group > 0 ? options.balance_group
+                                   : rows_of_about(options.batch, options.seq, 4096);
+}
+
+int64_t default_micro_batch(const RunOptions& options, int64_t tokens) {
+  const int64_t group = std::min(rows_per_balance_group(options), options.batch);
+  return group * rows_of_about(options.batch / group, options.seq * group, tokens);
+}
 
 void pack_rows(const data::Batch& batch, StepRows& rows) {
   rows.clear();

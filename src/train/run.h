@@ -29,7 +29,7 @@ struct RunOptions {
   double z_alpha = 0;
   double device_alpha = 0;
   int64_t num_devices = 1;
-  int64_t balance_group = 0;  // rows, with seq_aux false; 0: the micro-batch
+  int64_t balance_group = 0;  // rows, with seq_aux false; 0: rows_of_about(batch, seq, 4096)
   uint64_t seed = 1;
   std::vector<std::string> patterns;  // tensors to train; empty: all
   model::Recompute recompute = model::Recompute::nothing;
@@ -42,6 +42,13 @@ struct RunOptions {
   std::string init_identity;                 // where the first weights came from
   std::map<std::string, std::string> files;  // put into every checkpoint: tokenizer.json, ...
 };
+
+// The most rows of at most so many tokens that divide the batch; at least one.
+int64_t rows_of_about(int64_t batch, int64_t seq, int64_t tokens);
+// Rows whose balance is one loss. The micro-batch has no say in it: it must not change the result.
+int64_t rows_per_balance_group(const RunOptions& options);
+// The micro-batch of about so many tokens: whole balance groups.
+int64_t default_micro_batch(const RunOptions& options, int64_t tokens);
 
 // What a run tells while it goes on. Any may be empty.
 struct RunHooks {

@@ -93,6 +93,44 @@ INSTANTIATE_TEST_SUITE_P(All, Bits,
                                            Kind{"v3_bf16", tiny_v3_config(DType::BF16)}),
                          [](const auto& test) { return test.param.name; });
 
+// One loss over several rows: how many is the run's, whatever the micro-batch.
+TEST(BalanceOverRows, MicroBatches) {
+  TinyRun run;
+  run.config.seq_aux = false;
+  run.config.aux_loss_alpha = 0.5;
+  run.micro_batch = 8;
+  const Files whole_batch = trained(run);  // 8 rows of 22 tokens are less than 4096
+  run.balance_group = 8;
+  EXPECT_EQ(trained(run), whole_batch);
+  run.balance_group = 2;
+  const Files pairs = trained(run);
+  EXPECT_NE(pairs.at("model.safetensors"), whole_batch.at("model.safetensors"));
+  for (const int64_t rows : {2, 4}) {
+    run.micro_batch = rows;
+    EXPECT_EQ(trained(run), pairs) << rows << " rows at a time";
+  }
+  run.balance_group = 0;
+  run.micro_batch = 4;
+  EXPECT_THROW(trained(run), Error);
+  run.config.aux_loss_alpha = 0;  // nothing to divide
+  trained(run);
+}
+
+TEST(BalanceOverRows, DefaultMicroBatchesHoldWholeGroups) {
+  train::RunOptions run{.batch = 48, .seq = 512};
+  EXPECT_EQ(train::default_micro_batch(run, 4096), 8);
+  EXPECT_EQ(train::default_micro_batch(run, 32768), 48);
+  run.config.seq_aux = false;
+  EXPECT_EQ(train::rows_per_balance_group(run), 8);
+  EXPECT_EQ(train::default_micro_batch(run, 4096), 8);
+  EXPECT_EQ(train::default_micro_batch(run, 16384), 24);
+  run.balance_group = 16;
+  EXPECT_EQ(train::default_micro_batch(run, 4096), 16);
+  run.seq = 8192;
+  run.balance_group = 0;
+  EXPECT_EQ(train::default_micro_batch(run, 4096), 1);
+}
+
 TEST(PartialTraining, TheOthersStayAsTheyWere) {
   ScratchFolder out;
   for (const DType type : {DType::F32, DType::BF16}) {

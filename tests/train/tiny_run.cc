@@ -112,6 +112,7 @@ train::RunOutcome run_tiny(const TinyRun& run, const fs::path& out) {
       .micro_batch = run.micro_batch,
       .schedule = {.max_lr = run.lr, .warmup_steps = 3, .total_steps = run.steps},
       .z_alpha = 1e-3,
+      .balance_group = run.balance_group,
       .seed = run.seed,
       .patterns = run.patterns,
       .recompute = run.recompute,

@@ -40,6 +40,7 @@ struct TinyRun {
   model::ModelConfig config = tiny_config(tensor::DType::F32);
   int threads = 1;
   int64_t micro_batch = 4;
+  int64_t balance_group = 0;
   model::Recompute recompute = model::Recompute::nothing;
   std::vector<std::string> patterns = {};
   int64_t steps = 20;
