@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/system_memory.h"
 #include "kernels/checks.h"
 #include "kernels/embedding.h"
 #include "kernels/matmul.h"
@@ -58,6 +59,9 @@ std::unique_ptr<Model> make_model(const Context& context, const ModelConfig& con
                                   TensorSource& source, const ModelOptions& options) {
   auto model =
       allocate_model(context, config, options, tensor::Arena("weights", context.table->allocator));
+  if (model->weights.device() == tensor::Device::cpu) {  // nothing is filled yet
+    expect_memory("the weights", static_cast<int64_t>(model->weights.total_bytes()));
+  }
   load_parameters(context, model->parameters, source);
   return model;
 }

@@ -8,6 +8,8 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/sha256.h"
+#include "base/system_memory.h"
+#include "kernels/table.h"
 #include "train/name_pattern.h"
 #include "train/routing_stats.h"
 #include "train/run_state.h"
@@ -160,15 +162,16 @@ Run::Run(const Context& context, const RunOptions& options, const RunInput& inpu
 void Run::make_model(const Context& context) {
   const std::vector<tensor::TensorSpec> all = model::expected_tensors(options_.config);
   const std::vector<tensor::TensorSpec> trained = select_tensors(all, options_.patterns);
+  int64_t bytes = 0;  // masters, two moments, gradients
+  for (const tensor::TensorSpec& spec : trained) bytes += spec.shape.num_elements() * 16;
   if (trained.size() < all.size()) {
-    uint64_t bytes = 0;
     for (const tensor::TensorSpec& spec : trained) {
       log_info("trains {} {}", spec.name, to_string(spec.shape));
-      bytes += static_cast<uint64_t>(spec.shape.num_elements()) * 16;
     }
     log_info("{} of {} tensors train; with masters, moments and gradients they take {} bytes",
              trained.size(), all.size(), bytes);
   }
+  if (context.table->device == kernels::Device::cpu) expect_memory("training", bytes);
   model_ = model::make_model(context, options_.config, frozen_,
                              {.operand = options_.config.torch_dtype,
                               .context = options_.seq,

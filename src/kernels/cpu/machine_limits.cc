@@ -3,15 +3,14 @@
 
 #include <immintrin.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <fstream>
 
 #include "base/cpu_features.h"
 #include "base/error.h"
+#include "base/system_memory.h"
 #include "kernels/cpu/tile_config.h"
 
 namespace dsmoe::kernels::cpu {
@@ -73,17 +72,6 @@ constexpr ReadLoop kReadLoops[] = {
     {"4 streams, prefetch", read_128<4, true>, read_512<4, true>},
     {"8 streams, prefetch", read_128<8, true>, read_512<8, true>},
 };
-
-int64_t free_memory() {
-  std::ifstream file("/proc/meminfo");
-  std::string key;
-  int64_t kilobytes = 0;
-  std::string unit;
-  while (file >> key >> kilobytes >> unit) {
-    if (key == "MemAvailable:") return kilobytes * 1024;
-  }
-  return int64_t{sysconf(_SC_AVPHYS_PAGES)} * sysconf(_SC_PAGESIZE);
-}
 
 // --- multiplying ---
 constexpr int64_t kSteps = 200'000;
@@ -212,7 +200,7 @@ double median_of(std::vector<double> samples) {
 ReadProbe::ReadProbe(ThreadPool& pool)
     : pool_(pool),
       arena_("bandwidth"),  // huge pages where weights get them
-      bytes_(std::min(int64_t{4} << 30, free_memory() / 2) / (int64_t{1} << 21) *
+      bytes_(std::min(int64_t{4} << 30, system_memory().available / 2) / (int64_t{1} << 21) *
              (int64_t{1} << 21)) {
   if (bytes_ < int64_t{64} << 20) {
     fail(ErrorKind::resource, "too little free memory to measure its bandwidth; use --no-limits");
