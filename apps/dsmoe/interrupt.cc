@@ -22,6 +22,9 @@ void arm() {
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  struct sigaction hang_up {};
+  sigaction(SIGHUP, nullptr, &hang_up);
+  if (hang_up.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // nohup: goes on
 }
 
 }  // namespace
@@ -29,12 +32,14 @@ void arm() {
 InterruptScope::InterruptScope() {
   sigaction(SIGINT, nullptr, &previous_int_);
   sigaction(SIGTERM, nullptr, &previous_term_);
+  sigaction(SIGHUP, nullptr, &previous_hup_);
   clear();
 }
 
 InterruptScope::~InterruptScope() {
   sigaction(SIGINT, &previous_int_, nullptr);
   sigaction(SIGTERM, &previous_term_, nullptr);
+  sigaction(SIGHUP, &previous_hup_, nullptr);
 }
 
 const std::atomic<bool>& InterruptScope::flag() { return interrupted; }

@@ -7,8 +7,9 @@
 
 namespace dsmoe::app {
 
-// While one exists, the first SIGINT or SIGTERM raises flag(); a second SIGINT ends the process as
-// usual. Outside its life a signal ends the process at once. One at a time.
+// While one exists, the first SIGINT, SIGTERM or SIGHUP (unless ignored, as under nohup) raises
+// flag(); a second of the same kind ends the process as usual. Outside its life a signal ends the
+// process at once. One at a time.
 class InterruptScope {
  public:
   InterruptScope();
@@ -17,11 +18,11 @@ class InterruptScope {
   InterruptScope& operator=(const InterruptScope&) = delete;
 
   static const std::atomic<bool>& flag();
-  static int exit_code();  // 128 + the last signal: 130 or 143
+  static int exit_code();  // 128 + the last signal: 130, 143 or 129
   static void clear();     // re-arms: the next signal raises the flag again
 
  private:
-  struct sigaction previous_int_, previous_term_;
+  struct sigaction previous_int_, previous_term_, previous_hup_;
 };
 
 }  // namespace dsmoe::app

@@ -1,6 +1,4 @@
 // The dsmoe command: parses the command line and runs one subcommand.
-#include <fmt/core.h>
-
 #include <cstdio>
 #include <new>
 
@@ -35,16 +33,17 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace dsmoe::app
 
+// Not by fmt, which throws when nobody takes the message.
 int main(int argc, char** argv) {
   try {
     return dsmoe::app::run(argc, argv);
   } catch (const dsmoe::Error& e) {
-    fmt::print(stderr, "dsmoe: {}\n", e.what());
+    std::fprintf(stderr, "dsmoe: %s\n", e.what());
     return dsmoe::app::exit_code(e.kind());
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "dsmoe: out of memory\n");
+    std::fprintf(stderr, "dsmoe: out of memory\n");
   } catch (const std::exception& e) {
-    fmt::print(stderr, "dsmoe: unexpected error, please report it: {}\n", e.what());
+    std::fprintf(stderr, "dsmoe: unexpected error, please report it: %s\n", e.what());
   }
   return dsmoe::app::kFailed;
 }

@@ -37,6 +37,7 @@ stopped() { # SIGNAL CODE
 }
 stopped INT 130
 stopped TERM 143
+stopped HUP 129
 
 # A second writer on one run is refused while the first goes on.
 become_train "$work/busy" 100000 > /dev/null 2>&1 &
@@ -46,6 +47,10 @@ train "$work/busy" 100000 --resume > /dev/null 2> "$work/err" && fail "two write
 grep -q "is training there" "$work/err" || fail "the refusal says: $(cat "$work/err")"
 kill -s KILL $busy
 wait $busy 2> /dev/null
+
+# An error that nobody can be told of.
+"$program" info /no/such/model 2> /dev/full
+[ $? = 1 ] || fail "exit $? when the message cannot be written"
 
 # Wrong usage.
 train "$work/whole" 30 > /dev/null 2> "$work/err" && fail "overwrote a run"
