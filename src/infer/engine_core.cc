@@ -38,11 +38,9 @@ EngineOptions complete(const model::Model& model, EngineOptions options) {
 
 int64_t default_max_top_k(const model::ModelConfig& config) {
   if (config.num_moe_layers() == 0) return config.num_experts_per_tok;
-  const bool grouped = config.topk_method != model::TopkMethod::greedy;
-  const int64_t most = grouped ? config.n_routed_experts / config.n_group * config.topk_group
-                               : config.n_routed_experts;
   const int64_t wanted = std::max<int64_t>(2 * config.num_experts_per_tok, 16);
-  return std::max(config.num_experts_per_tok, std::min({wanted, most, kMostTopK}));
+  return std::max(config.num_experts_per_tok,
+                  std::min({wanted, config.num_selectable_experts(), kMostTopK}));
 }
 
 int64_t kv_page_bytes(const model::Model& model) {

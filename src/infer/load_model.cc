@@ -1,6 +1,7 @@
 // The joint between store (names and bytes) and model (parameters).
 #include "infer/load_model.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <optional>
@@ -8,6 +9,7 @@
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "base/sha256.h"
+#include "kernels/combine.h"
 #include "kernels/table.h"
 #include "store/hf_folder.h"
 #include "store/packed_image.h"
@@ -154,9 +156,7 @@ int64_t checked_top_k(const model::ModelConfig& config, int64_t asked) {
     fail(ErrorKind::input, "{} experts per token were asked for, but the model has no MoE layer",
          asked);
   }
-  const bool grouped = config.topk_method != model::TopkMethod::greedy;
-  const int64_t most = grouped ? config.n_routed_experts / config.n_group * config.topk_group
-                               : config.n_routed_experts;
+  const int64_t most = std::min(config.num_selectable_experts(), kernels::kMaxExpertsPerToken);
   if (asked < 1 || asked > most) {
     fail(ErrorKind::input, "{} experts per token were asked for; this model can choose 1 to {}",
          asked, most);

@@ -5,18 +5,9 @@
 
 #include "base/error.h"
 #include "infer/load_model.h"
+#include "kernels/combine.h"
 
 namespace dsmoe::infer {
-namespace {
-
-// Routed experts a token may choose from: the best groups' where there are groups.
-int64_t num_selectable(const model::ModelConfig& config) {
-  return config.topk_method == model::TopkMethod::greedy
-             ? config.n_routed_experts
-             : config.n_routed_experts / config.n_group * config.topk_group;
-}
-
-}  // namespace
 
 std::string_view name_of(ProbeKind kind) {
   switch (kind) {
@@ -37,7 +28,7 @@ std::vector<ProbeVariant> probe_variants(const model::ModelConfig& config) {
     fail(ErrorKind::input, "the model has no MoE layer: there are no experts to take away");
   }
   const int64_t top_k = config.num_experts_per_tok;
-  const int64_t selectable = num_selectable(config);
+  const int64_t selectable = config.num_selectable_experts();
   std::vector<ProbeVariant> variants{{.kind = ProbeKind::whole, .top_k = top_k}};
   int64_t last = 0;
   for (const int64_t sixteenths : {1, 2, 3, 4}) {
@@ -51,7 +42,7 @@ std::vector<ProbeVariant> probe_variants(const model::ModelConfig& config) {
     variants.push_back({.kind = ProbeKind::fewer_active, .top_k = k});
   }
   const int64_t shared = config.n_shared_experts;
-  if (shared > 0 && top_k + shared <= selectable) {
+  if (shared > 0 && top_k + shared <= std::min(selectable, kernels::kMaxExpertsPerToken)) {
     variants.push_back({.kind = ProbeKind::shared_replaced,
                         .top_k = top_k + shared,
                         .ablation = {.shared = model::SharedExperts::left_out}});

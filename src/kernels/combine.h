@@ -8,6 +8,8 @@
 
 namespace dsmoe::kernels {
 
+inline constexpr int64_t kMaxExpertsPerToken = 1024;  // terms of the tree; a device may take fewer
+
 // out[t] = (tree over chosen experts of gate * routed) + shared[t], assigned or added to what is
 // there (the residual stream). With absent gates (1 each) and Store::assign it is the adjoint of
 // dispatch: the input gradient of the experts.

@@ -96,6 +96,11 @@ struct ModelConfig {
     return n_routed_experts > 0 && layer >= first_k_dense_replace && layer % moe_layer_freq == 0;
   }
   int64_t num_moe_layers() const;
+  // Routed experts a token may choose from: the best groups' where there are groups.
+  int64_t num_selectable_experts() const {
+    return topk_method == TopkMethod::greedy ? n_routed_experts
+                                             : n_routed_experts / n_group * topk_group;
+  }
   int64_t q_width() const { return num_attention_heads * head_dim; }
   int64_t kv_width() const { return num_key_value_heads * head_dim; }
   int64_t shared_width() const { return n_shared_experts * moe_intermediate_size; }

@@ -1,7 +1,9 @@
 // The ranges of a configuration and the rules between its fields.
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
+#include "kernels/combine.h"
 #include "model/config.h"
 
 namespace dsmoe::model {
@@ -106,7 +108,8 @@ void check_experts(const Checker& checker, const ModelConfig& c) {
     return;
   }
   checker.range("n_shared_experts", c.n_shared_experts, 0, kMaxShared);
-  checker.range("num_experts_per_tok", c.num_experts_per_tok, 1, c.n_routed_experts);
+  checker.range("num_experts_per_tok", c.num_experts_per_tok, 1,
+                std::min(c.n_routed_experts, kernels::kMaxExpertsPerToken));
   checker.range("moe_intermediate_size", c.moe_intermediate_size, 1, kMaxWidth);
   checker.range("routed_scaling_factor", c.routed_scaling_factor, 1e-6, 1e6);
   check_groups(checker, c);

@@ -117,6 +117,8 @@ const Case kCases[] = {
      "n_shared_experts must be an integer from 0 to 256, found -1"},
     {"TopKMissing", R"({"num_experts_per_tok":null})",
      "num_experts_per_tok must be an integer from 1 to 6, found 0"},
+    {"TopKAboveTheKernels", R"({"n_routed_experts":2000,"num_experts_per_tok":1025})",
+     "num_experts_per_tok must be an integer from 1 to 1024, found 1025"},
     {"TopKAboveExperts", R"({"num_experts_per_tok":7})",
      "num_experts_per_tok must be an integer from 1 to 6, found 7"},
     {"ExpertWidthMissing", R"({"moe_intermediate_size":null})",

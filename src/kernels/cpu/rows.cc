@@ -107,7 +107,7 @@ class CombineTerms {
   }
 
  private:
-  static constexpr int kMaxTerms = 1024;
+  static constexpr int kMaxTerms = kMaxExpertsPerToken;
 
   void plan_joins(const int32_t* expert, const int* slots) {
     constexpr int kRoot = 64;
