@@ -87,6 +87,12 @@ int run_train(const TrainArguments& arguments) {
                                 .special = special_tokens(arguments),
                                 .min_count = arguments.min_count};
   text::check_train_options(options);
+  const fs::path folder = arguments.out;
+  if (fs::exists(folder / "tokenizer.json")) {
+    fail(ErrorKind::input,
+         "{} has a tokenizer.json, which its model may need; choose another folder, or remove it",
+         arguments.out);
+  }
   ThreadPool pool(arguments.threads);
   text::WordCounts counts(options.special.contents());
   {
@@ -118,7 +124,6 @@ int run_train(const TrainArguments& arguments) {
   std::error_code error;
   fs::create_directories(arguments.out, error);
   if (error) fail(ErrorKind::io, "cannot create {}: {}", arguments.out, error.message());
-  const fs::path folder = arguments.out;
   atomic_write_file(folder / "tokenizer.json", text::to_tokenizer_json(trained));
   atomic_write_file(folder / "tokenizer_config.json",
                     text::to_tokenizer_config_json(trained, arguments.max_length));

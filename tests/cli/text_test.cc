@@ -87,6 +87,15 @@ TEST_F(TextModel, DemoIsDeterministicAndNeverOverwrites) {
   EXPECT_NE(read_file(other + "/model.safetensors"), read_file(again + "/model.safetensors"));
 }
 
+TEST_F(TextModel, ATokenizerIsNeverOverwritten) {
+  const std::string before = read_file(model() + "/tokenizer.json");
+  const Ran ran =
+      run_dsmoe({"tokenizer", "train", path("corpus.txt"), "--vocab-size", "300", "-o", model()});
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_NE(ran.err.find("has a tokenizer.json"), std::string::npos) << ran.err;
+  EXPECT_EQ(read_file(model() + "/tokenizer.json"), before);
+}
+
 TEST_F(TextModel, GenerateRepeatsForAnyThreads) {
   const Ran first = generate({"--seed", "5", "--threads", "1"});
   ASSERT_EQ(first.code, 0) << first.err;
@@ -168,14 +177,14 @@ TEST_F(TextModel, GenerateRefusesBadInput) {
     EXPECT_NE(ran.err.find(fault), std::string::npos) << ran.err;
     EXPECT_EQ(ran.out, "");
   };
-  refused({"--temperature", "-1"}, 1, "temperature");
-  refused({"--top-p", "2"}, 1, "top_p");
+  refused({"--temperature", "-1"}, 2, "--temperature");
+  refused({"--top-p", "2"}, 2, "--top-p");
   refused({"--top-k", "x"}, 2, "top-k");
   refused({"--logit-bias", "1=2"}, 2, "ID:BIAS");
   refused({"--logit-bias", "512:1"}, 1, "0 to 511");
   refused({"--stop", ""}, 1, "stop string");
   refused({"--num-experts-per-tok", "17"}, 1, "1 to 16");
-  refused({"--min-p", "-1"}, 1, "min_p");
+  refused({"--min-p", "-1"}, 2, "--min-p");
   refused({"--tokens", "1"}, 2, "Exactly 1");
   const std::string long_prompt = path("long.txt");
   std::string text;
