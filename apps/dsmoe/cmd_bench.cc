@@ -164,10 +164,13 @@ LayerShape layer_shape(const model::ModelConfig& config) {
 
 int run_bench(const BenchCommand& command) {
   if (command.common.quiet) set_log_level(LogLevel::quiet);
+  const std::vector<BenchTest> tests = tests_of(command);
+  if (tests.empty() && command.layer_tokens.empty()) {
+    fail(ErrorKind::usage, "nothing to measure: --prompt and --generate are 0");
+  }
   Engine engine(command.common);
   const BenchModel bench_model = load_bench_model(engine, command.common, command.random);
   const model::Model& model = *bench_model.model;
-  const std::vector<BenchTest> tests = tests_of(command);
   for (const BenchTest& test : tests) {
     if (test.tokens > model.context) {
       fail(ErrorKind::usage, "{} tokens do not fit into the context of {}; see --context",
@@ -229,11 +232,8 @@ void add_bench(CommandLine& app) {
   auto options = std::make_shared<BenchCommand>();
   CommandLine command =
       app.command("bench", "Tokens per second, and the share of the machine's limit");
-  command
-      .option("model", options->common.model,
-              "model folder, or a config.json (then with random weights)")
-      .required()
-      .type("MODEL");
+  add_model_argument(command, options->common,
+                     "model folder, or a config.json (then with random weights)");
   command.option("--prompt", options->prompt, "tokens of the prompt test; 0: none")
       .range(int64_t{0}, int64_t{1} << 20)
       .type("N")

@@ -105,6 +105,11 @@ Flag Flag::excludes(const Flag& other) const {
   return *this;
 }
 
+Flag Flag::check(std::function<std::string(const std::string&)> fault) const {
+  option_->check(CLI::Validator([fault](std::string& text) { return fault(text); }, ""));
+  return *this;
+}
+
 Flag Flag::repeatable() const {
   option_->expected(1)->take_all();
   return *this;

@@ -30,6 +30,8 @@ class Flag {
   Flag at_least(int64_t lowest) const;
   Flag one_of(const std::vector<std::string>& values) const;
   Flag excludes(const Flag& other) const;
+  // `fault` says what is wrong with a value, nothing if nothing is.
+  Flag check(std::function<std::string(const std::string&)> fault) const;
   Flag repeatable() const;                                  // one value each time
   Flag comma_separated() const;                             // several values at once
   Flag value_optional(const std::string& otherwise) const;  // --flag alone means this value

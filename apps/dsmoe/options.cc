@@ -1,9 +1,14 @@
 // Shared flags -> a pool, a kernel table, a model.
 #include "options.h"
 
+#include <algorithm>
+#include <filesystem>
+
+#include "base/error.h"
 #include "base/log.h"
 #include "kernels/cuda/cuda_table.h"
 #include "kernels/table.h"
+#include "store/checkpoint.h"
 
 namespace dsmoe::app {
 namespace {
@@ -17,12 +22,25 @@ kernels::Context context_of(const CommonOptions& options, ThreadPool& pool) {
   return {.table = &kernels::select_cpu_table(), .pool = &pool};
 }
 
+// The newest by name: whether it is whole is looked at when it is used.
+std::string fault_of_run(const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (fs::exists(fs::path(folder) / "config.json", ignored)) return "";
+  std::string newest;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (store::checkpoint_step(name)) newest = std::max(newest, name);
+  }
+  if (newest.empty()) return "";
+  return fmt::format("{} is a training run; its newest model is {}", folder,
+                     (fs::path(folder) / newest).string());
+}
+
 }  // namespace
 
-void add_model_argument(CommandLine& command, CommonOptions& options) {
-  command.option("model", options.model, "model folder (config.json, *.safetensors)")
-      .required()
-      .type("MODEL");
+void add_model_argument(CommandLine& command, CommonOptions& options, const std::string& help) {
+  command.option("model", options.model, help).required().check(fault_of_run).type("MODEL");
 }
 
 void add_output_flags(CommandLine& command, CommonOptions& options) {

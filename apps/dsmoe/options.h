@@ -21,7 +21,8 @@ struct CommonOptions {
   bool quiet = false;
 };
 
-void add_model_argument(CommandLine& command, CommonOptions& options);
+void add_model_argument(CommandLine& command, CommonOptions& options,
+                        const std::string& help = "model folder (config.json, *.safetensors)");
 void add_output_flags(CommandLine& command, CommonOptions& options);   // --json --quiet
 void add_machine_flags(CommandLine& command, CommonOptions& options);  // --threads --device
 void add_dtype_flag(CommandLine& command, CommonOptions& options);     // --dtype

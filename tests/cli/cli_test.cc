@@ -401,6 +401,8 @@ TEST(CliBench, MeasuresFoldersAndBareConfigs) {
   EXPECT_NE(table.out.find("| tg2"), std::string::npos) << table.out;
   expect_refused(run_dsmoe({"bench", golden("released"), "--prompt", "100000"}), 2, "context");
   expect_refused(run_dsmoe({"bench", golden("released"), "--layers", "1"}), 2, "--layers");
+  expect_refused(run_dsmoe({"bench", golden("released"), "--prompt", "0", "--generate", "0"}), 2,
+                 "nothing to measure");
   expect_refused(run_dsmoe({"bench", "/no/such/model"}), 1, "/no/such/model");
 }
 

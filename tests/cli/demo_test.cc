@@ -69,6 +69,13 @@ TEST(CliDemo, TrainsMeasuresAndLeavesAModel) {
       run_dsmoe({"generate", model, "-p", "Add 27 + 45:", "--max-tokens", "3", "--quiet"});
   EXPECT_EQ(generated.code, 0) << generated.err;
 
+  for (const char* name : {"info", "bench"}) {
+    const Ran run = run_dsmoe({name, out});
+    EXPECT_EQ(run.code, 2);
+    EXPECT_NE(run.err.find("is a training run; its newest model is " + model), std::string::npos)
+        << run.err;
+  }
+
   // A run is not overwritten; with --resume the finished one is measured again, for people.
   EXPECT_NE(run_dsmoe(command).code, 0);
   std::vector<std::string> again = command;
