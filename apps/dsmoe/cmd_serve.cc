@@ -50,7 +50,9 @@ int64_t planned_steps(const fs::path& checkpoint) {
   const auto state = store::SafetensorsFile::open(checkpoint / store::kTrainStateName);
   const auto plan = state.metadata().find("plan");
   if (plan == state.metadata().end()) return 0;
-  return parse_json(plan->second, state.path().string()).value("steps", int64_t{0});
+  const Json json = parse_json(plan->second, state.path().string());
+  const auto steps = json.is_object() ? json.find("steps") : json.end();
+  return steps != json.end() && steps->is_number_integer() ? steps->get<int64_t>() : 0;
 }
 
 // Whether the demo's training has to run before there is something to serve; says why.

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/scratch_folder.h"
+#include "base/sha256.h"
 #include "cli/program.h"
 #include "serve/http_client.h"
 #include "serve/running_server.h"
@@ -170,6 +171,52 @@ TEST(ServeProgram, ServesTheDemosModelWithoutAName) {
   const Json models = Client(server.port()).get("/v1/models").json();
   EXPECT_EQ(models["data"][0]["id"], "demo-out");
   EXPECT_EQ(models["data"][0]["has_chat_template"], true);
+  server.signal(SIGTERM);
+  EXPECT_EQ(server.wait(), 0);
+}
+
+// A plan that someone else wrote, and sealed.
+TEST(ServeProgram, APlanThatSaysNothingIsNoPlan) {
+  const ScratchFolder scratch;
+  write_file((scratch / "corpus.txt").string(), std::string(2000, 'a'));
+  const Ran trained = run_dsmoe({"train",
+                                 "--config",
+                                 kConfig,
+                                 "--data",
+                                 (scratch / "corpus.txt").string(),
+                                 "--steps",
+                                 "1000",
+                                 "--batch",
+                                 "1",
+                                 "--seq",
+                                 "4",
+                                 "--save-every",
+                                 "0",
+                                 "--valid-every",
+                                 "0",
+                                 "--threads",
+                                 "1",
+                                 "--out",
+                                 (scratch / "demo-out").string(),
+                                 "-q"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const std::string folder = (scratch / "demo-out" / "step-00001000").string();
+  const auto replace = [](std::string& text, const std::string& from, const std::string& to) {
+    const std::size_t at = text.find(from);
+    ASSERT_NE(at, std::string::npos) << from;
+    text.replace(at, from.size(), to);
+  };
+  std::string state = read_file(folder + "/train_state.safetensors");
+  std::string manifest = read_file(folder + "/MANIFEST.json");
+  const std::string before = sha256(state);
+  replace(state, R"(\"steps\":1000)", R"(\"steps\":null)");
+  replace(manifest, before, sha256(state));
+  write_file(folder + "/train_state.safetensors", state);
+  write_file(folder + "/MANIFEST.json", manifest);
+  RunningServer server({.program = DSMOE_PROGRAM,
+                        .arguments = {"--port", "0", "--threads", "1"},
+                        .folder = scratch.path().string()});
+  ASSERT_TRUE(server.wait_until_serving());
   server.signal(SIGTERM);
   EXPECT_EQ(server.wait(), 0);
 }
