@@ -49,14 +49,22 @@ model::ModelConfig config_of(const TrainOptions& options) {
   return config;
 }
 
-// Everything the command line leaves open, from the config and the size of the corpus.
-void fill_defaults(TrainOptions& options, const data::DocumentSplit& split) {
+// What the command line leaves open and the config decides.
+void fill_sizes(TrainOptions& options) {
   train::RunOptions& run = options.run;
   if (run.seq == 0) run.seq = std::min<int64_t>(run.config.max_position_embeddings, 1024);
   if (run.micro_batch == 0) {
     const bool fills_a_gpu = options.common.device == "cuda";
     run.micro_batch = train::default_micro_batch(run, fills_a_gpu ? 32768 : 4096);
   }
+  run.schedule.kind = train::parse_schedule(options.schedule);
+  run.recompute = options.recompute ? model::Recompute::blocks : model::Recompute::nothing;
+  train::check_rows(run);
+}
+
+// The rest, from the size of the corpus.
+void fill_steps(TrainOptions& options, const data::DocumentSplit& split) {
+  train::RunOptions& run = options.run;
   train::Schedule& schedule = run.schedule;
   if (schedule.total_steps == 0) {
     data::PackedBatches batches(split, {.batch = run.batch, .seq = run.seq, .seed = run.seed});
@@ -65,7 +73,6 @@ void fill_defaults(TrainOptions& options, const data::DocumentSplit& split) {
     log_info("--steps {}: {}", schedule.total_steps,
              schedule.total_steps == epoch ? "one pass over the data" : "the least by default");
   }
-  schedule.kind = train::parse_schedule(options.schedule);
   schedule.warmup_steps = options.warmup >= 0
                               ? options.warmup
                               : std::clamp<int64_t>(schedule.total_steps / 20, 1, 2000);
@@ -73,7 +80,6 @@ void fill_defaults(TrainOptions& options, const data::DocumentSplit& split) {
                                            : std::max<int64_t>(1, schedule.total_steps / 10);
   run.valid_every = options.valid_every >= 0 ? options.valid_every
                                              : std::max<int64_t>(1, schedule.total_steps / 20);
-  run.recompute = options.recompute ? model::Recompute::blocks : model::Recompute::nothing;
 }
 
 std::unique_ptr<tensor::TensorSource> initial_weights(const TrainOptions& options) {
@@ -109,6 +115,7 @@ int train_run(TrainOptions& options) {
   Engine engine(options.common);
   train::RunOptions& run = options.run;
   run.config = config_of(options);
+  fill_sizes(options);
   const store::RunLock lock(run.out);
   const TrainTokenizer tokenizer = prepare_tokenizer({.given = options.tokenizer,
                                                       .init = options.init,
@@ -123,7 +130,7 @@ int train_run(TrainOptions& options) {
                      tokenizer, run.config);
   const data::DocumentSplit split(built.corpus,
                                   {.fraction = options.valid_fraction, .seed = run.seed});
-  fill_defaults(options, split);
+  fill_steps(options, split);
   run.data_identity =
       fmt::format("{:016x}, {} for validation", built.corpus.corpus_key(), options.valid_fraction);
   run.init_identity = options.init.empty() ? "random" : "folder";

@@ -24,30 +24,6 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-void check_options(const RunOptions& o) {
-  const auto positive = [](const char* name, int64_t value) {
-    if (value < 1) fail(ErrorKind::usage, "--{} {}: expected at least 1", name, value);
-  };
-  positive("steps", o.schedule.total_steps);
-  positive("batch", o.batch);
-  positive("micro-batch", o.micro_batch);
-  positive("seq", o.seq);
-  if (o.batch % o.micro_batch != 0) {
-    fail(ErrorKind::usage, "--micro-batch {} does not divide --batch {}", o.micro_batch, o.batch);
-  }
-  if (o.micro_batch % rows_per_balance_group(o) != 0) {
-    fail(
-        ErrorKind::usage,
-        "--micro-batch {} is no multiple of the {} rows whose balance is one loss (seq_aux false); "
-        "--balance-group sets them, which changes the result",
-        o.micro_batch, rows_per_balance_group(o));
-  }
-  if (o.device_alpha != 0 && o.config.n_routed_experts % o.num_devices != 0) {
-    fail(ErrorKind::usage, "--devices {} does not divide the {} routed experts", o.num_devices,
-         o.config.n_routed_experts);
-  }
-}
-
 RunIdentity identity_of(const RunOptions& o) {
   Json patterns = Json::array();
   for (const std::string& pattern : o.patterns) patterns.push_back(pattern);
@@ -301,6 +277,29 @@ int64_t default_micro_batch(const RunOptions& options, int64_t tokens) {
   return group * rows_of_about(options.batch / group, options.seq * group, tokens);
 }
 
+void check_rows(const RunOptions& o) {
+  const auto positive = [](const char* name, int64_t value) {
+    if (value < 1) fail(ErrorKind::usage, "--{} {}: expected at least 1", name, value);
+  };
+  positive("batch", o.batch);
+  positive("micro-batch", o.micro_batch);
+  positive("seq", o.seq);
+  if (o.batch % o.micro_batch != 0) {
+    fail(ErrorKind::usage, "--micro-batch {} does not divide --batch {}", o.micro_batch, o.batch);
+  }
+  if (o.micro_batch % rows_per_balance_group(o) != 0) {
+    fail(
+        ErrorKind::usage,
+        "--micro-batch {} is no multiple of the {} rows whose balance is one loss (seq_aux false); "
+        "--balance-group sets them, which changes the result",
+        o.micro_batch, rows_per_balance_group(o));
+  }
+  if (o.device_alpha != 0 && o.config.n_routed_experts % o.num_devices != 0) {
+    fail(ErrorKind::usage, "--devices {} does not divide the {} routed experts", o.num_devices,
+         o.config.n_routed_experts);
+  }
+}
+
 void pack_rows(const data::Batch& batch, StepRows& rows) {
   rows.clear();
   std::size_t room = 0;  // for every step: rows are padded to one length, a document has a token
@@ -318,7 +317,10 @@ void pack_rows(const data::Batch& batch, StepRows& rows) {
 
 RunOutcome run_training(const Context& context, const RunOptions& options, const RunInput& input,
                         const RunHooks& hooks) {
-  check_options(options);
+  if (options.schedule.total_steps < 1) {
+    fail(ErrorKind::usage, "--steps {}: expected at least 1", options.schedule.total_steps);
+  }
+  check_rows(options);
   return Run(context, options, input, hooks).loop();
 }
 

@@ -50,6 +50,9 @@ int64_t rows_per_balance_group(const RunOptions& options);
 // The micro-batch of about so many tokens: whole balance groups.
 int64_t default_micro_batch(const RunOptions& options, int64_t tokens);
 
+// Throws Error(usage) where rows, groups and devices do not divide: also before the data is read.
+void check_rows(const RunOptions& options);
+
 // What a run tells while it goes on. Any may be empty.
 struct RunHooks {
   std::function<bool()> should_stop;  // asked after every step

@@ -59,6 +59,9 @@ train "$work/x" 30 --train 'nothing.*' > /dev/null 2>&1
 [ $? = 2 ] || fail "a pattern without a match is wrong usage"
 train "$work/y" 30 --batch 4 --micro-batch 3 > /dev/null 2>&1
 [ $? = 2 ] || fail "a micro-batch that does not divide is wrong usage"
+"$program" train --config "$work/config.json" --data /no/such/file --out "$work/y" --batch 4 --micro-batch 3 2> /dev/null
+[ $? = 2 ] || fail "wrong usage is told after the data was read"
+[ ! -e "$work/y" ] || fail "wrong usage left a run"
 train "$work/z" 30 --device-loss 1 --devices 7 > /dev/null 2> "$work/err"
 [ $? = 2 ] || fail "devices that do not divide the experts are wrong usage"
 grep -q -- "--devices 7 does not divide" "$work/err" || fail "the refusal says: $(cat "$work/err")"
