@@ -127,6 +127,15 @@ std::string Api::allowed_origin(const HttpRequest& request) const {
   return options_.cors_origin.empty() && is_loopback_origin(origin) ? std::string(origin) : "";
 }
 
+// A browser lets any page send what a form could, and only keeps the answer from it: enough to make
+// a server without keys compute. Own pages are those of the address the server was asked at.
+bool Api::comes_from_a_stranger(const HttpRequest& request) const {
+  const std::string_view origin = request.header("origin");
+  if (!keys_.empty() || origin.empty() || !allowed_origin(request).empty()) return false;
+  const std::size_t host = origin.find("://");
+  return host == std::string_view::npos || origin.substr(host + 3) != request.header("host");
+}
+
 void Api::add_headers(const HttpRequest& request, HttpResponse& response) const {
   response.headers.emplace_back("x-request-id",
                                 request.request_id.empty() ? random_id() : request.request_id);
@@ -166,6 +175,11 @@ std::optional<HttpResponse> Api::answer_head(HttpRequest& head) {
       return response;
     }
     head.owner = *owner;
+  }
+  if (!reads && comes_from_a_stranger(head)) {
+    return json_response(
+        error_body(403, "pages of this origin may not ask; the server's --cors-origin lets them"),
+        403);
   }
   const Found found = find_route(head);
   if (found.route != nullptr) return std::nullopt;

@@ -92,6 +92,7 @@ class Api {
   void check_model(const std::string& name) const;
   const ServedModel& model() const;  // throws ApiError(503) while it loads
   std::string allowed_origin(const HttpRequest& request) const;
+  bool comes_from_a_stranger(const HttpRequest& request) const;
 
   std::atomic<const ServedModel*> model_{nullptr};
   std::mutex training_mutex_;

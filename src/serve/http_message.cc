@@ -45,12 +45,12 @@ const char* reason_phrase(int status) {
       return "OK";
     case 204:
       return "No Content";
-    case 304:
-      return "Not Modified";
     case 400:
       return "Bad Request";
     case 401:
       return "Unauthorized";
+    case 403:
+      return "Forbidden";
     case 404:
       return "Not Found";
     case 405:
@@ -59,8 +59,6 @@ const char* reason_phrase(int status) {
       return "Request Timeout";
     case 413:
       return "Content Too Large";
-    case 415:
-      return "Unsupported Media Type";
     case 429:
       return "Too Many Requests";
     case 431:

@@ -280,6 +280,21 @@ TEST_F(ApiTest, HeadersIdsAndCors) {
   EXPECT_EQ(echoed.headers.at("access-control-allow-origin"), "http://localhost:3000");
   const Answer other = client.request("GET", "/health", "", {"Origin: http://example.org"});
   EXPECT_EQ(other.headers.count("access-control-allow-origin"), 0u);
+  EXPECT_EQ(other.status, 200);
+  // Nor may it make the server work.
+  const std::string body = R"({"prompt": "a", "max_tokens": 1})";
+  const auto asked_from = [&](const std::string& origin, const std::string& host) {
+    Client page(server().port());
+    page.send(
+        fmt::format("POST /v1/completions HTTP/1.1\r\nHost: {}\r\nOrigin: {}\r\n"
+                    "Content-Type: text/plain\r\nContent-Length: {}\r\n\r\n{}",
+                    host, origin, body.size(), body));
+    return page.receive().status;
+  };
+  EXPECT_EQ(asked_from("http://example.org", "127.0.0.1:8080"), 403);
+  EXPECT_EQ(asked_from("null", "127.0.0.1:8080"), 403);
+  EXPECT_EQ(asked_from("http://localhost:3000", "127.0.0.1:8080"), 200);
+  EXPECT_EQ(asked_from("http://192.0.2.1:8080", "192.0.2.1:8080"), 200);  // our own page
   const Answer preflight =
       client.request("OPTIONS", "/v1/completions", "", {"Origin: http://127.0.0.1:1"});
   EXPECT_EQ(preflight.status, 204);
