@@ -4,10 +4,12 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <set>
+#include <span>
 #include <string>
 
 #include "base/rng.h"
@@ -59,6 +61,13 @@ void fill_integers(const WeightStack& stack) {
   }
 }
 
+// Weights that calls visit in turn: so many that none finds its own in a cache, also where the
+// third level has hundreds of megabytes.
+constexpr double kVisitedBytes = 2e9;
+int64_t copies_of(double bytes) {
+  return std::max(int64_t{1}, static_cast<int64_t>(std::ceil(kVisitedBytes / bytes)));
+}
+
 WeightStack make_weights(tensor::Arena& arena, int64_t count, int64_t n, int64_t k,
                          WeightCoding coding) {
   WeightStack stack{.dtype = DType::BF16,
@@ -74,6 +83,14 @@ WeightStack make_weights(tensor::Arena& arena, int64_t count, int64_t n, int64_t
   } else {
     fill_integers(stack);
   }
+  return stack;
+}
+
+// The same numbers at another place.
+WeightStack copy_of(tensor::Arena& arena, WeightStack stack) {
+  const void* from = stack.data;
+  stack.data = arena.bytes("weights", stack.num_bytes());
+  std::memcpy(stack.data, from, stack.num_bytes());
   return stack;
 }
 
@@ -111,10 +128,10 @@ void bench_matmul(const Context& context, const Limits& limits, const char* shap
   tensor::Arena arena("bench");
   const auto bytes =
       static_cast<double>(panel_bytes(DType::BF16, coding, k)) * static_cast<double>(n / 16);
-  // Copies enough that a call finds none of its weights in the cache.
-  const auto copies = static_cast<int64_t>(std::max(1.0, 256e6 / bytes));
-  std::vector<WeightStack> weights;
-  for (int64_t i = 0; i < copies; ++i) weights.push_back(make_weights(arena, 1, n, k, coding));
+  const int64_t copies = copies_of(bytes);
+  std::vector<WeightStack> weights{make_weights(arena, 1, n, k, coding)};
+  while (static_cast<int64_t>(weights.size()) < copies)
+    weights.push_back(copy_of(arena, weights[0]));
   for (const int64_t rows : kRows) {
     const TensorView x = make_rows(arena, rows, k);
     const TensorView out = arena.tensor("out", DType::F32, {rows, n});
@@ -125,19 +142,43 @@ void bench_matmul(const Context& context, const Limits& limits, const char* shap
   }
 }
 
-// A layer's experts: routed through random choices, and the shared ones.
+// Gate, up and down of some experts.
+struct Experts {
+  WeightStack gate, up, down;
+
+  void put_into(ExpertFamily& family) const {
+    family.gate = gate;
+    family.up = up;
+    family.down = down;
+  }
+};
+Experts make_experts(tensor::Arena& arena, int64_t count, int64_t width, WeightCoding coding) {
+  return {.gate = make_weights(arena, count, width, kHidden, coding),
+          .up = make_weights(arena, count, width, kHidden, coding),
+          .down = make_weights(arena, count, kHidden, width, coding)};
+}
+Experts copy_of(tensor::Arena& arena, const Experts& experts) {
+  return {.gate = copy_of(arena, experts.gate),
+          .up = copy_of(arena, experts.up),
+          .down = copy_of(arena, experts.down)};
+}
+
+// Experts of several layers: routed through random choices, and the shared ones.
 void bench_experts(const Context& context, const Limits& limits, WeightCoding coding) {
   const std::string up_name = with_coding("experts up", coding);
   const std::string down_name = with_coding("experts down", coding);
   if (up_name.find(wanted) == std::string::npos && down_name.find(wanted) == std::string::npos)
     return;
   tensor::Arena arena("bench");
-  ExpertFamily routed{.gate = make_weights(arena, kExperts, kWidth, kHidden, coding),
-                      .up = make_weights(arena, kExperts, kWidth, kHidden, coding),
-                      .down = make_weights(arena, kExperts, kHidden, kWidth, coding)};
-  ExpertFamily shared{.gate = make_weights(arena, 1, kShared * kWidth, kHidden, coding),
-                      .up = make_weights(arena, 1, kShared * kWidth, kHidden, coding),
-                      .down = make_weights(arena, 1, kHidden, kShared * kWidth, coding)};
+  std::vector<Experts> routed_weights{make_experts(arena, kExperts, kWidth, coding)};
+  std::vector<Experts> shared_weights{make_experts(arena, 1, kShared * kWidth, coding)};
+  const auto layers = static_cast<std::size_t>(
+      copies_of(3 * static_cast<double>(routed_weights[0].gate.num_bytes())));
+  while (routed_weights.size() < layers) {
+    routed_weights.push_back(copy_of(arena, routed_weights[0]));
+    shared_weights.push_back(copy_of(arena, shared_weights[0]));
+  }
+  ExpertFamily routed, shared;
   constexpr int kChoices = 8;
   for (const int64_t tokens : kRows) {
     const TensorView x = make_rows(arena, tokens, kHidden);
@@ -171,17 +212,22 @@ void bench_experts(const Context& context, const Limits& limits, WeightCoding co
       shared.out = arena.tensor("rows", DType::BF16, {tokens, kHidden});
       choices.push_back({routed, shared});
     }
+    // Another layer with every call, another choice with every round.
+    const auto families = [&](int i) -> std::span<const ExpertFamily> {
+      const auto at = static_cast<std::size_t>(i);
+      std::vector<ExpertFamily>& list = choices[at / layers % kChoices];
+      routed_weights[at % layers].put_into(list[0]);
+      shared_weights[at % layers].put_into(list[1]);
+      return list;
+    };
     const double matrix = static_cast<double>(kWidth * kHidden);
-    const double read = static_cast<double>(routed.gate.matrix_bytes()) *
+    const double read = static_cast<double>(routed_weights[0].gate.matrix_bytes()) *
                         (static_cast<double>(used.size()) + kShared);
     const double flops = 2 * matrix * static_cast<double>(tokens * (kTopK + kShared));
-    report(context, up_name, tokens, 2 * read, 2 * flops, limits, [&](int i) {
-      experts_up_forward(context,
-                         {.x = x, .families = choices[static_cast<std::size_t>(i % kChoices)]});
-    });
-    report(context, down_name, tokens, read, flops, limits, [&](int i) {
-      experts_down_forward(context, {.families = choices[static_cast<std::size_t>(i % kChoices)]});
-    });
+    report(context, up_name, tokens, 2 * read, 2 * flops, limits,
+           [&](int i) { experts_up_forward(context, {.x = x, .families = families(i)}); });
+    report(context, down_name, tokens, read, flops, limits,
+           [&](int i) { experts_down_forward(context, {.families = families(i)}); });
   }
 }
 
