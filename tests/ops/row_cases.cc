@@ -341,6 +341,7 @@ void add_row_cases(std::vector<OpEntry>& cases) {
                    CombineShape{30, 9, 2, 45, CombineShape::gradient});
   add<ArgmaxCase>(cases, "argmax_forward", "odd", RowsShape{9, 203});
   add<ArgmaxCase>(cases, "argmax_forward", "short", RowsShape{2, 3});
+  add<ArgmaxCase>(cases, "argmax_forward", "long", RowsShape{6, 4111});
   add<LogProbCase>(cases, "log_prob_forward", "odd", RowsShape{9, 203, 3});
   add<LogProbCase>(cases, "log_prob_forward", "short", RowsShape{2, 3, 30});
   add<LogProbCase>(cases, "log_prob_forward", "long", RowsShape{5, 4111, 8});

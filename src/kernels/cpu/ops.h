@@ -19,6 +19,7 @@ void experts_up_forward(const Tier& tier, const Context& context, const ExpertsU
 void experts_down_forward(const Tier& tier, const Context& context, const ExpertsDownForward& args);
 void combine_forward(const Tier& tier, const Context& context, const CombineForward& args);
 void log_prob_forward(const Tier& tier, const Context& context, const LogProbForward& args);
+void argmax_forward(const Tier& tier, const Context& context, const ArgmaxForward& args);
 
 void weight_gradient(const Tier& tier, const Context& context, const WeightGradient& args);
 void experts_down_backward(const Tier& tier, const Context& context,
@@ -78,6 +79,9 @@ KernelTable make_table(std::string_view name, const KernelTable& below) {
   };
   table.log_prob_forward = [](const Context& c, const LogProbForward& a) {
     log_prob_forward(tier, c, a);
+  };
+  table.argmax_forward = [](const Context& c, const ArgmaxForward& a) {
+    argmax_forward(tier, c, a);
   };
   table.weight_gradient = [](const Context& c, const WeightGradient& a) {
     weight_gradient(tier, c, a);

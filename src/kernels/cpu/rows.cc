@@ -229,4 +229,15 @@ void log_prob_forward(const Tier& tier, const Context& context, const LogProbFor
                });
 }
 
+void argmax_forward(const Tier& tier, const Context& context, const ArgmaxForward& args) {
+  const int64_t vocabulary = args.logits.dim(1);
+  parallel_for(*context.pool, args.logits.dim(0), row_grain(vocabulary),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t r = begin; r < end; ++r) {
+                   args.index.as<int32_t>()[r] = static_cast<int32_t>(
+                       tier.index_of_max(args.logits.as<float>() + r * vocabulary, vocabulary));
+                 }
+               });
+}
+
 }  // namespace dsmoe::kernels::cpu

@@ -277,6 +277,8 @@ struct Tier {
   void (*softmax)(float* s, int64_t size) = nullptr;  // in place
   void (*sigmoid)(float* s, int64_t size) = nullptr;  // in place
   MaxAndSum (*max_and_sum)(const float* s, int64_t size) = nullptr;
+  // The first of the largest; -1 when one of at least one is not finite.
+  int64_t (*index_of_max)(const float* s, int64_t size) = nullptr;
 
   void (*gather_panels)(const GatherRows&) = nullptr;      // out: panels of depth k
   void (*gather_transposed)(const GatherRows&) = nullptr;  // out: [columns, depth]

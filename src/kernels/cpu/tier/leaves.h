@@ -18,6 +18,7 @@ void round(const float* x, void* bf16, int64_t size);
 void softmax(float* s, int64_t size);
 void sigmoid(float* s, int64_t size);
 cpu::MaxAndSum max_and_sum(const float* s, int64_t size);
+int64_t index_of_max(const float* s, int64_t size);
 void gather_panels(const cpu::GatherRows& args);
 void gather_transposed(const cpu::GatherRows& args);
 void swiglu_backward(const cpu::SwigluBackwardRow& args);

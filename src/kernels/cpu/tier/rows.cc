@@ -107,6 +107,29 @@ cpu::MaxAndSum max_and_sum(const float* s, int64_t size) {
   return {largest, sum};
 }
 
+// Piece by piece: the one that holds the maximum is looked through again.
+int64_t index_of_max(const float* s, int64_t size) {
+  constexpr int64_t kPiece = 1024;
+  float largest = -__builtin_inff();
+  int64_t first = 0;
+  F32x16 not_finite = zero();
+  for (int64_t begin = 0; begin < size; begin += kPiece) {
+    const int64_t count = size - begin < kPiece ? size - begin : kPiece;
+    const float here = join_max(fold(
+        s + begin, count, broadcast(largest),
+        [](F32x16 v, F32x16 lanes) __attribute__((always_inline)) { return max(v, lanes); }));
+    not_finite = fold(
+        s + begin, count, not_finite, [](F32x16 v, F32x16 lanes) __attribute__((always_inline)) {
+          return add(lanes, sub(v, v));
+        });
+    if (here > largest) first = begin;
+    largest = here;
+  }
+  if (join_sum(not_finite) != 0) return -1;
+  while (s[first] != largest) ++first;
+  return first;
+}
+
 void softmax(float* s, int64_t size) {
   const cpu::MaxAndSum row = max_and_sum(s, size);
   for_each_sixteen(

@@ -10,7 +10,7 @@ constinit const cpu::Tier kTier {
   .pack_groups = pack_groups,
 #endif
   .widen = widen, .round = round, .softmax = softmax, .sigmoid = sigmoid,
-  .max_and_sum = max_and_sum, .gather_panels = gather_panels,
+  .max_and_sum = max_and_sum, .index_of_max = index_of_max, .gather_panels = gather_panels,
   .gather_transposed = gather_transposed, .swiglu_backward = swiglu_backward,
   .rms_norm_backward = rms_norm_backward, .rms_norm_weight = rms_norm_weight,
   .attend_backward = attend_backward, .cross_entropy = cross_entropy, .adamw = adamw,
