@@ -31,7 +31,7 @@ class TileProducts {
     std::memset(weights_, 0, static_cast<size_t>(row_tiles_ * kValueSteps * kTileBytes));
   }
 
-  void multiply_keys(const char* keys) const {
+  void multiply_keys(const char* keys, int64_t) const {
     keep_order();
     for (int64_t t = 0; t < row_tiles_; ++t) {
       const char* x = query_ + t * steps_ * kTileBytes;
@@ -61,7 +61,7 @@ class TileProducts {
     keep_order();
   }
 
-  void multiply_values(const char* values) const {
+  void multiply_values(const char* values, int64_t) const {
     keep_order();
     for (int64_t t = 0; t < row_tiles_; ++t) {
       const char* x = weights_ + t * kValueSteps * kTileBytes;

@@ -22,13 +22,22 @@ class ChainProducts {
         });
   }
 
-  void multiply_keys(const char* keys) const {
+  void multiply_keys(const char* keys, int64_t seen) const {
     std::memset(work_.scores, 0, static_cast<size_t>(work_.rows * kAttentionKeys) * sizeof(float));
-    multiply(work_.query, args_.head_dim, keys, args_.key_panel_bytes, kKeyPanels, work_.scores);
+    multiply(work_.query, args_.head_dim, keys, args_.key_panel_bytes, (seen + 15) / 16,
+             work_.scores);
   }
-  void multiply_values(const char* values) const {
-    multiply(work_.weights, kAttentionKeys, values, args_.value_panel_bytes, work_.dim_panels,
-             work_.span);
+  // The first half of a page is read alone where nothing lies in the second: its block of the sum
+  // would add a zero. Numerators of one block of rows lie half behind half, those of several do
+  // not.
+  void multiply_values(const char* values, int64_t seen) const {
+    const bool half = type == Element::bf16 && blocks_.count == 1 && seen <= kBlock;
+    multiply(work_.weights, half ? kBlock : kAttentionKeys, values, args_.value_panel_bytes,
+             work_.dim_panels, work_.span);
+    for (int64_t i = 0; half && i < work_.dim_panels * work_.rows; ++i) {
+      float* sums = work_.span + i * 16;
+      store(sums, add(load(sums), zero()));
+    }
   }
 
   void put_weights(int64_t r, const F32x16 (&s)[kKeyPanels]) const {

@@ -133,8 +133,8 @@ void write_row(const AttendBlock& args, const Work& work, int64_t r) {
 }
 
 // Products: kType; kRowUnit; products(args, work) takes the queries; multiply_keys and
-// multiply_values of a page write scores and add to the span; put_weights(r, s) takes the
-// numerators of row r.
+// multiply_values of a page write scores and add to the span, of at least the first `seen` keys;
+// put_weights(r, s) takes the numerators of row r.
 template <class Products>
 void attend_rows(const AttendBlock& args) {
   Work work(args, Products::kRowUnit);
@@ -146,7 +146,9 @@ void attend_rows(const AttendBlock& args) {
   for (int64_t key = 0; key < last_key; key += kAttentionKeys) {
     const int64_t block = key / kAttentionKeys;
     const int64_t page = args.pages[block];
-    products.multiply_keys(static_cast<const char*>(args.keys) + page * args.key_page_bytes);
+    const int64_t seen_here = last_key - key < kAttentionKeys ? last_key - key : kAttentionKeys;
+    products.multiply_keys(static_cast<const char*>(args.keys) + page * args.key_page_bytes,
+                           seen_here);
     // A row past its last key goes on computing values that nobody reads: its output is already
     // written.
     for (int64_t r = 0; r < work.rows; ++r) {
@@ -155,7 +157,8 @@ void attend_rows(const AttendBlock& args) {
         softmax_step(products, work, r, seen < kAttentionKeys ? seen : kAttentionKeys, args.scale);
       }
     }
-    products.multiply_values(static_cast<const char*>(args.values) + page * args.value_page_bytes);
+    products.multiply_values(static_cast<const char*>(args.values) + page * args.value_page_bytes,
+                             seen_here);
     for (int64_t r = 0; r < work.rows; ++r) {
       const int64_t left = args.num_keys[r] - key;
       const bool last = left > 0 && left <= kAttentionKeys;
