@@ -36,6 +36,7 @@ class RopeRow {
     const int64_t slot = args_.kv_slot.as<int32_t>()[t];
     const int64_t page = slot / kKeyBlock;
     const int64_t place = slot % kKeyBlock;
+    ask_for_place(page, place);
     for (int64_t h = 0; h < heads_; ++h) {
       const T* q = rotate(row + h * head_dim_);
       std::copy_n(q, head_dim_, static_cast<T*>(args_.q.data) + (t * heads_ + h) * head_dim_);
@@ -51,6 +52,20 @@ class RopeRow {
   }
 
  private:
+  // The lines that the position's keys and values go to, a thousand of them and none in a cache:
+  // stores would wait for one after the other.
+  void ask_for_place(int64_t page, int64_t place) const {
+    const KvPages& kv = args_.kv;
+    for (int64_t h = 0; h < kv.num_kv_heads; ++h) {
+      const T* keys = static_cast<const T*>(kv.keys) + kv.key_offset(page, h);
+      const T* values = static_cast<const T*>(kv.values) + kv.value_offset(page, h);
+      for (int64_t d = 0; d < head_dim_; d += 2)
+        __builtin_prefetch(keys + kv.key_index(place, d), 1);
+      for (int64_t d = 0; d < head_dim_; d += kPanelWidth)
+        __builtin_prefetch(values + kv.value_index(place, d), 1);
+    }
+  }
+
   const T* rotate(const float* head) {
     tier_.rotate({.head = head, .cos = cos_, .sin = sin_, .half = head_dim_ / 2, .out = rotated_});
     return rounded(rotated_);
