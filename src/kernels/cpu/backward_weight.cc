@@ -145,7 +145,7 @@ void weight_gradient(const Tier& tier, const Context& context, const WeightGradi
   }
   if (total == 0) return;
   const auto task = [&](int thread_idx, int num_threads) {
-    Share share(total, thread_idx, num_threads);
+    Share share(total, thread_idx, num_threads, num_threads);
     for (int64_t m = 0; m < matrices; ++m) {
       const MatrixGradient gradient(tier, args, m);
       if (!gradient.wanted()) continue;

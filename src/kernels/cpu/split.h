@@ -36,12 +36,15 @@ inline Coding coding_of(WeightCoding coding) {
 }
 
 // Units of work lie one behind the other on a line of costs; a share has those that start in its
-// equal part of the line. A pure function of the costs, the share and the number of shares.
+// part of the line. A pure function of the costs, the share and the number of shares. Shares come
+// in rounds of `round`, each round's smaller than those of the round before.
 class Share {
  public:
-  Share(double total, int idx, int count)
-      : begin_(total * idx / count),
-        end_(idx + 1 == count ? total + 1 : total * (idx + 1) / count) {}
+  Share(double total, int idx, int count, int round)
+      : begin_(total * (1 - weight(count - idx, round) / weight(count, round))),
+        end_(idx + 1 == count
+                 ? total + 1
+                 : total * (1 - weight(count - idx - 1, round) / weight(count, round))) {}
 
   // Of the next `count` units of equal cost: those that are in this share.
   Range take(int64_t count, double cost) {
@@ -51,6 +54,12 @@ class Share {
   }
 
  private:
+  // Of the last `shares`: those of the last round weigh 1, of the one before 2.
+  static double weight(int shares, int round) {
+    const double whole = shares / round;
+    return round * whole * (whole + 1) / 2 + shares % round * (whole + 1);
+  }
+
   // The first of the units that starts at or behind `place`.
   int64_t first_at(double place, int64_t count, double cost) const {
     if (place <= cursor_) return 0;
@@ -66,8 +75,8 @@ class Share {
 };
 
 // Shares per thread: threads take them in turn, so that one on a slower CPU, or with a share that
-// costs more than was thought, ends at most such a part later than the others.
-constexpr int kSharesPerThread = 6;
+// costs more than was thought, ends at most one of the last and smallest later than the others.
+constexpr int kSharesPerThread = 8;
 
 // Calls work(share) for all shares of the line, in one parallel region, or here alone where that is
 // done before another thread would have woken up.
@@ -75,7 +84,7 @@ template <class Work>
 void run_shares(const Context& context, double total, double worth_waking, Work&& work) {
   if (total == 0) return;
   const auto all = [&] {
-    Share share(total, 0, 1);
+    Share share(total, 0, 1, 1);
     work(share);
   };
   if (total < worth_waking) return all();
@@ -88,7 +97,7 @@ void run_shares(const Context& context, double total, double worth_waking, Work&
   const auto task = [&](int, int num_threads) {
     if (num_threads == 1) return all();
     for (int idx = next++; idx < count; idx = next++) {
-      Share share(total, idx, count);
+      Share share(total, idx, count, threads);
       work(share);
     }
   };
