@@ -16,6 +16,13 @@ constexpr int64_t kGroupScaleBytes = 32;  // sixteen bf16
 constexpr int64_t kLineBytes = 64;
 constexpr int64_t kCodedPrefetchBytes = 2048;
 
+// Asks for what lies so far behind a group's scales or one of its lines. A group ends in the middle
+// of a line of the cache, which the scales of the next one share: who asks for lines of integers
+// alone never asks for that one.
+DSMOE_HD void ask_behind(const char* place) {
+  _mm_prefetch(place + kCodedPrefetchBytes, _MM_HINT_T0);
+}
+
 template <Coding coding>
 constexpr int kLineDepth = coding == Coding::int8 ? 4 : 8;  // k of the sixteen outputs in a line
 template <Coding coding>

@@ -34,7 +34,7 @@ DSMOE_HD void for_each_pair(const char* group, const Numbers& numbers, Write&& w
   constexpr int kPairs = kLineDepth<coding> / 2;
   unrolled<line_end - line_begin>([&]<int i>() __attribute__((always_inline)) {
     const char* line = group + kGroupScaleBytes + (line_begin + i) * kLineBytes;
-    _mm_prefetch(line + kCodedPrefetchBytes, _MM_HINT_T0);
+    ask_behind(line);
     const auto from = integers_of<coding>(line);
     unrolled<kPairs>([&]<int pair>() __attribute__((always_inline)) {
       write(pair_exact(numbers.template numbers<2 * pair>(from),
@@ -119,8 +119,8 @@ DSMOE_HD void decode_powers(const PositiveScales& scales, const char* group, cha
 }
 
 // Int4 under scales of three significant bits: tables give the low and the high byte of a number. A
-// half of a word holds the same half of four pairs; rotated, it brings the index of each pair into
-// the low and into the high byte.
+// half of a word holds the same half of four pairs: two bytes with the index of one pair in their
+// low and of another in their high four bits.
 template <int line_begin, int line_end>
 DSMOE_HD void decode_short(const PositiveScales& scales, const char* group, char* tile) {
   const DecodeConstants& constants = decode_constants();
@@ -130,30 +130,41 @@ DSMOE_HD void decode_short(const PositiveScales& scales, const char* group, char
   const __m512i nibbles = in_lanes(constants.nibbles);
   const __m512i low = _mm512_load_si512(constants.low);
   const __m512i high = _mm512_load_si512(constants.high);
+  constexpr __mmask64 kHighBytes = 0xaaaaaaaaaaaaaaaau;
   const auto index = [&](__m512i words) __attribute__((always_inline)) {
     constexpr int kSelect = 0xe2;  // nibbles ? words : classes
     return _mm512_ternarylogic_epi32(words, nibbles, classes, kSelect);
   };
-  const auto put = [&](int at, __m512i low_index, __m512i high_index)
-      __attribute__((always_inline)) {
-    constexpr __mmask64 kHighBytes = 0xaaaaaaaaaaaaaaaau;
-    const __m512i low_bytes = _mm512_permutexvar_epi8(low_index, low);
-    const __m512i pair = _mm512_mask_permutexvar_epi8(low_bytes, kHighBytes, high_index, high);
+  const auto turned = [](__m512i halves) __attribute__((always_inline)) {
+    return _mm512_shrdi_epi16(halves, halves, 8);
+  };
+  const auto put = [&](int at, __m512i pair) __attribute__((always_inline)) {
     _mm512_store_si512(tile + at * 64, _mm512_subs_epu16(pair, less));
+  };
+  // The pairs `at` and `at` + 2, from indices in the low and in the high byte. Once by shifts, once
+  // by four tables: that divides the work evenly over the units that do one or the other.
+  const auto put_by_shifts = [&](int at, __m512i indices) __attribute__((always_inline)) {
+    const __m512i low_bytes = turned(_mm512_permutexvar_epi8(indices, low));
+    const __m512i high_bytes = _mm512_permutexvar_epi8(indices, high);
+    put(at, _mm512_shldi_epi16(high_bytes, low_bytes, 8));
+    put(at + 2, _mm512_mask_blend_epi8(kHighBytes, low_bytes, high_bytes));
+  };
+  const auto put_by_tables = [&](int at, __m512i indices) __attribute__((always_inline)) {
+    const __m512i swapped = turned(indices);
+    const auto pair = [&](__m512i for_low, __m512i for_high) __attribute__((always_inline)) {
+      return _mm512_mask_permutexvar_epi8(_mm512_permutexvar_epi8(for_low, low), kHighBytes,
+                                          for_high, high);
+    };
+    put(at, pair(indices, swapped));
+    put(at + 2, pair(swapped, indices));
   };
   unrolled<line_end - line_begin>([&]<int i>() __attribute__((always_inline)) {
     const char* line = group + kGroupScaleBytes + (line_begin + i) * kLineBytes;
-    _mm_prefetch(line + kCodedPrefetchBytes, _MM_HINT_T0);
+    ask_behind(line);
     const __m512i words = _mm512_loadu_si512(line);
-    const __m512i by4 = index(_mm512_shrdi_epi16(words, words, 4));
-    const __m512i by8 = index(_mm512_shrdi_epi16(words, words, 8));
-    const __m512i by12 = index(_mm512_shrdi_epi16(words, words, 12));
-    const __m512i by0 = index(words);
     constexpr int kFirst = (line_begin + i) * kLineDepth<Coding::int4> / 2;
-    put(kFirst, by0, by8);
-    put(kFirst + 1, by4, by12);
-    put(kFirst + 2, by8, by0);
-    put(kFirst + 3, by12, by4);
+    put_by_shifts(kFirst, index(words));
+    put_by_tables(kFirst + 1, index(_mm512_srli_epi16(words, 4)));
   });
 }
 
@@ -162,6 +173,7 @@ template <Coding coding, int part = 0, int parts = 1>
 DSMOE_HD void decode_tile(const char* group, char* tile) {
   constexpr int kBegin = kGroupLines<coding> * part / parts;
   constexpr int kEnd = kGroupLines<coding> * (part + 1) / parts;
+  if constexpr (part == 0) ask_behind(group);
   const PositiveScales scales(group);
   if constexpr (coding == Coding::int8) {
     if (scales.end_in_zeros<7>()) [[likely]]

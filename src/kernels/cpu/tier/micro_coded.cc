@@ -70,7 +70,7 @@ class GroupProduct {
     F32x16 weight[kPanels];
     for (int p = 0; p < kPanels; ++p) {
       const char* from = group_[p] + kGroupScaleBytes + line * kLineBytes;
-      if constexpr (idx == 0) _mm_prefetch(from + kCodedPrefetchBytes, _MM_HINT_T0);
+      if constexpr (idx == 0) ask_behind(from);
       weight[p] = Group<coding, scaling>(group_[p]).template numbers<idx>(from);
     }
     const float* x = x_ + half + line * kPairs + idx / 2;
@@ -90,6 +90,7 @@ void micro_coded(const MicroArgs& args) {
   for (int p = 0; p < kPanels; ++p) group[p] = static_cast<const char*>(args.weight[p]);
   const float* x = args.x;
   for (int64_t k = 0; k < args.k; k += kBlock) {
+    for (int p = 0; p < kPanels; ++p) ask_behind(group[p]);
     bool powers = coding == Coding::int8 && args.moderate_x;
     for (int p = 0; p < kPanels; ++p) powers = powers && moderate_scales(group[p], 0x7f);
     if (powers) {
