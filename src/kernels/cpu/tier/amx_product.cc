@@ -55,7 +55,7 @@ struct ChunkSums {
 bool in_place(const ProductBlock& args, const Chunk& chunk) {
   return args.epilogue == Epilogue::assign && args.bias == nullptr &&
          chunk.rows == chunk.tile_rows && args.n % 16 == 0 &&
-         (chunk.tile_rows <= kTallTiles * kTileRows || args.k <= kPieceSteps * kTileK) &&
+         (chunk.tile_rows <= kOnePassTiles * kTileRows || args.k <= kPieceSteps * kTileK) &&
          args.k > 0;
 }
 
@@ -129,7 +129,7 @@ void product_bf16(const ProductBlock& args) {
   const bool whole = args.x_tiles || fitting >= 2 * kTileRows;
   const int64_t most = args.x_tiles ? kMostRows : whole ? smaller(fitting, kMostRows) : kSplitKRows;
   const int64_t chunks = (rows + most - 1) / most;
-  const int64_t unit = rows > kTallTiles * kTileRows ? 2 * kTileRows : tile_rows;
+  const int64_t unit = rows > kOnePassTiles * kTileRows ? 2 * kTileRows : tile_rows;
   const int64_t chunk_rows = smaller(most, ((rows + chunks - 1) / chunks + unit - 1) / unit * unit);
   const int64_t k_step = whole ? depth : capacity / chunk_rows / kTileK * kTileK;
   const bool swiglu = args.epilogue == Epilogue::swiglu;

@@ -9,7 +9,7 @@ namespace {
 
 // Steps of a panel whose weights stay in the second cache until all rows have met them.
 constexpr int64_t kPieceSteps = 64;
-constexpr int64_t kTallTiles = 4;  // so many row tiles, at most, meet a panel in one go
+constexpr int64_t kOnePassTiles = 3;  // so many row tiles, at most, meet two panels in one pass
 
 // Instructions that do nothing, behind an instruction of tiles. Where the other hardware thread of
 // a core is busy, tile instructions close behind one another hold each other up; with others in
@@ -56,6 +56,8 @@ DSMOE_HD void zero_tile() {
   if constexpr (tile == 1) _tile_zero(1);
   if constexpr (tile == 2) _tile_zero(2);
   if constexpr (tile == 3) _tile_zero(3);
+  if constexpr (tile == 4) _tile_zero(4);
+  if constexpr (tile == 5) _tile_zero(5);
 }
 template <int tile>
 DSMOE_HD void load_tile(const float* from, int64_t stride) {
@@ -63,6 +65,8 @@ DSMOE_HD void load_tile(const float* from, int64_t stride) {
   if constexpr (tile == 1) _tile_loadd(1, from, stride);
   if constexpr (tile == 2) _tile_loadd(2, from, stride);
   if constexpr (tile == 3) _tile_loadd(3, from, stride);
+  if constexpr (tile == 4) _tile_loadd(4, from, stride);
+  if constexpr (tile == 5) _tile_loadd(5, from, stride);
 }
 template <int tile>
 DSMOE_HD void store_tile(float* to, int64_t stride) {
@@ -70,6 +74,8 @@ DSMOE_HD void store_tile(float* to, int64_t stride) {
   if constexpr (tile == 1) _tile_stored(1, to, stride);
   if constexpr (tile == 2) _tile_stored(2, to, stride);
   if constexpr (tile == 3) _tile_stored(3, to, stride);
+  if constexpr (tile == 4) _tile_stored(4, to, stride);
+  if constexpr (tile == 5) _tile_stored(5, to, stride);
 }
 template <int tile>
 DSMOE_HD void start_tile(const TileArgs& args, int panel, int64_t row_tile) {
@@ -95,7 +101,6 @@ void multiply_square(const TileArgs& args, const Tiles& weight) {
   if constexpr (kPanels > 1) start_tile<1>(args, 1, 0);
   if constexpr (kRows > 1) start_tile<2>(args, 0, 1);
   if constexpr (kRows > 1 && kPanels > 1) start_tile<3>(args, 1, 1);
-  const bool many_rows = args.x_step == kTileBytes;  // fewer stay in the first cache
   for (int64_t step = 0; step < args.steps; ++step) {
     const char* x = args.x + step * args.x_step;
     _tile_loadd(4, x, 64);
@@ -112,7 +117,6 @@ void multiply_square(const TileArgs& args, const Tiles& weight) {
     }
     _tile_dpbf16ps(0, 4, 6);
     pace<kPause>();
-    if (many_rows) weight.prepare_rows(x);
     weight.template prepare<0, kRows>(0, step);
     if constexpr (kPanels > 1) {
       if constexpr (kRows == 1) {
@@ -126,7 +130,6 @@ void multiply_square(const TileArgs& args, const Tiles& weight) {
     if constexpr (kRows > 1) {
       _tile_dpbf16ps(2, 5, 6);
       pace<kPause>();
-      weight.prepare_rows(x + args.x_stride);
       weight.template prepare<1, 2>(0, step);
       if constexpr (kPanels > 1) {
         _tile_dpbf16ps(3, 5, 7);
@@ -143,61 +146,85 @@ void multiply_square(const TileArgs& args, const Tiles& weight) {
   keep_order();
 }
 
-// Three or four row tiles by one panel, which is read once: reading goes on while tiles multiply.
-template <int kRows, class Tiles>
-void multiply_tall(const TileArgs& args, const Tiles& weight) {
-  constexpr int kPause = 2 * Tiles::kPause;
+// Three row tiles by up to two panels: six sums leave one register for rows and one for weights. A
+// tile of weights is loaded twice, the second time from the first cache; rows come once for both
+// panels.
+template <int kPanels, class Tiles>
+void multiply_three(const TileArgs& args, const Tiles& weight) {
+  constexpr int kPause = Tiles::kPause;
   weight.start();
   keep_order();
   start_tile<0>(args, 0, 0);
   start_tile<1>(args, 0, 1);
   start_tile<2>(args, 0, 2);
-  if constexpr (kRows > 3) start_tile<3>(args, 0, 3);
+  if constexpr (kPanels > 1) {
+    start_tile<3>(args, 1, 0);
+    start_tile<4>(args, 1, 1);
+    start_tile<5>(args, 1, 2);
+  }
   for (int64_t step = 0; step < args.steps; ++step) {
     const char* x = args.x + step * args.x_step;
-    _tile_loadd(7, weight.at(0, step), 64);
+    _tile_loadd(6, weight.at(0, step), 64);
     pace<kPause>();
-    _tile_loadd(4, x, 64);
+    _tile_loadd(7, x, 64);
     pace<kPause>();
-    _tile_dpbf16ps(0, 4, 7);
+    _tile_dpbf16ps(0, 7, 6);
     pace<kPause>();
-    weight.prepare_rows(x);
-    weight.template prepare<0, kRows>(0, step);
-    _tile_loadd(5, x + args.x_stride, 64);
-    pace<kPause>();
-    _tile_dpbf16ps(1, 5, 7);
-    pace<kPause>();
-    weight.prepare_rows(x + args.x_stride);
-    weight.template prepare<1, kRows>(0, step);
-    _tile_loadd(6, x + 2 * args.x_stride, 64);
-    pace<kPause>();
-    _tile_dpbf16ps(2, 6, 7);
-    pace<kPause>();
-    weight.prepare_rows(x + 2 * args.x_stride);
-    weight.template prepare<2, kRows>(0, step);
-    if constexpr (kRows > 3) {
-      _tile_loadd(4, x + 3 * args.x_stride, 64);
+    weight.template prepare<0, 3>(0, step);
+    if constexpr (kPanels > 1) {
+      _tile_loadd(6, weight.at(1, step), 64);
       pace<kPause>();
-      _tile_dpbf16ps(3, 4, 7);
+      _tile_dpbf16ps(3, 7, 6);
       pace<kPause>();
-      weight.prepare_rows(x + 3 * args.x_stride);
-      weight.template prepare<3, kRows>(0, step);
+      weight.template prepare<0, 3>(1, step);
     }
-    fetch_next_sums<kRows>(args, 0, step);
+    _tile_loadd(7, x + args.x_stride, 64);
+    pace<kPause>();
+    if constexpr (kPanels > 1) {
+      _tile_dpbf16ps(4, 7, 6);
+      pace<kPause>();
+      weight.template prepare<1, 3>(1, step);
+      _tile_loadd(6, weight.at(0, step), 64);
+      pace<kPause>();
+    }
+    _tile_dpbf16ps(1, 7, 6);
+    pace<kPause>();
+    weight.template prepare<1, 3>(0, step);
+    _tile_loadd(7, x + 2 * args.x_stride, 64);
+    pace<kPause>();
+    _tile_dpbf16ps(2, 7, 6);
+    pace<kPause>();
+    weight.template prepare<2, 3>(0, step);
+    if constexpr (kPanels > 1) {
+      _tile_loadd(6, weight.at(1, step), 64);
+      pace<kPause>();
+      _tile_dpbf16ps(5, 7, 6);
+      pace<kPause>();
+      weight.template prepare<2, 3>(1, step);
+    }
+    for (int panel = 0; panel < kPanels; ++panel) fetch_next_sums<3>(args, panel, step);
   }
   finish_tile<0>(args, 0, 0);
   finish_tile<1>(args, 0, 1);
   finish_tile<2>(args, 0, 2);
-  if constexpr (kRows > 3) finish_tile<3>(args, 0, 3);
+  if constexpr (kPanels > 1) {
+    finish_tile<3>(args, 1, 0);
+    finish_tile<4>(args, 1, 1);
+    finish_tile<5>(args, 1, 2);
+  }
   keep_order();
 }
 
+// One to three row tiles.
 template <class Tiles>
-void multiply_square(int64_t row_tiles, int64_t panels, const TileArgs& args, const Tiles& weight) {
-  if (row_tiles > 1) {
-    panels > 1 ? multiply_square<2, 2>(args, weight) : multiply_square<2, 1>(args, weight);
-  } else {
-    panels > 1 ? multiply_square<1, 2>(args, weight) : multiply_square<1, 1>(args, weight);
+void multiply_rows(int64_t row_tiles, int64_t panels, const TileArgs& args, const Tiles& weight) {
+  switch (row_tiles) {
+    case 1:
+      return panels > 1 ? multiply_square<1, 2>(args, weight) : multiply_square<1, 1>(args, weight);
+    case 2:
+      return panels > 1 ? multiply_square<2, 2>(args, weight) : multiply_square<2, 1>(args, weight);
+    default:
+      return panels > 1 ? multiply_three<2>(args, weight) : multiply_three<1>(args, weight);
   }
 }
 
@@ -208,21 +235,6 @@ struct PairOfPanels {
   int64_t row_tiles;
   int64_t panels;
 };
-
-// Up to four row tiles: every panel passes once. make(panels, their number) -> their tiles.
-template <class MakeTiles>
-void multiply_once(const PairOfPanels& pair, MakeTiles&& make) {
-  if (pair.row_tiles <= 2) {
-    return multiply_square(pair.row_tiles, pair.panels, pair.tiles, make(pair.weight, pair.panels));
-  }
-  for (int64_t p = 0; p < pair.panels; ++p) {
-    const char* const panel[2] = {pair.weight[p], pair.weight[p]};
-    TileArgs tiles = pair.tiles;
-    tiles.sums[0] = pair.tiles.sums[p];
-    const auto weight = make(panel, 1);
-    pair.row_tiles > 3 ? multiply_tall<4>(tiles, weight) : multiply_tall<3>(tiles, weight);
-  }
-}
 
 // Row tiles from `begin` on.
 TileArgs rows_from(const TileArgs& all, int64_t begin) {
@@ -235,50 +247,56 @@ TileArgs rows_from(const TileArgs& all, int64_t begin) {
   return rows;
 }
 
-// More row tiles: two by two meet both panels, a piece of k at a time.
-// make(first step, steps, pass, passes) -> the tiles of a piece for one pass over it.
-template <class MakeTiles>
-void multiply_many(const PairOfPanels& pair, MakeTiles&& make) {
+// More row tiles meet both panels two by two, the first three where their number is odd, a piece of
+// k at a time: tiles from first(step) in the first pass over a piece, from later(step, pass,
+// passes) in the others.
+template <class First, class Later>
+void multiply_many(const PairOfPanels& pair, First&& first, Later&& later) {
   TileArgs piece = pair.tiles;
-  const int64_t passes = (pair.row_tiles + 1) / 2;
+  const int64_t odd = pair.row_tiles % 2;
+  const int64_t passes = pair.row_tiles / 2;
   for (int64_t step = 0; step < pair.tiles.steps; step += kPieceSteps) {
     piece.steps = smaller(kPieceSteps, pair.tiles.steps - step);
-    for (int64_t pass = 0; pass < passes; ++pass) {
-      multiply_square(pair.row_tiles - 2 * pass, pair.panels, rows_from(piece, 2 * pass),
-                      make(step, piece.steps, pass, passes));
-    }
+    multiply_rows(2 + odd, pair.panels, piece, first(step, piece.steps));
+    for (int64_t pass = 1; pass < passes; ++pass)
+      multiply_rows(2, pair.panels, rows_from(piece, 2 * pass + odd), later(step, pass, passes));
     piece.x += kPieceSteps * pair.tiles.x_step;
     for (Sums& sums : piece.sums) sums.from = sums.to;
   }
 }
 
 void multiply_plain(const PairOfPanels& pair) {
-  if (pair.row_tiles <= kTallTiles) {
-    return multiply_once(
-        pair, [](const char* const(&panels)[2], int64_t) { return StreamedTiles(panels); });
+  if (pair.row_tiles <= kOnePassTiles) {
+    return multiply_rows(pair.row_tiles, pair.panels, pair.tiles, StreamedTiles(pair.weight));
   }
-  multiply_many(pair, [&](int64_t step, int64_t, int64_t pass, int64_t passes) {
+  const auto tiles = [&](int64_t step, int64_t pass, int64_t passes) {
     return PassedTiles(pair.weight, step, pass, passes);
-  });
+  };
+  multiply_many(
+      pair, [&](int64_t step, int64_t) { return tiles(step, 0, pair.row_tiles / 2); }, tiles);
 }
 
+// Integers are decoded beside the products of the one or the first pass.
 template <Coding coding>
 void multiply_coded(const PairOfPanels& pair, char* decoded) {
-  if (pair.row_tiles <= kTallTiles) {
-    return multiply_once(pair, [&](const char* const(&panels)[2], int64_t num_panels) {
-      return DecodedTiles<coding>(panels, num_panels, pair.tiles.steps, decoded);
-    });
+  if (pair.row_tiles <= kOnePassTiles) {
+    constexpr int64_t kRing = 4;
+    return multiply_rows(
+        pair.row_tiles, pair.panels, pair.tiles,
+        DecodedTiles<coding, kRing>(pair.weight, pair.panels, pair.tiles.steps, decoded));
   }
   constexpr int64_t kPieceBytes = kPieceSteps * kTileBytes;
   static_assert(2 * kPieceBytes <= cpu::kProductPanelFloats * 4);
-  multiply_many(pair, [&](int64_t begin, int64_t steps, int64_t pass, int64_t) {
-    for (int64_t panel = 0; pass == 0 && panel < pair.panels; ++panel) {
-      for (int64_t step = 0; step < steps; ++step)
-        decode_tile<coding>(pair.weight[panel] + (begin + step) * kGroupBytes<coding>,
-                            decoded + panel * kPieceBytes + step * kTileBytes);
-    }
-    return CachedTiles({decoded, decoded + kPieceBytes});
-  });
+  multiply_many(
+      pair,
+      [&](int64_t begin, int64_t steps) {
+        const int64_t byte = begin * kGroupBytes<coding>;
+        return DecodedTiles<coding, kPieceSteps>({pair.weight[0] + byte, pair.weight[1] + byte},
+                                                 pair.panels, steps, decoded);
+      },
+      [&](int64_t, int64_t, int64_t) {
+        return CachedTiles({decoded, decoded + kPieceBytes});
+      });
 }
 
 void multiply_pair(Coding coding, const PairOfPanels& pair, char* decoded) {

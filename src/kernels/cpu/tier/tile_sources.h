@@ -18,10 +18,6 @@ DSMOE_HD void ask_for_tile(const char* tile) {
     _mm_prefetch(tile + line * 64, hint);
 }
 
-DSMOE_HD void ask_for_rows(const char* x) {
-  ask_for_tile<_MM_HINT_T0, 0, 1>(x + kSoonSteps * kTileBytes);
-}
-
 // The second cache: what comes two steps later is asked for into the first.
 class CachedTiles {
  public:
@@ -32,9 +28,7 @@ class CachedTiles {
   DSMOE_HD const char* at(int panel, int64_t step) const {
     return panels_[panel] + step * kTileBytes;
   }
-  // What is done between products for a later step: for rows of the operand, and for a part of the
-  // tile of a panel.
-  DSMOE_HD void prepare_rows(const char*) const {}
+  // What is done between products for a part of the tile of a later step.
   template <int part, int parts>
   DSMOE_HD void prepare(int panel, int64_t step) const {
     ask_for_tile<_MM_HINT_T0, part, parts>(at(panel, step + kSoonSteps));
@@ -51,7 +45,6 @@ constexpr int64_t kLaterBytes = 65536;
 class StreamedTiles : public CachedTiles {
  public:
   using CachedTiles::CachedTiles;
-  DSMOE_HD void prepare_rows(const char* x) const { ask_for_rows(x); }
   template <int part, int parts>
   DSMOE_HD void prepare(int panel, int64_t step) const {
     ask_for_tile<_MM_HINT_T1, part, parts>(at(panel, step) + kLaterBytes);
@@ -82,9 +75,10 @@ class PassedTiles : public CachedTiles {
   int64_t byte_end_;
 };
 
-// Panels of integers, decoded two steps ahead of their use into a ring: far enough that what was
-// written has left the store buffer, so close that decoding runs beside the products.
-template <Coding coding>
+// Panels of integers, decoded two steps ahead of their use into a ring of `ring` tiles a panel: far
+// enough that what was written has left the store buffer, so close that decoding runs beside the
+// products.
+template <Coding coding, int64_t ring>
 class DecodedTiles {
  public:
   static constexpr int kPause = 0;  // decoding lies between
@@ -96,7 +90,6 @@ class DecodedTiles {
     }
   }
   DSMOE_HD const char* at(int panel, int64_t step) const { return decoded_ + place(panel, step); }
-  DSMOE_HD void prepare_rows(const char* x) const { ask_for_rows(x); }
   template <int part, int parts>
   DSMOE_HD void prepare(int panel, int64_t step) const {
     if (step + kSoonSteps >= steps_) return;
@@ -112,8 +105,7 @@ class DecodedTiles {
                                      decoded_ + place(panel, step));
   }
   DSMOE_HD static int64_t place(int64_t panel, int64_t step) {
-    constexpr int64_t kRing = 4;
-    return (panel * kRing + step % kRing) * kTileBytes;
+    return (panel * ring + step % ring) * kTileBytes;
   }
   const char* panels_[2];
   int64_t num_panels_;
