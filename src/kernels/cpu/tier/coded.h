@@ -14,12 +14,15 @@ using cpu::Coding;
 constexpr int64_t kGroupDepth = 32;       // k of one group, and of one block of the bf16 rule
 constexpr int64_t kGroupScaleBytes = 32;  // sixteen bf16
 constexpr int64_t kLineBytes = 64;
-constexpr int64_t kCodedPrefetchBytes = 2048;
+constexpr int64_t kCodedPrefetchBytes = 2048;     // into the first cache
+constexpr int64_t kCodedFarPrefetchBytes = 6144;  // into the second
 
 // Asks for what lies so far behind a group's scales or one of its lines. A group ends in the middle
 // of a line of the cache, which the scales of the next one share: who asks for lines of integers
-// alone never asks for that one.
+// alone never asks for that one. In two steps: the first cache has too few buffers to wait for
+// memory with all that must be under way.
 DSMOE_HD void ask_behind(const char* place) {
+  _mm_prefetch(place + kCodedFarPrefetchBytes, _MM_HINT_T1);
   _mm_prefetch(place + kCodedPrefetchBytes, _MM_HINT_T0);
 }
 
@@ -78,6 +81,10 @@ class Group<Coding::int8, Scaling::numbers> {
     const F32x16 q = load_int8(line + idx * 16);
     return fnma(q, scale_high_, mul(q, scale_both_));
   }
+  template <int idx, bool>
+  DSMOE_HD F32x16 numbers_of_line(const char* line) const {
+    return numbers<idx>(line);
+  }
   DSMOE_HD F32x16 add_to(F32x16 acc, F32x16 sum) const { return add(acc, sum); }
 
  private:
@@ -93,6 +100,10 @@ class Group<Coding::int8, Scaling::sums> {
   DSMOE_HD F32x16 numbers(const char* line) const {
     return load_int8(line + idx * 16);
   }
+  template <int idx, bool>
+  DSMOE_HD F32x16 numbers_of_line(const char* line) const {
+    return numbers<idx>(line);
+  }
   DSMOE_HD F32x16 add_to(F32x16 acc, F32x16 sum) const { return fma(sum, scale_, acc); }
 
  private:
@@ -100,43 +111,54 @@ class Group<Coding::int8, Scaling::sums> {
 };
 
 // An integer's bits, its sign flipped, become the last places of a float whose power of two makes
-// them units: 2^e + (q + 8). Places are chosen so that a word is shifted as seldom as possible.
-// biased * scale - zero * scale is the number: all three products have at most 24 significant bits,
-// so that the subtraction is exact.
+// them units: 2^e + (q + 8). biased * scale - zero * scale is the number: all three products have
+// at most 24 significant bits, so that the subtraction is exact.
 template <>
 class Group<Coding::int4, Scaling::numbers> {
-  static constexpr int kPlaces = 4;
+  static constexpr int kPlaces = 3;  // from bit 4, 8 and 12 on
   static constexpr uint32_t kBias = 8;
-  static constexpr int kFirstBit[kPlaces] = {4, 8, 12, 16};
-  static constexpr int kShift[8] = {4, 0, 0, 0, 0, -12, -12, -12};  // of four bits of a word
-  static constexpr int kPlaceOf[8] = {0, 0, 1, 2, 3, 1, 2, 3};
 
  public:
   Group() = default;
   DSMOE_HD explicit Group(const char* group) : scale_(load_scale(group)) {
     for (int place = 0; place < kPlaces; ++place) {
-      const auto zero = static_cast<float>((uint32_t{1} << (23 - kFirstBit[place])) + kBias);
+      const auto zero = static_cast<float>((uint32_t{1} << (19 - 4 * place)) + kBias);
       zero_[place] = mul(broadcast(zero), scale_);
     }
   }
-  template <int idx>
-  DSMOE_HD F32x16 numbers(const char* line) const {
-    return numbers<idx>(load_bits(line));
+  // Words are read from a byte before or behind the line's first, where four bits lie at a place
+  // already: that takes no instruction of the units that multiply. What comes along from
+  // neighbours is masked; a group's last line does not read behind itself.
+  template <int idx, bool last_line>
+  DSMOE_HD F32x16 numbers_of_line(const char* line) const {
+    constexpr int kByte[8] = {-1, 0, 0, 0, 1, 2, 2, 2};
+    constexpr int kBits = nibble(idx);
+    if constexpr (last_line && kByte[kBits] > 0) {
+      return numbers<idx>(load_bits(line));
+    } else {
+      return at_bit<4 * kBits - 8 * kByte[kBits]>(load_bits(line + kByte[kBits]));
+    }
   }
   template <int idx>
   DSMOE_HD F32x16 numbers(I32x16 words) const {
-    constexpr int kNibble = idx % 2 * 4 + idx / 2;  // layout.h, int4_place
-    constexpr int kPlace = kPlaceOf[kNibble];
-    constexpr int kBit = kFirstBit[kPlace];
-    constexpr uint32_t kMask = (2 * kBias - 1) << kBit;
-    constexpr uint32_t kExponent = static_cast<uint32_t>(127 + 23 - kBit) << 23;
-    const F32x16 biased =
-        assemble(shift<kShift[kNibble]>(words), kMask, kExponent | (kBias << kBit));
-    return fms(biased, scale_, zero_[kPlace]);
+    constexpr int kShift[8] = {4, 0, 0, 0, -12, -12, -12, -16};
+    constexpr int kBits = nibble(idx);
+    return at_bit<4 * kBits + kShift[kBits]>(shift<kShift[kBits]>(words));
   }
   DSMOE_HD F32x16 add_to(F32x16 acc, F32x16 sum) const { return add(acc, sum); }
 
  private:
+  // Which four bits of a word are integer `idx`: layout.h, int4_place.
+  static constexpr int nibble(int idx) { return idx % 2 * 4 + idx / 2; }
+
+  template <int bit>
+  DSMOE_HD F32x16 at_bit(I32x16 words) const {
+    static_assert(bit % 4 == 0 && bit >= 4 && bit <= 4 * kPlaces);
+    constexpr uint32_t kMask = (2 * kBias - 1) << bit;
+    constexpr uint32_t kExponent = static_cast<uint32_t>(127 + 23 - bit) << 23;
+    return fms(assemble(words, kMask, kExponent | (kBias << bit)), scale_, zero_[bit / 4 - 1]);
+  }
+
   F32x16 scale_;
   F32x16 zero_[kPlaces];
 };

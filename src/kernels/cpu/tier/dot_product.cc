@@ -62,10 +62,11 @@ class AnyScales {
  public:
   DSMOE_HD void load(const char* group) { scaled_ = Scaled(group); }
   DSMOE_HD Pairs pairs(const char* line) const {
-    return {pair(scaled_.numbers<0>(line), scaled_.numbers<1>(line)),
-            pair(scaled_.numbers<2>(line), scaled_.numbers<3>(line)),
-            pair(scaled_.numbers<4>(line), scaled_.numbers<5>(line)),
-            pair(scaled_.numbers<6>(line), scaled_.numbers<7>(line))};
+    const I32x16 words = load_bits(line);
+    return {pair(scaled_.numbers<0>(words), scaled_.numbers<1>(words)),
+            pair(scaled_.numbers<2>(words), scaled_.numbers<3>(words)),
+            pair(scaled_.numbers<4>(words), scaled_.numbers<5>(words)),
+            pair(scaled_.numbers<6>(words), scaled_.numbers<7>(words))};
   }
   DSMOE_HD F32x16 add_to(F32x16 acc, F32x16 sum) const { return add(acc, sum); }
 

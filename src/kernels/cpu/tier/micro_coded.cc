@@ -27,26 +27,26 @@ class GroupProduct {
   // acc = acc + (E + O)
   DSMOE_HD void add_to(float* const* acc) const {
     Chains even, odd;
+    clear(even);
+    clear(odd);
     if constexpr (2 * kRows * kPanels <= kJointChains) {
-      clear(even);
-      clear(odd);
-      for (int line = 0; line < kGroupLines<coding>; ++line) {
+      for_each_line([&]<bool last>(int line) __attribute__((always_inline)) {
         unrolled<kPairs>([&]<int pair>() __attribute__((always_inline)) {
-          step<0, 2 * pair>(line, even);
-          step<16, 2 * pair + 1>(line, odd);
+          step<0, 2 * pair, last>(line, even);
+          step<16, 2 * pair + 1, last>(line, odd);
         });
-      }
+      });
     } else {
-      clear(even);
-      for (int line = 0; line < kGroupLines<coding>; ++line) {
-        unrolled<kPairs>([&]<int pair>()
-                             __attribute__((always_inline)) { step<0, 2 * pair>(line, even); });
-      }
-      clear(odd);
-      for (int line = 0; line < kGroupLines<coding>; ++line) {
-        unrolled<kPairs>([&]<int pair>()
-                             __attribute__((always_inline)) { step<16, 2 * pair + 1>(line, odd); });
-      }
+      for_each_line([&]<bool last>(int line) __attribute__((always_inline)) {
+        unrolled<kPairs>([&]<int pair>() __attribute__((always_inline)) {
+          step<0, 2 * pair, last>(line, even);
+        });
+      });
+      for_each_line([&]<bool last>(int line) __attribute__((always_inline)) {
+        unrolled<kPairs>([&]<int pair>() __attribute__((always_inline)) {
+          step<16, 2 * pair + 1, last>(line, odd);
+        });
+      });
     }
     for (int p = 0; p < kPanels; ++p) {
       const Group<coding, scaling> scale(group_[p]);
@@ -64,14 +64,22 @@ class GroupProduct {
     }
   }
 
+  // visit<whether it is the last>(line)
+  template <class Visit>
+  DSMOE_HD static void for_each_line(Visit&& visit) {
+    constexpr int kLast = kGroupLines<coding> - 1;
+    for (int line = 0; line < kLast; ++line) visit.template operator()<false>(line);
+    visit.template operator()<true>(kLast);
+  }
+
   // One step of one half of the chains: integer `idx` of a line.
-  template <int half, int idx>
+  template <int half, int idx, bool last_line>
   DSMOE_HD void step(int line, Chains& chains) const {
     F32x16 weight[kPanels];
     for (int p = 0; p < kPanels; ++p) {
       const char* from = group_[p] + kGroupScaleBytes + line * kLineBytes;
       if constexpr (idx == 0) ask_behind(from);
-      weight[p] = Group<coding, scaling>(group_[p]).template numbers<idx>(from);
+      weight[p] = Group<coding, scaling>(group_[p]).template numbers_of_line<idx, last_line>(from);
     }
     const float* x = x_ + half + line * kPairs + idx / 2;
     for (int r = 0; r < kRows; ++r) {
