@@ -45,9 +45,11 @@ template <class MakeBlock>
 auto each_expert(std::span<const ExpertFamily> families, MakeBlock make_block) {
   return [families, make_block](auto&& visit) {
     for (const ExpertFamily& family : families) {
+      const int32_t* offsets = family.offsets.as<int32_t>();
       for (int64_t expert = 0; expert < family.gate.count; ++expert) {
+        if (offsets[expert] == offsets[expert + 1]) continue;
         const ProductBlock block = make_block(family, expert);
-        if (block.row_begin < block.row_end && block.n > 0) visit(block);
+        if (block.n > 0) visit(block);
       }
     }
   };
