@@ -23,6 +23,11 @@ if ! "$PYTHON" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec
   echo "PyTorch: not installed for $PYTHON; set PYTHON to one that has it"
   variants=none types=none
 fi
+preload=
+if grep -q 'cpuid_fault.* amx_tile' /proc/cpuinfo; then
+  preload=$shapes/amx_cpuid.so
+  cc -O1 -shared -fPIC -o "$preload" bench/torch/amx_cpuid.c
+fi
 
 # Whoever has locked a file runs; this shell holds it until both have warmed up, or one has ended.
 in_turns() { # OUR COMMAND... -- SCRIPT ARGUMENTS...
@@ -35,7 +40,7 @@ in_turns() { # OUR COMMAND... -- SCRIPT ARGUMENTS...
   [ "$variants" != none ] || { "${ours[@]}"; return; }
   flock 9
   TURNS=$turns "${ours[@]}" 9>&- &
-  TURNS=$turns "$PYTHON" "bench/torch/$@" --threads "$threads" --limit "${LIMIT:-600}" 9>&- &
+  TURNS=$turns LD_PRELOAD=$preload "$PYTHON" "bench/torch/$@" --threads "$threads" --limit "${LIMIT:-600}" 9>&- &
   until [ "$(grep -c -- "-> FLOCK.*:$(stat -c %i "$turns") " /proc/locks)" = 2 ] || [ "$(jobs -rp | wc -l)" -lt 2 ]; do sleep 0.1; done
   flock -u 9
   wait
