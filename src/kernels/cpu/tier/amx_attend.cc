@@ -28,7 +28,8 @@ class TileProducts {
                      left < kTileK ? left : kTileK);
       }
     }
-    std::memset(weights_, 0, static_cast<size_t>(row_tiles_ * kValueSteps * kTileBytes));
+    for (int64_t t = 0; t < row_tiles_; ++t)
+      std::memset(weights_ + t * kValueSteps * kTileBytes, 0, kValueSteps * kTileBytes);
   }
 
   void multiply_keys(const char* keys, int64_t) const {
