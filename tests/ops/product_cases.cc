@@ -360,6 +360,9 @@ void add_product_cases(std::vector<OpEntry>& cases) {
   matmul("many_rows_longer", {70, 40, 2100});
   matmul("wide", {2, 1000, 40, MatmulShape::residual});
   matmul("thirteen_rows", {13, 65, 300});
+  matmul("three_row_tiles", {48, 80, 96});
+  matmul("three_row_tiles_odd", {37, 41, 77});
+  matmul("four_row_tiles", {64, 48, 100});
   matmul("rows_split", {800, 18, 33});
   matmul("denormal_products", {9, 40, 70, MatmulShape::tiny});
   matmul("single", {1, 1, 1});
@@ -446,6 +449,9 @@ void add_product_cases(std::vector<OpEntry>& cases) {
     coded_matmul("many_rows_long", {100, 19, 1301, MatmulShape::bias});
     coded_matmul("many_rows_longer", {70, 40, 2100});
     coded_matmul("thirteen_rows", {13, 65, 300});
+    coded_matmul("three_row_tiles", {48, 80, 320});
+    coded_matmul("three_row_tiles_odd", {37, 90, 77});
+    coded_matmul("four_row_tiles", {64, 48, 100});
     coded_matmul("wide", {1, 1000, 40, MatmulShape::residual});
     coded_matmul("denormal_products", {3, 40, 70, MatmulShape::tiny});
     coded_matmul("denormal_products_many", {9, 40, 70, MatmulShape::tiny});
