@@ -120,14 +120,17 @@ class CudaDecode : public ::testing::TestWithParam<DecodeCase> {
 
   // Of the last token of the last document.
   void take_routing(const model::ForwardPass& pass, Result& result) {
-    for (const model::ForwardPass::Routing& routing : pass.routing()) {
-      const int64_t rows = routing.index.dim(0);
-      const int64_t top_k = routing.index.dim(1);
-      const std::size_t old = result.index.size();
-      result.index.resize(old + static_cast<std::size_t>(top_k));
-      result.gate.resize(old + static_cast<std::size_t>(top_k));
-      kernels::download(context_, routing.index.rows(rows - 1, rows), result.index.data() + old);
-      kernels::download(context_, routing.gate.rows(rows - 1, rows), result.gate.data() + old);
+    const tensor::TensorView& shape = pass.routing().index;
+    if (!shape) return;  // a dense model
+    std::vector<int32_t> index(static_cast<std::size_t>(shape.num_elements()));
+    std::vector<float> gate(index.size());
+    kernels::download(context_, pass.routing().index, index.data());
+    kernels::download(context_, pass.routing().gate, gate.data());
+    for (int64_t layer = 0; layer < shape.dim(0); ++layer) {
+      const int64_t end = (layer + 1) * shape.dim(1) * shape.dim(2);
+      const int64_t begin = end - shape.dim(2);
+      result.index.insert(result.index.end(), index.begin() + begin, index.begin() + end);
+      result.gate.insert(result.gate.end(), gate.begin() + begin, gate.begin() + end);
     }
   }
 

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/few_tokens.h"
+#include "kernels/log_prob.h"
 #include "kernels/matmul.h"
 #include "support/cuda_layer.h"
 
@@ -153,6 +155,52 @@ TEST_P(FewTokens, ProductGivesTheSameBits) {
       EXPECT_NE(std::memcmp(few.data(), all.data() + 3 * n, few.size() * sizeof(float)), 0)
           << count;
     }
+  }
+}
+
+// Rows of the matrix twice as many as there are different ones, so that every largest logit has an
+// equal with a higher id.
+TEST_P(FewTokens, HeadGivesTheBitsOfProductAndArgmax) {
+  const LayerCase& shape = GetParam();
+  const int64_t n = 16 * 300;
+  const WeightStack weight = stack(1, n, shape.hidden);
+  const TensorView x = random(DType::BF16, {kTokens, shape.hidden}, 1);
+  TensorView matrix = x;
+  matrix.data = weight.data;
+  matrix.shape = {n, shape.hidden};
+  kernels::upload(context_, host<uint16_t>(matrix.rows(0, n / 2)).data(), matrix.rows(n / 2, n));
+  const TensorView logits = arena_->tensor("test", DType::F32, {kTokens, n});
+  const TensorView index = arena_->tensor("test", DType::I32, {kTokens});
+  kernels::matmul_forward(context_, {.x = x, .weight = weight, .out = logits});
+  kernels::argmax_forward(context_, {.logits = logits, .index = index});
+  const std::vector<float> all = host<float>(logits);
+  const std::vector<int32_t> best = host<int32_t>(index);
+  for (const int32_t id : best) EXPECT_LT(id, n / 2);
+  for (const int64_t count : {1, 2, 4, 5, 8, 9, 16, 17, 31, 32}) {
+    const TensorView few = arena_->tensor("test", DType::F32, {count, n});
+    const TensorView found = arena_->tensor("test", DType::I32, {count});
+    if (!kernels::few_tokens_head(
+            context_,
+            {.x = x.rows(2, 2 + count), .weight = weight, .logits = few, .index = found})) {
+      EXPECT_GT(count * shape.hidden, 16 * 4096) << "x would fit into shared memory";
+      continue;
+    }
+    const std::vector<float> values = host<float>(few);
+    EXPECT_EQ(std::memcmp(values.data(), all.data() + 2 * n, values.size() * sizeof(float)), 0);
+    const std::vector<int32_t> ids = host<int32_t>(found);
+    EXPECT_TRUE(std::equal(ids.begin(), ids.end(), best.begin() + 2)) << count;
+  }
+  // Of two rows the one that is not finite is told, by an infinity of either sign and by a NaN.
+  for (const uint16_t bits : {0x7f80, 0xff80, 0x7fc0}) {
+    const TensorView two = arena_->tensor("test", DType::BF16, {int64_t{2}, shape.hidden});
+    std::vector<uint16_t> values = host<uint16_t>(x.rows(0, 2));
+    values[0] = bits;
+    kernels::upload(context_, values.data(), two);
+    const TensorView few = arena_->tensor("test", DType::F32, {int64_t{2}, n});
+    const TensorView found = arena_->tensor("test", DType::I32, {int64_t{2}});
+    ASSERT_TRUE(kernels::few_tokens_head(
+        context_, {.x = two, .weight = weight, .logits = few, .index = found}));
+    EXPECT_EQ(host<int32_t>(found), (std::vector<int32_t>{-1, best[1]}));
   }
 }
 

@@ -6,7 +6,6 @@
 #include <set>
 
 #include "infer/workspace.h"
-#include "kernels/log_prob.h"
 #include "kernels/memory.h"
 #include "kernels/table.h"
 
@@ -109,8 +108,7 @@ void BenchRun::pass(std::vector<model::KvSequence>& sequences, int64_t tokens,
 void BenchRun::finish(int64_t rows) {
   const int64_t all = hidden_.dim(0);
   const tensor::TensorView best = best_.rows(0, rows);
-  pass_.logits(hidden_.rows(all - rows, all), logits_.rows(0, rows));
-  kernels::argmax_forward(context_, {.logits = logits_.rows(0, rows), .index = best});
+  pass_.most_likely(hidden_.rows(all - rows, all), logits_.rows(0, rows), best);
   kernels::download(context_, best, chosen_.data());
   for (int64_t i = 0; i < rows; ++i) {
     if (chosen_[static_cast<std::size_t>(i)] < 0) {

@@ -108,7 +108,8 @@ class EngineCore {
   void keep_blocks(Sequence& sequence, int64_t num_new);
   std::vector<Row> wanted_rows(std::span<const Part> parts) const;
   void compute_rows(const tensor::TensorView& hidden, std::vector<Row>& rows);
-  void choose_most_likely(const tensor::TensorView& logits, std::span<Row> rows);
+  void compute_logits(const tensor::TensorView& hidden, const tensor::TensorView& logits,
+                      std::span<Row> rows);
   void finish_rows(const tensor::TensorView& logits, std::span<Row> rows);
   void finish_row(Row& row, std::span<float> logits) const;
   void deliver(std::span<const Part> parts, std::vector<Row>& rows);

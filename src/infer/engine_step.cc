@@ -8,7 +8,6 @@
 #include "infer/engine_core.h"
 #include "infer/engine_sequence.h"
 #include "infer/token_score.h"
-#include "kernels/log_prob.h"
 #include "kernels/memory.h"
 #include "kernels/recording.h"
 #include "kernels/router.h"
@@ -60,9 +59,10 @@ void EngineCore::forward(std::span<const Part> parts) {
                                                .replayed_index = routing.replayed,
                                                .observer = is_recorded ? nullptr : &observer});
   stats_.forwarded_tokens += static_cast<int64_t>(step_tokens_.size());
-  read_routing(parts, top_k);
+  // The head is under way before anything is waited for.
   std::vector<Row> rows = wanted_rows(parts);
   compute_rows(hidden, rows);
+  read_routing(parts, top_k);
   deliver(parts, rows);
 }
 
@@ -109,18 +109,20 @@ EngineCore::RoutingInput EngineCore::routing_input(std::span<const Part> parts,
 // part.
 void EngineCore::read_routing(std::span<const Part> parts, int64_t top_k) {
   const auto tokens = static_cast<int64_t>(step_tokens_.size());
-  std::vector<int32_t> index(static_cast<std::size_t>(tokens * top_k));
+  std::vector<int32_t> index(static_cast<std::size_t>(num_moe_layers_ * tokens * top_k));
   std::vector<float> gate(index.size());
-  step_index_.resize(index.size() * static_cast<std::size_t>(num_moe_layers_));
-  step_gate_.resize(step_index_.size());
+  step_index_.resize(index.size());
+  step_gate_.resize(index.size());
+  if (num_moe_layers_ > 0) {
+    kernels::download(context_, pass_.routing().index, index.data());
+    kernels::download(context_, pass_.routing().gate, gate.data());
+  }
   for (int64_t layer = 0; layer < num_moe_layers_; ++layer) {
-    const auto& routing = pass_.routing()[static_cast<std::size_t>(layer)];
-    kernels::download(context_, routing.index, index.data());
-    kernels::download(context_, routing.gate, gate.data());
     for (int64_t t = 0; t < tokens; ++t) {
+      const int64_t from = (layer * tokens + t) * top_k;
       const int64_t to = (t * num_moe_layers_ + layer) * top_k;
-      std::copy_n(index.begin() + t * top_k, top_k, step_index_.begin() + to);
-      std::copy_n(gate.begin() + t * top_k, top_k, step_gate_.begin() + to);
+      std::copy_n(index.begin() + from, top_k, step_index_.begin() + to);
+      std::copy_n(gate.begin() + from, top_k, step_gate_.begin() + to);
     }
   }
   if (num_moe_layers_ > 0) load_.add(step_tokens_, step_index_, top_k);
@@ -212,25 +214,27 @@ void EngineCore::compute_rows(const tensor::TensorView& hidden, std::vector<Row>
     }
     const auto count = static_cast<int64_t>(end - begin);
     const tensor::TensorView logits = device_logits_.rows(0, count);
-    pass_.logits(hidden.rows(rows[begin].hidden_row, rows[begin].hidden_row + count), logits);
     const std::span<Row> group = std::span(rows).subspan(begin, end - begin);
-    choose_most_likely(logits, group);
+    compute_logits(hidden.rows(group.front().hidden_row, group.front().hidden_row + count), logits,
+                   group);
     finish_rows(logits, group);
     beat_();
     begin = end;
   }
 }
 
-// A row whose logits are broken is left to finish_row(), which says which one is.
-void EngineCore::choose_most_likely(const tensor::TensorView& logits, std::span<Row> rows) {
+// Also the tokens of rows that take the most likely one. A row whose logits are broken is left to
+// finish_row(), which says which one is.
+void EngineCore::compute_logits(const tensor::TensorView& hidden, const tensor::TensorView& logits,
+                                std::span<Row> rows) {
   const auto is_plain = [](const Row& row) {
     const EngineRequest& request = row.sequence->request;
     return row.scored_position < 0 && request.num_top_scores < 0 &&
            row.sequence->num_answer() >= request.min_tokens && takes_most_likely(request.sampler);
   };
-  if (std::none_of(rows.begin(), rows.end(), is_plain)) return;
+  if (std::none_of(rows.begin(), rows.end(), is_plain)) return pass_.logits(hidden, logits);
   const tensor::TensorView best = device_best_.rows(0, logits.dim(0));
-  kernels::argmax_forward(context_, {.logits = logits, .index = best});
+  pass_.most_likely(hidden, logits, best);
   kernels::download(context_, best, host_best_.data());
   for (std::size_t i = 0; i < rows.size(); ++i) {
     if (is_plain(rows[i])) rows[i].token = host_best_[i];

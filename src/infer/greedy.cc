@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "infer/workspace.h"
-#include "kernels/log_prob.h"
 #include "kernels/memory.h"
 #include "kernels/table.h"
 
@@ -80,8 +79,7 @@ class Group {
       const int64_t end = std::min(hidden.dim(0), begin + most);
       const tensor::TensorView logits = logits_.rows(0, end - begin);
       const tensor::TensorView best = best_.rows(0, end - begin);
-      pass_.logits(hidden.rows(begin, end), logits);
-      kernels::argmax_forward(context_, {.logits = logits, .index = best});
+      pass_.most_likely(hidden.rows(begin, end), logits, best);
       kernels::download(context_, best, host_.data());
       for (int64_t i = begin; i < end; ++i) {
         take(*sequences[static_cast<std::size_t>(i)], host_[static_cast<std::size_t>(i - begin)]);

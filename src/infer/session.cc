@@ -5,7 +5,6 @@
 
 #include "infer/load_model.h"
 #include "infer/workspace.h"
-#include "kernels/log_prob.h"
 #include "kernels/memory.h"
 #include "kernels/table.h"
 
@@ -101,7 +100,7 @@ void Session::run(std::span<const int32_t> tokens) {
 }
 
 void Session::compute_logits() {
-  pass_.logits(last_hidden_, device_logits_);
+  pass_.most_likely(last_hidden_, device_logits_, device_best_);
   logits_.clear();
   has_logits_ = true;
 }
@@ -117,7 +116,6 @@ std::span<const float> Session::logits() {
 
 int32_t Session::most_likely() {
   DSMOE_CHECK(has_logits_, "the session has no logits");
-  kernels::argmax_forward(context_, {.logits = device_logits_, .index = device_best_});
   int32_t best = 0;
   kernels::download(context_, device_best_, &best);
   return best;

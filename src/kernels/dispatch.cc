@@ -465,4 +465,16 @@ bool few_tokens_ffn(const Context& context, const FewTokensFfn& args) {
   return context.table->few_tokens_ffn(context, args);
 }
 
+bool few_tokens_head(const Context& context, const FewTokensHead& args) {
+  if (context.table->few_tokens_head == nullptr) return false;
+  const OpCheck check("few_tokens_head", context);
+  check.rank("x", args.x, 2);
+  const int64_t tokens = args.x.dim(0);
+  check.weights("weight", args.weight, args.x.dtype, 1, args.weight.n, args.x.dim(1));
+  check.tensor("x", args.x, args.x.dtype, args.x.shape);
+  check.tensor("logits", args.logits, scalar_type(args.x.dtype), {tokens, args.weight.n});
+  check.tensor("index", args.index, DType::I32, {tokens});
+  return context.table->few_tokens_head(context, args);
+}
+
 }  // namespace dsmoe::kernels

@@ -9,7 +9,7 @@
 
 namespace dsmoe::kernels {
 
-// Both return false, having done nothing, where the table or the shape has no such kernel: then the
+// All return false, having done nothing, where the table or the shape has no such kernel: then the
 // ops run one by one, and give the same bits. What only those ops leave behind (the normalised
 // stream, products, the plan) is not written, or only some of it.
 
@@ -48,5 +48,14 @@ struct FewTokensFfn {
   TensorView residual;          // u [tokens, hidden] F32
 };
 bool few_tokens_ffn(const Context& context, const FewTokensFfn& args);
+
+// logits = W x, and the most likely id of each row, as argmax_forward finds it.
+struct FewTokensHead {
+  TensorView x;        // [tokens, hidden], operand type
+  WeightStack weight;  // [vocabulary, hidden]
+  TensorView logits;   // [tokens, vocabulary] F32, written
+  TensorView index;    // [tokens] I32, written
+};
+bool few_tokens_head(const Context& context, const FewTokensHead& args);
 
 }  // namespace dsmoe::kernels

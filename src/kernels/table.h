@@ -33,6 +33,7 @@ struct LogProbForward;
 struct ArgmaxForward;
 struct FewTokensQkv;
 struct FewTokensFfn;
+struct FewTokensHead;
 struct DispatchGates;
 struct DispatchRows;
 struct CombineBackward;
@@ -85,6 +86,7 @@ struct KernelTable {
   // Absent where launches cost nothing.
   bool (*few_tokens_qkv)(const Context&, const FewTokensQkv&) = nullptr;
   bool (*few_tokens_ffn)(const Context&, const FewTokensFfn&) = nullptr;
+  bool (*few_tokens_head)(const Context&, const FewTokensHead&) = nullptr;
   bool (*experts_forward)(const Context&, const ExpertsForward&) = nullptr;
   bool (*qkv_forward)(const Context&, const QkvForward&) = nullptr;
 

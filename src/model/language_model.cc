@@ -6,6 +6,8 @@
 #include "base/system_memory.h"
 #include "kernels/checks.h"
 #include "kernels/embedding.h"
+#include "kernels/few_tokens.h"
+#include "kernels/log_prob.h"
 #include "kernels/matmul.h"
 #include "kernels/memory.h"
 #include "kernels/rms_norm.h"
@@ -82,13 +84,11 @@ std::unique_ptr<Model> make_packed_model(const Context& context, const ModelConf
 
 namespace {
 
-// [layers, max_tokens, max_top_k] -> one layer's part, whose shape used_part() sets.
-TensorView slots_of_layer(TensorView all, int64_t moe_layer) {
-  const int64_t slots = all.dim(1) * all.dim(2);
-  all.data = static_cast<char*>(all.data) +
-             static_cast<std::size_t>(moe_layer * slots) * tensor::size_of(all.dtype);
-  all.shape = {all.dim(1), all.dim(2)};
-  return all;
+// [layers, tokens, top_k] -> one layer's part.
+TensorView slots_of_layer(const TensorView& all, int64_t moe_layer) {
+  TensorView part = all.rows(moe_layer, moe_layer + 1);
+  part.shape = {all.dim(1), all.dim(2)};
+  return part;
 }
 
 }  // namespace
@@ -241,23 +241,13 @@ TensorView ForwardPass::run(const ForwardInput& input) {
 }
 
 void ForwardPass::lay_out_routing(const ForwardInput& input) {
-  routing_.clear();
   if (!kept_index_) return;
-  const kernels::Shape shape{static_cast<int64_t>(input.tokens.size()), top_k_of(input)};
-  for (int64_t moe_layer = 0; moe_layer < kept_index_.dim(0); ++moe_layer) {
-    Routing routing{.index = slots_of_layer(kept_index_, moe_layer),
-                    .gate = slots_of_layer(kept_gate_, moe_layer)};
-    routing.index.shape = routing.gate.shape = shape;
-    routing_.push_back(routing);
-  }
-}
-
-TensorView ForwardPass::upload_replay(const ForwardInput& input, int64_t moe_layer, int64_t top_k) {
-  const auto tokens = static_cast<int64_t>(input.tokens.size());
-  TensorView view = slots_of_layer(replayed_, moe_layer);
-  view.shape = {tokens, top_k};
-  kernels::upload(context_, input.replayed_index.data() + moe_layer * tokens * top_k, view);
-  return view;
+  const kernels::Shape shape{kept_index_.dim(0), static_cast<int64_t>(input.tokens.size()),
+                             top_k_of(input)};
+  routing_ = {.index = kept_index_, .gate = kept_gate_};
+  replay_ = input.replayed_index.empty() ? TensorView() : replayed_;
+  routing_.index.shape = routing_.gate.shape = replay_.shape = shape;
+  if (replay_) kernels::upload(context_, input.replayed_index.data(), replay_);
 }
 
 void ForwardPass::run_ops(const ForwardInput& input, const BatchViews& batch) {
@@ -293,9 +283,9 @@ void ForwardPass::run_blocks(const ForwardInput& input, const BatchViews& batch)
     tape_.ffn = is_moe ? moe_state_ : dense_state_;
     TensorView replayed;
     if (is_moe && kept_index_) {
-      tape_.ffn.index = slots_of_layer(kept_index_, moe_layer);
-      tape_.ffn.gate = slots_of_layer(kept_gate_, moe_layer);
-      if (!input.replayed_index.empty()) replayed = upload_replay(input, moe_layer, top_k);
+      tape_.ffn.index = slots_of_layer(routing_.index, moe_layer);
+      tape_.ffn.gate = slots_of_layer(routing_.gate, moe_layer);
+      if (replay_) replayed = slots_of_layer(replay_, moe_layer);
     }
     const BlockTape tape = used_part(tape_, tokens, sequences, top_k);
     block_forward(context_, {.config = model_.config,
@@ -321,6 +311,17 @@ void ForwardPass::run_blocks(const ForwardInput& input, const BatchViews& batch)
 void ForwardPass::logits(const TensorView& hidden, const TensorView& out) const {
   kernels::matmul_forward(context_,
                           {.x = hidden, .weight = model_.parameters.forward.head, .out = out});
+}
+
+void ForwardPass::most_likely(const TensorView& hidden, const TensorView& out,
+                              const TensorView& index) const {
+  if (kernels::few_tokens_head(
+          context_,
+          {.x = hidden, .weight = model_.parameters.forward.head, .logits = out, .index = index})) {
+    return;
+  }
+  logits(hidden, out);
+  kernels::argmax_forward(context_, {.logits = out, .index = index});
 }
 
 }  // namespace dsmoe::model

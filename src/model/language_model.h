@@ -87,14 +87,17 @@ class ForwardPass {
 
   // logits[r] = head . hidden[r]; any rows of what run() returned.
   void logits(const TensorView& hidden, const TensorView& out) const;
+  // The same, and the id of the largest logit of each row (kernels/log_prob.h, ArgmaxForward).
+  void most_likely(const TensorView& hidden, const TensorView& logits,
+                   const TensorView& index) const;
 
-  // What the last run() chose, with KeepRouting::yes: one entry per MoE layer, ascending. Reading
-  // it after the run costs one wait; an observer that reads costs one per layer.
+  // What the last run() chose, with KeepRouting::yes. Reading it after the run costs one wait; an
+  // observer that reads costs one per layer.
   struct Routing {
-    TensorView index;  // [tokens, top_k] I32
-    TensorView gate;   // [tokens, top_k] F32 (F64)
+    TensorView index;  // [MoE layers, tokens, top_k] I32
+    TensorView gate;   // [MoE layers, tokens, top_k] F32 (F64)
   };
-  const std::vector<Routing>& routing() const { return routing_; }
+  const Routing& routing() const { return routing_; }
 
   const tensor::Arena& arena() const { return arena_; }
   const Limits& limits() const { return limits_; }
@@ -108,7 +111,6 @@ class ForwardPass {
   void lay_out_routing(const ForwardInput& input);
   void run_ops(const ForwardInput& input, const BatchViews& batch);
   void run_blocks(const ForwardInput& input, const BatchViews& batch);
-  TensorView upload_replay(const ForwardInput& input, int64_t moe_layer, int64_t top_k);
 
   Context context_;
   const Model& model_;
@@ -121,7 +123,8 @@ class ForwardPass {
   moe::LayerState moe_state_;
   moe::LayerState dense_state_;
   TensorView kept_index_, kept_gate_, replayed_;  // [MoE layers, max_tokens, max_top_k], or absent
-  std::vector<Routing> routing_;
+  Routing routing_;                               // of the last run: the first part of what is kept
+  TensorView replay_;                             // likewise of replayed_, or absent
   TensorView batch_;                 // I32: what upload_batch() lays out, one part behind the other
   std::vector<int32_t> host_batch_;  // the same, before it is sent
   // By sequences, top_k and whether tokens have expert counts of their own: what the addresses and

@@ -28,18 +28,6 @@ void* allocate(std::size_t bytes) {
 
 void release(void* data, std::size_t) { (void)cudaFree(data); }
 
-// Pageable memory (all that callers have: vectors, mapped files) is copied to the runtime's own
-// buffers before the call returns; no need to wait for the device.
-void upload(const Context& context, const void* host, void* device, std::size_t bytes) {
-  check(cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, stream_of(context)), "upload");
-}
-
-void download(const Context& context, const void* device, void* host, std::size_t bytes) {
-  check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_of(context)),
-        "download");
-  check(cudaStreamSynchronize(stream_of(context)), "download");
-}
-
 void zero(const Context& context, void* device, std::size_t bytes) {
   check(cudaMemsetAsync(device, 0, bytes, stream_of(context)), "zeroing");
 }
@@ -93,6 +81,7 @@ const KernelTable& cuda_table() {
                        .argmax_forward = cuda::argmax_forward,
                        .few_tokens_qkv = cuda::few_tokens_qkv,
                        .few_tokens_ffn = cuda::few_tokens_ffn,
+                       .few_tokens_head = cuda::few_tokens_head,
                        .experts_forward = cuda::experts_forward,
                        .qkv_forward = cuda::qkv_forward,
                        .dispatch_gates = cuda::dispatch_gates,
@@ -130,6 +119,7 @@ void* make_cuda_stream() {
 void release_cuda_stream(void* stream) {
   (void)cudaStreamSynchronize(static_cast<cudaStream_t>(stream));
   cuda::release_scratch(stream);
+  cuda::release_mailbox(stream);
   cuda::release_waits(stream);
   (void)cudaStreamDestroy(static_cast<cudaStream_t>(stream));
 }

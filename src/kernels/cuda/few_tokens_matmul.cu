@@ -2,7 +2,7 @@
 // rotation behind it.
 #include <algorithm>
 
-#include "kernels/cuda/few_tokens_tile.cuh"
+#include "kernels/cuda/few_tokens_best.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/residency.h"
@@ -10,7 +10,10 @@
 namespace dsmoe::kernels::cuda {
 namespace {
 
-template <int kStages, int kTiles>
+// Whether the most likely row of each token is looked for.
+enum class Find { nothing, best };
+
+template <int kStages, int kTiles, Find kFind>
 __global__ void __launch_bounds__(kFewThreads, 1)
     few_matmul_kernel(const __grid_constant__ MatmulParameters p) {
   extern __shared__ __align__(128) unsigned char memory[];
@@ -23,6 +26,8 @@ __global__ void __launch_bounds__(kFewThreads, 1)
       shared_address(memory) + min(warp, p.work.ring_warps - 1) * kStages * kStageBytes, warp,
       units, p.work.ring_warps, rows);
   stream.start();
+  __shared__ unsigned long long keys[kMaxFewRows];
+  if (kFind == Find::best && threadIdx.x < kMaxFewRows) keys[threadIdx.x] = 0;
   let_next_kernel_start();
   wait_for_previous_kernel();
   if constexpr (kTiles == 1) {
@@ -36,12 +41,15 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   // Rows past the last one of a tile of eight hold whatever is there: their columns are not used.
   const uint32_t own = x_row_address(
       shared_address(x) + (kTiles == 1 ? min(lane % 8, p.tokens - 1) : lane % 8) * x_pitch(p.k));
+  BestLogits<kTiles> best;
   for (int unit = warp; unit < units; unit += p.work.ring_warps) {
     const MatmulTile<kTiles> tile(p, tile_of(unit));
     float sum[kTiles][4];
     stream.multiply(sum, p.k, own, 8 * x_pitch(p.k));
     tile.store(sum);
+    if constexpr (kFind == Find::best) best.take(sum, tile.first);
   }
+  if constexpr (kFind == Find::best) best.finish(keys, p.best, p.index, p.tokens);
 }
 
 template <int kStages, int kTiles>
@@ -57,7 +65,11 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   RowStream<kStages, decltype(rows)> stream(
       shared_address(memory) + min(warp, p.work.ring_warps - 1) * kStages * kStageBytes, warp,
       units, p.work.ring_warps, rows);
-  stream.start();
+  // What is read behind weights under way comes later, and everything waits for x: half of the ring
+  // is filled before it, half behind.
+  constexpr int kBeforeX = kStages / 2;
+  stream.start(kBeforeX);
+  const auto go_on = [&] { stream.go_on(kStages - 1 - kBeforeX); };
   const NormWeights norm_weights(p.x ? nullptr : p.norm_weight, p.hidden);
   let_next_kernel_start();
   wait_for_previous_kernel();
@@ -65,9 +77,10 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   if (p.x) {
     fetch_rows(shared_address(x), p.x, p.tokens, p.hidden);
     copy_async_commit();
-    copy_async_wait<0>();
+    go_on();
+    copy_async_wait<kStages - 1 - kBeforeX>();
   } else {
-    load_normalised(x, p.residual, norm_weights, p.eps, p.tokens, p.hidden, reduce);
+    load_normalised(x, p.residual, norm_weights, p.eps, p.tokens, p.hidden, reduce, go_on);
   }
   __syncthreads();
   // Rows past the last one of a tile of eight repeat it, or hold whatever is there: their columns
@@ -122,11 +135,13 @@ bool launch_work(const Context& context, Parameters& p, int tiles, int k) {
   return true;
 }
 
+template <Find kFind>
 struct MatmulKernels {
   template <int kStages>
   static auto choose(int tokens) {
-    if (tokens <= 8) return few_matmul_kernel<kStages, 1>;
-    return tokens <= 16 ? few_matmul_kernel<kStages, 2> : few_matmul_kernel<kStages, 4>;
+    if (tokens <= 8) return few_matmul_kernel<kStages, 1, kFind>;
+    return tokens <= 16 ? few_matmul_kernel<kStages, 2, kFind>
+                        : few_matmul_kernel<kStages, 4, kFind>;
   }
 };
 struct QkvKernels {
@@ -139,24 +154,47 @@ struct QkvKernels {
 
 bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
+bool fits(const TensorView& x, const WeightStack& weight) {
+  const int64_t tokens = x.dim(0);
+  return tokens >= 1 && tokens <= kMaxFewRows && weight.dtype == DType::BF16 && weight.k % 8 == 0 &&
+         weight.n % 16 == 0 && weight.k <= (1 << 20) && aligned(x.data) && aligned(weight.data);
+}
+
+MatmulParameters describe(const TensorView& x, const WeightStack& weight, const TensorView& out) {
+  MatmulParameters p{};
+  p.weight = static_cast<const bf16*>(weight.data);
+  p.x = static_cast<const bf16*>(x.data);
+  p.out = out.as<float>();
+  p.tokens = static_cast<int32_t>(x.dim(0));
+  p.n = static_cast<int32_t>(weight.n);
+  p.k = static_cast<int32_t>(weight.k);
+  return p;
+}
+
+__device__ BestMemory best_memory;
+
 }  // namespace
 
 bool few_rows_matmul(const Context& context, const MatmulForward& args) {
-  const int64_t tokens = args.x.dim(0);
-  if (tokens < 1 || tokens > kMaxFewRows || args.weight.dtype != DType::BF16 ||
-      args.weight.k % 8 != 0 || args.weight.n % 16 != 0 || args.weight.k > (1 << 20) ||
-      !aligned(args.x.data) || !aligned(args.weight.data))
-    return false;
-  MatmulParameters p{.weight = static_cast<const bf16*>(args.weight.data),
-                     .x = static_cast<const bf16*>(args.x.data),
-                     .bias = args.bias ? args.bias.as<float>() : nullptr,
-                     .out = args.out.as<float>(),
-                     .tokens = static_cast<int32_t>(tokens),
-                     .n = static_cast<int32_t>(args.weight.n),
-                     .k = static_cast<int32_t>(args.weight.k),
-                     .accumulate = args.store == Store::accumulate,
-                     .work = {}};
-  return launch_work<MatmulKernels>(context, p, p.n / 16, p.k);
+  if (!fits(args.x, args.weight)) return false;
+  MatmulParameters p = describe(args.x, args.weight, args.out);
+  p.bias = args.bias ? args.bias.as<float>() : nullptr;
+  p.accumulate = args.store == Store::accumulate;
+  return launch_work<MatmulKernels<Find::nothing>>(context, p, p.n / 16, p.k);
+}
+
+bool few_tokens_head(const Context& context, const FewTokensHead& args) {
+  // One stream has the memory in which blocks leave what they found.
+  if (!fits(args.x, args.weight) || !waits_allowed(context)) return false;
+  static BestMemory* const best = [] {
+    void* pointer = nullptr;
+    check(cudaGetSymbolAddress(&pointer, best_memory), "memory of the few-token kernels");
+    return static_cast<BestMemory*>(pointer);
+  }();
+  MatmulParameters p = describe(args.x, args.weight, args.logits);
+  p.best = best;
+  p.index = args.index.as<int32_t>();
+  return launch_work<MatmulKernels<Find::best>>(context, p, p.n / 16, p.k);
 }
 
 bool few_tokens_qkv(const Context& context, const FewTokensQkv& args) {

@@ -21,6 +21,8 @@ __device__ inline int own_units(const Work& work) {
 }
 __device__ inline int tile_of(int unit) { return static_cast<int>(blockIdx.x + unit * gridDim.x); }
 
+struct BestMemory;
+
 struct MatmulParameters {
   const bf16* weight;  // [n, k]
   const bf16* x;       // [tokens, k]
@@ -30,6 +32,8 @@ struct MatmulParameters {
   int32_t n;
   int32_t k;
   int32_t accumulate;
+  BestMemory* best;  // where the most likely row of each token is found
+  int32_t* index;    // [tokens]: that row; null: not wanted
   Work work;
 };
 

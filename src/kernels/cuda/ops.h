@@ -23,8 +23,13 @@ void log_prob_forward(const Context&, const LogProbForward&);
 void argmax_forward(const Context&, const ArgmaxForward&);
 bool few_tokens_qkv(const Context&, const FewTokensQkv&);
 bool few_tokens_ffn(const Context&, const FewTokensFfn&);
+bool few_tokens_head(const Context&, const FewTokensHead&);
 // False: too many rows, or a shape for the grouped product.
 bool few_rows_matmul(const Context&, const MatmulForward&);
+
+void upload(const Context&, const void* host, void* device, std::size_t bytes);
+void download(const Context&, const void* device, void* host, std::size_t bytes);
+void release_mailbox(void* stream);
 
 void begin_recording(const Context&);
 void* end_recording(const Context&);
