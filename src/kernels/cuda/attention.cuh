@@ -43,16 +43,24 @@ struct QueryTile {
   int first_token;
 };
 
-// Tile `idx` when every sequence is cut into tiles of kRows rows; found by one warp.
+// A tile of one sequence.
+struct SequenceTile {
+  int sequence;  // -1: none
+  int first_row;
+  int all_rows;  // of the sequence
+  int first_token;
+};
+
+// Tile `idx` when every sequence, with `group` rows to a token, is cut into tiles of kRows rows;
+// found by one warp.
 template <int kRows>
-__device__ QueryTile find_tile(const AttentionParameters& p, int idx) {
+__device__ SequenceTile find_sequence(const int32_t* starts, int sequences, int group, int idx) {
   const int lane = threadIdx.x % 32;
-  const int group = p.heads / p.kv_heads;
   int base = 0;
-  for (int s0 = 0; s0 < p.sequences; s0 += 32) {
+  for (int s0 = 0; s0 < sequences; s0 += 32) {
     const int s = s0 + lane;
-    const int begin = s < p.sequences ? p.q_starts[s] : 0;
-    const int rows = s < p.sequences ? (p.q_starts[s + 1] - begin) * group : 0;
+    const int begin = s < sequences ? starts[s] : 0;
+    const int rows = s < sequences ? (starts[s + 1] - begin) * group : 0;
     const int tiles = (rows + kRows - 1) / kRows;
     int sum = tiles;
     for (int step = 1; step < 32; step *= 2) {
@@ -63,14 +71,20 @@ __device__ QueryTile find_tile(const AttentionParameters& p, int idx) {
     const unsigned found = __ballot_sync(~0u, idx >= mine && idx < mine + tiles);
     if (found) {
       const int source = __ffs(found) - 1;
-      const int first_row = (idx - __shfl_sync(~0u, mine, source)) * kRows;
-      const int all_rows = __shfl_sync(~0u, rows, source);
-      return {s0 + source, first_row, min(kRows, all_rows - first_row),
-              __shfl_sync(~0u, begin, source)};
+      return {s0 + source, (idx - __shfl_sync(~0u, mine, source)) * kRows,
+              __shfl_sync(~0u, rows, source), __shfl_sync(~0u, begin, source)};
     }
     base += __shfl_sync(~0u, sum, 31);
   }
   return {-1, 0, 0, 0};
+}
+
+template <int kRows>
+__device__ QueryTile find_tile(const AttentionParameters& p, int idx) {
+  const SequenceTile found =
+      find_sequence<kRows>(p.q_starts, p.sequences, p.heads / p.kv_heads, idx);
+  return {found.sequence, found.first_row, min(kRows, found.all_rows - found.first_row),
+          found.first_token};
 }
 
 // 64 rows of kDim bf16 values in shared memory, 64 dimensions to a box of 128-byte rows; pieces of

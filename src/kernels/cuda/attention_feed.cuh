@@ -41,19 +41,7 @@ struct BlockRing {
   }
   __device__ void wait(int block) const { barrier_wait(full(block), parity(block)); }
   // Asked early, the answer is there when it is wanted; wait(block) where it was no.
-  __device__ bool is_full(int block) const {
-    uint32_t done;
-    asm volatile(
-        "{\n"
-        ".reg .pred done;\n"
-        "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
-        "selp.u32 %0, 1, 0, done;\n"
-        "}\n"
-        : "=r"(done)
-        : "r"(full(block)), "r"(parity(block))
-        : "memory");
-    return done != 0;
-  }
+  __device__ bool is_full(int block) const { return barrier_is_done(full(block), parity(block)); }
   // By every warp that waited for it.
   __device__ void release(int block) const {
     if (threadIdx.x % 32 < kLanes) barrier_arrive(empty(block));

@@ -17,28 +17,8 @@ struct PositionTile {
 // Tile `idx` when every sequence is cut into tiles of kRows positions; found by one warp.
 template <int kRows>
 __device__ PositionTile find_positions(const AttentionBackwardParameters& p, int idx) {
-  const int lane = threadIdx.x % 32;
-  int base = 0;
-  for (int s0 = 0; s0 < p.sequences; s0 += 32) {
-    const int s = s0 + lane;
-    const int begin = s < p.sequences ? p.q_starts[s] : 0;
-    const int length = s < p.sequences ? p.q_starts[s + 1] - begin : 0;
-    const int tiles = (length + kRows - 1) / kRows;
-    int sum = tiles;
-    for (int step = 1; step < 32; step *= 2) {
-      const int other = __shfl_up_sync(~0u, sum, step);
-      if (lane >= step) sum += other;
-    }
-    const int mine = base + sum - tiles;
-    const unsigned found = __ballot_sync(~0u, idx >= mine && idx < mine + tiles);
-    if (found) {
-      const int source = __ffs(found) - 1;
-      return {s0 + source, (idx - __shfl_sync(~0u, mine, source)) * kRows,
-              __shfl_sync(~0u, length, source), __shfl_sync(~0u, begin, source)};
-    }
-    base += __shfl_sync(~0u, sum, 31);
-  }
-  return {-1, 0, 0, 0};
+  const SequenceTile found = find_sequence<kRows>(p.q_starts, p.sequences, 1, idx);
+  return {found.sequence, found.first_row, found.all_rows, found.first_token};
 }
 
 // The first row of a block of keys or values, in rows of head_dim values.
