@@ -2,8 +2,11 @@
 // bits would be lost.
 #include "base/functions.h"
 
+#include <algorithm>
+#include <array>
 #include <limits>
 
+#include "base/cpu_features.h"
 #include "base/error.h"
 
 namespace dsmoe {
@@ -15,9 +18,13 @@ constexpr double kLn2Hi = 0x1.62e42fefa39efp-1, kLn2Lo = 0x1.abc9e3b39803fp-56;
 // Adding it leaves a number rounded to an integer in the low bits.
 constexpr double kRound = 0x1.8p52;
 
-double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
-uint64_t bits_of(double x) { return __builtin_bit_cast(uint64_t, x); }
-double from_bits(uint64_t bits) { return __builtin_bit_cast(double, bits); }
+[[gnu::always_inline]] inline double fma(double a, double b, double c) {
+  return __builtin_fma(a, b, c);
+}
+[[gnu::always_inline]] inline uint64_t bits_of(double x) { return __builtin_bit_cast(uint64_t, x); }
+[[gnu::always_inline]] inline double from_bits(uint64_t bits) {
+  return __builtin_bit_cast(double, bits);
+}
 
 // The sum of the two, |lo| at most half an ulp of hi.
 struct Pair {
@@ -47,7 +54,7 @@ Pair multiply(Pair a, Pair b) {
 
 // Horner over `terms`, highest power first.
 template <size_t N>
-double polynomial(const double (&terms)[N], double x) {
+[[gnu::always_inline]] inline double polynomial(const double (&terms)[N], double x) {
   double sum = terms[0];
   for (size_t i = 1; i < N; ++i) sum = fma(sum, x, terms[i]);
   return sum;
@@ -58,21 +65,34 @@ constexpr double kExpTerms[] = {1.0 / 6227020800, 1.0 / 479001600, 1.0 / 3991680
                                 1.0 / 362880,     1.0 / 40320,     1.0 / 5040,     1.0 / 720,
                                 1.0 / 120,        1.0 / 24,        1.0 / 6,        1.0 / 2};
 
+// By bits: a branch would keep a loop from becoming vectors.
+[[gnu::always_inline]] inline double choose(bool condition, double yes, double no) {
+  const uint64_t mask = -static_cast<uint64_t>(condition);
+  return from_bits((bits_of(yes) & mask) | (bits_of(no) & ~mask));
+}
+
 // e^(x.hi + x.lo), as exp_f32 does it.
-double exp_pair(Pair x) {
-  if (x.hi != x.hi) return x.hi;
-  if (x.hi < -0x1.6232bdd7abcd2p+9) return 0.0;  // below 2^-1022
-  if (x.hi > 0x1.62e42fefa39efp+9) return kInf;  // above the largest double
+[[gnu::always_inline]] inline double exp_pair(Pair x) {
   const double t = fma(x.hi, 0x1.71547652b82fep+0, kRound);
   const double n = t - kRound;
   const double r_hi = fma(n, -kLn2Hi, x.hi);  // exact
   const double r = r_hi + fma(n, -kLn2Lo, x.lo);
   const double p = 1.0 + fma(r * r, polynomial(kExpTerms, r), r);
-  const uint64_t scaled = bits_of(p) + (bits_of(t) << 52);
+  double y = from_bits(bits_of(p) + (bits_of(t) << 52));
   // x.lo may carry p across 1 at either end, one exponent too far.
-  if (n >= 1024 && p >= 1) return kInf;
-  if (n <= -1022 && p < 1) return 0.0;
-  return from_bits(scaled);
+  y = choose((n >= 1024) & (p >= 1), kInf, y);
+  y = choose((n <= -1022) & (p < 1), 0.0, y);
+  y = choose(x.hi < -0x1.6232bdd7abcd2p+9, 0.0, y);  // below 2^-1022
+  y = choose(x.hi > 0x1.62e42fefa39efp+9, kInf, y);  // above the largest double
+  return choose(x.hi != x.hi, x.hi, y);
+}
+
+void exp_each_plain(std::span<double> values) {
+  for (double& value : values) value = exp_pair({value, 0.0});
+}
+// The same bits: fma is one rounding, by an instruction or by the library.
+[[gnu::target("avx2,fma")]] void exp_each_avx2(std::span<double> values) {
+  for (double& value : values) value = exp_pair({value, 0.0});
 }
 
 // 1/25 .. 1/5: atanh(s)/s - 1 - s^2/3 = s^4 (1/5 + s^2/7 + ...); the next term is below 2^-71 for
@@ -161,6 +181,23 @@ double sine_at(Quadrant q, int quarter_turns) {
 }  // namespace
 
 double exp_f64(double x) { return exp_pair({x, 0.0}); }
+
+void exp_f64(std::span<double> values) {
+  static const bool has_fma = cpu_features().avx2 && cpu_features().fma && cpu_features().os_avx;
+  has_fma ? exp_each_avx2(values) : exp_each_plain(values);
+}
+
+double sum_of_exp(std::span<const float> values, double max) {
+  std::array<double, 512> piece;  // stays in the first-level cache
+  double sum = 0;
+  for (std::size_t begin = 0; begin < values.size(); begin += piece.size()) {
+    const std::size_t count = std::min(piece.size(), values.size() - begin);
+    for (std::size_t i = 0; i < count; ++i) piece[i] = values[begin + i] - max;
+    exp_f64(std::span(piece).first(count));
+    for (std::size_t i = 0; i < count; ++i) sum += piece[i];
+  }
+  return sum;
+}
 
 double log_f64(double x) {
   if (x != x || x < 0) return kNan;

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/flush_denormals.h"
 #include "base/functions_test_lanes.h"
+#include "base/rng.h"
 
 namespace dsmoe {
 namespace {
@@ -239,6 +240,46 @@ TEST(ExpF64, Edges) {
   EXPECT_TRUE(std::isnan(exp_f64(std::nan(""))));
   EXPECT_LT(exp_f64(0x1.62e42fefa39efp+9), kInf64);
   EXPECT_GE(exp_f64(-0x1.6232bdd7abcd2p+9), std::numeric_limits<double>::min());
+}
+
+TEST(ExpF64, OfManyGivesTheBitsOfEach) {
+  std::vector<double> x{0.0,
+                        -0.0,
+                        kInf64,
+                        -kInf64,
+                        std::nan(""),
+                        -708.4,
+                        709.79,
+                        1e300,
+                        -1e300,
+                        0x1.62e42fefa39efp+9,
+                        -0x1.6232bdd7abcd2p+9,
+                        -0x1.6232bdd7abcd3p+9};
+  const Rng rng{.seed = 3, .purpose = RngPurpose::test};
+  for (uint64_t i = 0; i < 100000; ++i) x.push_back(1440 * rng.uniform_f64(i) - 720);
+  std::vector<double> one_by_one(x.size()), by_another(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    one_by_one[i] = exp_f64(x[i]);
+    by_another[i] = std::exp(x[i]);
+  }
+  std::vector<double> many = x;
+  exp_f64(many);
+  EXPECT_EQ(std::memcmp(many.data(), one_by_one.data(), many.size() * sizeof(double)), 0);
+  // Another function, right to the last bit or the one before, is told apart.
+  EXPECT_NE(std::memcmp(many.data(), by_another.data(), many.size() * sizeof(double)), 0);
+}
+
+TEST(SumOfExp, AddsAscending) {
+  std::vector<float> values(1300);
+  Rng{.seed = 4, .purpose = RngPurpose::test}.fill_normal(0, values);
+  double ascending = 0, descending = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    ascending += exp_f64(values[i] - 4.0);
+    descending += exp_f64(values[values.size() - 1 - i] - 4.0);
+  }
+  EXPECT_EQ(sum_of_exp(values, 4.0), ascending);
+  EXPECT_NE(sum_of_exp(values, 4.0), descending);
+  EXPECT_EQ(sum_of_exp({}, 0), 0);
 }
 
 TEST(LogF64, WithinOneUlp) {

@@ -21,9 +21,7 @@ RowSummary summarise(std::span<const float> row) {
     if (row[v] > row[summary.best]) summary.best = v;
   }
   const double max = row[summary.best];
-  double sum = 0;
-  for (const float logit : row) sum += exp_f64(logit - max);
-  summary.log_sum = max + log_f64(sum);
+  summary.log_sum = max + log_f64(sum_of_exp(row, max));
   return summary;
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "base/error.h"
 #include "base/functions.h"
@@ -106,9 +107,29 @@ void Sampler::sort_prefix(std::size_t count) {
   };
   const auto begin = weighted_.begin() + static_cast<std::ptrdiff_t>(num_sorted_);
   const auto middle = weighted_.begin() + static_cast<std::ptrdiff_t>(count);
-  if (middle != weighted_.end()) std::nth_element(begin, middle, weighted_.end(), before);
-  std::sort(begin, middle, before);
+  const auto heavy = gather_heavy(count - num_sorted_);
+  if (middle < heavy) std::nth_element(begin, middle, heavy, before);
+  std::sort(begin, std::min(middle, heavy), before);
   num_sorted_ = count;
+}
+
+// Of the tokens not yet sorted puts some first, none of which is lighter than any other one: at
+// least `count`. Returns their end. What a few of them weigh says where to cut, so that one look at
+// each token is enough where few are wanted.
+std::vector<Sampler::Weighted>::iterator Sampler::gather_heavy(std::size_t count) {
+  const auto begin = weighted_.begin() + static_cast<std::ptrdiff_t>(num_sorted_);
+  const auto end = weighted_.end();
+  const auto available = static_cast<std::size_t>(end - begin);
+  constexpr std::size_t kStep = 61;
+  const std::size_t rank = 2 * count / kStep + 8;  // among every kStep-th: twice as many as wanted
+  if (rank * 4 > available / kStep) return end;
+  looked_at_.clear();
+  for (std::size_t i = 0; i < available; i += kStep) looked_at_.push_back(begin[i].weight);
+  const auto cut = looked_at_.begin() + static_cast<std::ptrdiff_t>(rank);
+  std::nth_element(looked_at_.begin(), cut, looked_at_.end(), std::greater<>());
+  const auto heavy =
+      std::partition(begin, end, [least = *cut](const Weighted& w) { return w.weight >= least; });
+  return static_cast<std::size_t>(heavy - begin) >= count ? heavy : end;
 }
 
 // The number of leading tokens, of the first `available`, whose weights first add up to `mass`.
@@ -136,13 +157,14 @@ int32_t Sampler::sample(const SampleInput& input) {
     return static_cast<int32_t>(best - logits_.begin());
   }
   const double top = *best;
-  weighted_.clear();
+  for (double& logit : logits_) logit = (logit - top) / options_.temperature;
+  exp_f64(logits_);
+  weighted_.resize(logits_.size());
   num_sorted_ = 0;
   double total = 0;
   for (std::size_t i = 0; i < logits_.size(); ++i) {
-    const double weight = exp_f64((logits_[i] - top) / options_.temperature);
-    total += weight;
-    weighted_.push_back({weight, static_cast<int32_t>(i)});
+    total += logits_[i];
+    weighted_[i] = {logits_[i], static_cast<int32_t>(i)};
   }
   std::size_t kept = weighted_.size();
   if (options_.top_k > 0 && static_cast<std::size_t>(options_.top_k) < kept) {

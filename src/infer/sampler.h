@@ -60,14 +60,16 @@ class Sampler {
   };
   void adjust(const SampleInput& input);
   void sort_prefix(std::size_t count);
+  std::vector<Weighted>::iterator gather_heavy(std::size_t count);
   std::size_t shortest_prefix(double mass, std::size_t available);
   double sum_prefix(std::size_t count) const;
 
   SamplerOptions options_;
   // Scratch; nothing of it outlives a call.
-  std::vector<double> logits_;
+  std::vector<double> logits_;  // then weights
   std::vector<int32_t> counts_;
   std::vector<Weighted> weighted_;
+  std::vector<double> looked_at_;
   std::size_t num_sorted_ = 0;
 };
 

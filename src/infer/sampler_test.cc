@@ -254,8 +254,11 @@ int32_t sorted_walk(const std::vector<float>& logits, const SamplerOptions& opti
   return all.back().second;
 }
 
-TEST(Sampler, SortsOnlyWhatItNeedsWithTheSameResult) {
-  const int64_t vocabulary = 5000;
+// 100,000 tokens: enough for a look at a few of them before the others.
+class SamplerOfManyTokens : public ::testing::TestWithParam<int64_t> {};
+
+TEST_P(SamplerOfManyTokens, SortsOnlyWhatItNeedsWithTheSameResult) {
+  const int64_t vocabulary = GetParam();
   const Rng rng{.seed = 5, .stream = 1};
   std::vector<float> logits(vocabulary);
   for (int64_t i = 0; i < vocabulary; ++i) {
@@ -265,13 +268,15 @@ TEST(Sampler, SortsOnlyWhatItNeedsWithTheSameResult) {
        {SamplerOptions{}, SamplerOptions{.temperature = 3}, SamplerOptions{.temperature = 0.3},
         SamplerOptions{.top_p = 0.97}}) {
     Sampler sampler(options, vocabulary);
-    for (int position = 0; position < 200; ++position) {
+    for (int position = 0; position < 1000000 / vocabulary; ++position) {
       const double uniform = Rng{.seed = 11, .purpose = RngPurpose::sampling}.uniform_f64(position);
       ASSERT_EQ(sampler.sample({.logits = logits, .seed = 11, .position = position}),
                 sorted_walk(logits, options, uniform));
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Vocabularies, SamplerOfManyTokens, ::testing::Values(5000, 100000));
 
 TEST(Sampler, RefusesBadOptionsAndLogits) {
   for (const SamplerOptions& options :

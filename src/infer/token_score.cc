@@ -17,9 +17,7 @@ LogProbs::LogProbs(std::span<const float> logits) : logits_(logits) {
          bad);
   }
   max_ = *std::max_element(logits.begin(), logits.end());
-  double sum = 0;
-  for (const float logit : logits) sum += exp_f64(static_cast<double>(logit) - max_);
-  log_sum_ = log_f64(sum);
+  log_sum_ = log_f64(sum_of_exp(logits, max_));
 }
 
 float LogProbs::at(int32_t token) const {
