@@ -25,11 +25,6 @@ class LayerParts : public OnCuda<::testing::Test> {
                                  kernels::GradientStart start) {
     rng_.stream = 0;
     const bool from_zero = start == kernels::GradientStart::from_zero;
-    const auto transposed = [&](int64_t count, int64_t width) {
-      return moe::ExpertWeights{.gate = stack(count, kHidden, width),
-                                .up = stack(count, kHidden, width),
-                                .down = stack(count, width, kHidden)};
-    };
     const auto gradients = [&](int64_t count, int64_t width) {
       const double scale = from_zero ? 0 : 1;
       return moe::ExpertGradients{.gate = random(DType::F32, {count, width, kHidden}, scale),
@@ -65,9 +60,9 @@ class LayerParts : public OnCuda<::testing::Test> {
     const moe::LayerBackward backward{
         .rule = {.top_k = kTopK},
         .balance = {.alpha = 0.01, .group_weight = 1.0 / static_cast<double>(sequences)},
-        .weights = {.centroids = stack(1, kHidden, kExperts, DType::F32),
-                    .routed = transposed(kExperts, kWidth),
-                    .shared = transposed(1, kShared)},
+        .weights = {.centroids = transpose_of(forward.weights.centroids),
+                    .routed = transpose_of(forward.weights.routed),
+                    .shared = transpose_of(forward.weights.shared)},
         .gradients = {.centroids = random(DType::F32, {1, kExperts, kHidden}, 1),
                       .routed = gradients(kExperts, kWidth),
                       .shared = gradients(1, kShared)},

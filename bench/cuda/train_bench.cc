@@ -226,11 +226,6 @@ void run_layer(int64_t tokens, int reps, int64_t parts) {
                               .up = bench.stack(fixed, DType::BF16, count, width, kHidden),
                               .down = bench.stack(fixed, DType::BF16, count, kHidden, width)};
   };
-  const auto transposed = [&](int64_t count, int64_t width) {
-    return moe::ExpertWeights{.gate = bench.stack(fixed, DType::BF16, count, kHidden, width),
-                              .up = bench.stack(fixed, DType::BF16, count, kHidden, width),
-                              .down = bench.stack(fixed, DType::BF16, count, width, kHidden)};
-  };
   const auto gradients = [&](int64_t count, int64_t width) {
     return moe::ExpertGradients{
         .gate = fixed.tensor("gradients", DType::F32, {count, width, kHidden}),
@@ -272,9 +267,9 @@ void run_layer(int64_t tokens, int reps, int64_t parts) {
   const moe::LayerBackward backward{
       .rule = rule,
       .balance = {.alpha = 0.001, .group_weight = 1.0 / static_cast<double>(sequences)},
-      .weights = {.centroids = bench.stack(fixed, DType::F32, 1, kHidden, kExperts),
-                  .routed = transposed(kExperts, kWidth),
-                  .shared = transposed(1, kShared)},
+      .weights = {.centroids = transpose_of(forward.weights.centroids),
+                  .routed = transpose_of(forward.weights.routed),
+                  .shared = transpose_of(forward.weights.shared)},
       .gradients = {.centroids = fixed.tensor("gradients", DType::F32, {1, kExperts, kHidden}),
                     .routed = gradients(kExperts, kWidth),
                     .shared = gradients(1, kShared)},

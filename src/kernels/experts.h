@@ -49,7 +49,8 @@ struct ExpertsForward {
 };
 bool experts_forward(const Context& context, const ExpertsForward& args);
 
-// The same experts on the way back. Weights are transposed: products run over the other dimension.
+// The same experts on the way back. Weights are transposed: products run over the other dimension;
+// where the table takes transposes they are column-major.
 // Results may lie where their namesakes did: scaled_activation in activation, d_gate_product in
 // gate_product, d_up_product in up_product.
 struct ExpertFamilyBackward {

@@ -18,6 +18,8 @@ using tensor::WeightCoding;
 // A matrix W [n, k] that is the right side of products y[n] = sum_k x[k] W[n, k].
 //
 // row_major: element (n, k) at n * k_size + k; what TMA reads, and what checkpoints hold.
+// column_major: element (n, k) at k * n_size + n: the transpose of a row-major matrix as it lies,
+// for the products of the backward pass (transpose_of; only where KernelTable::takes_transposes).
 // panels: 16 outputs side by side so that a vector register holds one k of sixteen outputs,
 // streaming through memory in the order it is used. BF16 keeps k in pairs (one 32-bit lane = k even
 // low, k odd high: also the layout of an AMX tile) and pads k to 32 with zeros; other types pad
@@ -26,7 +28,7 @@ using tensor::WeightCoding;
 // each 16 scales (BF16, one per output), then integers: int8 as [k][output]; int4 as words of 32
 // bits [word][output], a word being 8 consecutive k of one output: the even ones from the lowest
 // bits on, above them the odd ones, as a pair of bf16 keeps them.
-enum class WeightLayout : uint8_t { row_major, panels };
+enum class WeightLayout : uint8_t { row_major, column_major, panels };
 
 constexpr int64_t kPanelWidth = 16;
 
@@ -41,8 +43,7 @@ constexpr int64_t panel_depth(DType dtype, int64_t k) {
 
 // Elements of one matrix, padding included.
 constexpr int64_t weight_elements(WeightLayout layout, DType dtype, int64_t n, int64_t k) {
-  return layout == WeightLayout::row_major ? n * k
-                                           : round_up(n, kPanelWidth) * panel_depth(dtype, k);
+  return layout == WeightLayout::panels ? round_up(n, kPanelWidth) * panel_depth(dtype, k) : n * k;
 }
 
 constexpr int64_t panel_index(DType dtype, int64_t k_size, int64_t n, int64_t k) {
@@ -50,11 +51,6 @@ constexpr int64_t panel_index(DType dtype, int64_t k_size, int64_t n, int64_t k)
   const int64_t lane = n % kPanelWidth;
   if (dtype == DType::BF16) return panel + (k / 2) * (2 * kPanelWidth) + lane * 2 + k % 2;
   return panel + k * kPanelWidth + lane;
-}
-
-constexpr int64_t weight_index(WeightLayout layout, DType dtype, int64_t k_size, int64_t n,
-                               int64_t k) {
-  return layout == WeightLayout::row_major ? n * k_size + k : panel_index(dtype, k_size, n, k);
 }
 
 constexpr int64_t kScaleBytes = kPanelWidth * 2;  // of one group of a panel
@@ -116,16 +112,32 @@ struct WeightStack {
 
   explicit operator bool() const { return data != nullptr; }
   std::size_t matrix_bytes() const {
-    return layout == WeightLayout::row_major
-               ? static_cast<std::size_t>(n * k) * tensor::size_of(dtype)
-               : static_cast<std::size_t>(round_up(n, kPanelWidth) / kPanelWidth *
-                                          panel_bytes(dtype, coding, k));
+    return layout == WeightLayout::panels
+               ? static_cast<std::size_t>(round_up(n, kPanelWidth) / kPanelWidth *
+                                          panel_bytes(dtype, coding, k))
+               : static_cast<std::size_t>(n * k) * tensor::size_of(dtype);
   }
   std::size_t num_bytes() const { return static_cast<std::size_t>(count) * matrix_bytes(); }
   void* matrix(int64_t idx) const {
     return static_cast<char*>(data) + static_cast<std::size_t>(idx) * matrix_bytes();
   }
+  // Where a matrix holds the weight of output `row` and input `column`.
+  int64_t index(int64_t row, int64_t column) const {
+    if (layout == WeightLayout::row_major) return row * k + column;
+    if (layout == WeightLayout::column_major) return column * n + row;
+    return panel_index(dtype, k, row, column);
+  }
 };
+
+// The transposes of row-major matrices: the same memory, read the other way.
+inline WeightStack transpose_of(const WeightStack& stack) {
+  DSMOE_CHECK(stack.layout == WeightLayout::row_major, "only row-major weights transpose in place");
+  WeightStack transposed = stack;
+  transposed.layout = WeightLayout::column_major;
+  transposed.n = stack.k;
+  transposed.k = stack.n;
+  return transposed;
+}
 
 // Columns [begin, begin + count) of a matrix, by default all: where memory does not hold all of
 // them they come in parts, each through all ops that read it. Only tables that take parts
@@ -172,7 +184,8 @@ struct KvPages {
   }
   // Offset within (page, head) of dimension d at position `slot` of the page.
   int64_t key_index(int64_t slot, int64_t d) const {
-    return weight_index(layout, dtype, head_dim, slot, d);
+    return layout == WeightLayout::row_major ? slot * head_dim + d
+                                             : panel_index(dtype, head_dim, slot, d);
   }
   int64_t value_index(int64_t slot, int64_t d) const {
     return layout == WeightLayout::row_major ? slot * head_dim + d

@@ -27,7 +27,7 @@ struct MatmulForward {
 void matmul_forward(const Context& context, const MatmulForward& args);
 
 // The input gradient of y = x W^T is a product too: matmul_forward of dy (rounded) with the
-// transposed weight [k, n].
+// transposed weight [k, n], a copy or, where the table takes it, transpose_of the weight.
 
 enum class GradientStart : uint8_t {
   from_buffer,  // what d_weight holds

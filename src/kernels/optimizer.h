@@ -48,10 +48,8 @@ void adamw_step(const Context& context, const AdamwStep& args);
 // (their table says so): master and moments are updated as adamw_step says, the gradient is left
 // zero where that is asked for, and the rounded values go to their places in the model.
 struct OptimizerPlace {
-  void* data = nullptr;  // element (row, column) lies at row * row_stride + column * column_stride
+  void* data = nullptr;      // as many elements as the tensor, in the same order; null: no place
   DType dtype = DType::F32;  // BF16 or F32
-  int64_t row_stride = 0;
-  int64_t column_stride = 0;
 };
 
 // Plain data: an array of these lies in device memory. A matrix is [rows, columns], anything else
@@ -69,8 +67,7 @@ struct OptimizerTensor {
   float weight_decay = 0;
   DType stored = DType::F32;   // what values are rounded to before they are placed
   bool clear_gradient = true;  // whoever makes the next one adds to it
-  int num_places = 0;
-  OptimizerPlace places[4];
+  OptimizerPlace places[2];    // absent ones without data
 };
 constexpr int64_t kOptimizerTile = 64;
 

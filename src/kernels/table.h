@@ -62,6 +62,9 @@ struct KernelTable {
   std::string_view name;  // "ref", "v3", "v4", "v4_bf16", "amx", "cuda"
   Device device = Device::cpu;
   WeightLayout weight_layout = WeightLayout::panels;
+  // Input gradients read the weights themselves as transpose_of says. Others read transposed copies
+  // in weight_layout.
+  bool takes_transposes = false;
   // Ops write the copies that callers ask for (`rounded`) and add to what lies elsewhere (`base`)
   // in their own pass. Others leave it to the checked functions, which call round_values and
   // rope_backward.

@@ -101,8 +101,11 @@ class Allocation {
 
   Pair stacks(const std::string& what, DType dtype, const StackSize& size) {
     Pair pair{.weight = stack(what, dtype, size)};
-    if (passes_ == moe::Passes::forward_and_backward)
-      pair.transposed = stack(what + ", transposed", dtype, {size.count, size.k, size.n});
+    if (passes_ == moe::Passes::forward_and_backward) {
+      pair.transposed = context_.table->takes_transposes
+                            ? kernels::transpose_of(pair.weight)
+                            : stack(what + ", transposed", dtype, {size.count, size.k, size.n});
+    }
     return pair;
   }
 
@@ -128,11 +131,12 @@ class Allocation {
 
   void place(const std::string& name, const Pair& pair, int64_t matrix_idx = 0,
              int64_t row_begin = 0) {
-    placements_.push_back({.name = name,
-                           .weight = pair.weight,
-                           .transposed = pair.transposed,
-                           .matrix_idx = matrix_idx,
-                           .row_begin = row_begin});
+    placements_.push_back(
+        {.name = name,
+         .weight = pair.weight,
+         .transposed = pair.transposed.data == pair.weight.data ? WeightStack{} : pair.transposed,
+         .matrix_idx = matrix_idx,
+         .row_begin = row_begin});
   }
 
   ExpertPairs expert_stacks(const std::string& what, int64_t count, int64_t width) {

@@ -40,7 +40,8 @@ struct Parameters {
   WeightStack head;       // [vocabulary, hidden]; a copy of the embedding when tied
 };
 
-// The same matrices transposed, for the products of the backward pass.
+// The same matrices transposed, for the products of the backward pass: copies, or the same memory
+// where the table takes transposes.
 struct BlockTransposed {
   WeightStack qkv;  // [hidden, (heads + 2 * kv_heads) * head_dim]
   WeightStack out;  // [heads * head_dim, hidden]
@@ -53,7 +54,7 @@ struct TransposedParameters {
 };
 
 // Where one stored tensor goes: to `values` (norms, biases, the embedding), or into a matrix and
-// perhaps its transpose.
+// perhaps the copy that is its transpose.
 struct Placement {
   std::string name;
   TensorView values;

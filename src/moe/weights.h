@@ -26,12 +26,19 @@ struct LayerWeights {
   ExpertWeights shared;       // the Ks shared experts as one of width Ks * w; absent when Ks = 0
 };
 
-// The same matrices transposed, for the products of the backward pass.
+// The same matrices transposed, for the products of the backward pass: copies, or the same memory
+// where the table takes transposes.
 struct LayerTransposed {
   WeightStack centroids;  // one matrix [hidden, experts]
   ExpertWeights routed;   // gate and up: count x [hidden, width]; down: count x [width, hidden]
   ExpertWeights shared;
 };
+
+inline ExpertWeights transpose_of(const ExpertWeights& weights) {
+  return {.gate = kernels::transpose_of(weights.gate),
+          .up = kernels::transpose_of(weights.up),
+          .down = kernels::transpose_of(weights.down)};
+}
 
 // F32 (F64), row-major. A stack may hold fewer matrices than there are experts: slot_of_expert says
 // where each one is, -1 for those that are not trained. Absent tensors are not computed.

@@ -75,32 +75,25 @@ Optimizer::Optimizer(const Context& context, const model::Model& model,
 
 namespace {
 
-// Every place of a stored tensor: a vector or table as it lies, a matrix and its transpose.
+// Every place of a stored tensor: a vector or table as it lies, rows of a row-major matrix.
 void add_places(const model::Placement& placement, kernels::OptimizerTensor& tensor) {
   const auto add = [&](const kernels::OptimizerPlace& place) {
-    DSMOE_CHECK(tensor.num_places < 4, "{}: more than four places", placement.name);
-    tensor.places[tensor.num_places++] = place;
+    const int idx = tensor.places[0].data != nullptr ? 1 : 0;
+    DSMOE_CHECK(tensor.places[idx].data == nullptr, "{}: more than two places", placement.name);
+    tensor.places[idx] = place;
   };
   if (placement.values) {
-    add({.data = placement.values.data,
-         .dtype = placement.values.dtype,
-         .row_stride = tensor.columns,
-         .column_stride = 1});
+    add({.data = placement.values.data, .dtype = placement.values.dtype});
   }
-  const auto matrix = [&](const kernels::WeightStack& stack, kernels::PackOrder order) {
-    if (!stack) return;
-    DSMOE_CHECK(stack.layout == kernels::WeightLayout::row_major, "{}: weights are not row-major",
-                placement.name);
-    const bool transposed = order == kernels::PackOrder::transposed;
-    const int64_t begin = placement.row_begin * (transposed ? 1 : stack.k);
+  if (const kernels::WeightStack& stack = placement.weight) {
+    DSMOE_CHECK(stack.layout == kernels::WeightLayout::row_major && stack.k == tensor.columns &&
+                    !placement.transposed,
+                "{}: the model holds it in another order", placement.name);
     add({.data = static_cast<char*>(stack.matrix(placement.matrix_idx)) +
-                 static_cast<std::size_t>(begin) * tensor::size_of(stack.dtype),
-         .dtype = stack.dtype,
-         .row_stride = transposed ? 1 : stack.k,
-         .column_stride = transposed ? stack.k : 1});
-  };
-  matrix(placement.weight, kernels::PackOrder::as_stored);
-  matrix(placement.transposed, kernels::PackOrder::transposed);
+                 static_cast<std::size_t>(stack.index(placement.row_begin, 0)) *
+                     tensor::size_of(stack.dtype),
+         .dtype = stack.dtype});
+  }
 }
 
 }  // namespace

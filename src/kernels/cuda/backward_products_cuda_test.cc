@@ -172,9 +172,9 @@ class ExpertsBackwardCudaTest : public BackwardProductsCudaTest {
     int64_t used = 0;
 
     ExpertFamilyBackward args(TensorView Twin::*side, WeightStack TwinWeights::*weight) const {
-      ExpertFamilyBackward args{.gate_transposed = gate.*weight,
-                                .up_transposed = up.*weight,
-                                .down_transposed = down.*weight,
+      ExpertFamilyBackward args{.gate_transposed = transpose_of(gate.*weight),
+                                .up_transposed = transpose_of(up.*weight),
+                                .down_transposed = transpose_of(down.*weight),
                                 .offsets = offsets.*side,
                                 .activation = activation.*side,
                                 .gate_product = gate_product.*side,
@@ -209,9 +209,9 @@ class ExpertsBackwardCudaTest : public BackwardProductsCudaTest {
     for (int32_t& token : tokens) token = static_cast<int32_t>(random_() % layer.tokens);
     const double narrow = 1 / std::sqrt(static_cast<double>(width));
     const double wide = 1 / std::sqrt(static_cast<double>(layer.hidden));
-    return {.gate = weights(dtype, count, layer.hidden, width, narrow),
-            .up = weights(dtype, count, layer.hidden, width, narrow),
-            .down = weights(dtype, count, width, layer.hidden, wide),
+    return {.gate = weights(dtype, count, width, layer.hidden, narrow),
+            .up = weights(dtype, count, width, layer.hidden, narrow),
+            .down = weights(dtype, count, layer.hidden, width, wide),
             .offsets = integers(offsets, {count + 1}),
             .token_of_row = integers(tokens, {rows}),
             .gate_of_row = random(DType::F32, {rows}),

@@ -22,7 +22,7 @@ struct Parameters {
   const bf16* routed;     // [rows, columns]
   const bf16* shared;     // [tokens, columns], or null
   const float* d_logits;  // [tokens, experts]
-  const float* weight;    // [hidden, experts]
+  const float* weight;    // [experts, hidden]
   float* out;             // [tokens, hidden]
   int32_t tokens;
   int32_t experts;  // a multiple of 4
@@ -48,18 +48,15 @@ struct Shared {
 
 template <int kSlots>
 __device__ void load_weights(Shared<kSlots>& shared, const Parameters& p, int first_column) {
-  for (int i = static_cast<int>(threadIdx.x); i < kColumns * p.experts / 4; i += kThreads) {
-    const int column = i % kColumns;
-    const int k = i / kColumns * 4;
+  for (int i = static_cast<int>(threadIdx.x); i < kColumns / 4 * p.experts; i += kThreads) {
+    const int column = i % (kColumns / 4) * 4;
+    const int k = i / (kColumns / 4);
     float4 v = make_float4(0, 0, 0, 0);
     if (first_column + column < p.columns) {
-      v = *reinterpret_cast<const float4*>(
-          p.weight + static_cast<int64_t>(p.first_column + first_column + column) * p.experts + k);
+      v = *reinterpret_cast<const float4*>(p.weight + static_cast<int64_t>(k) * p.hidden +
+                                           p.first_column + first_column + column);
     }
-    const auto put = [&](int depth, float value) {
-      shared.weight[depth][column / 4 % 2][column / 8][column % 4] = value;
-    };
-    put(k, v.x), put(k + 1, v.y), put(k + 2, v.z), put(k + 3, v.w);
+    *reinterpret_cast<float4*>(shared.weight[k][column / 4 % 2][column / 8]) = v;
   }
 }
 
@@ -210,6 +207,8 @@ bool combine_backward(const Context& context, const CombineBackward& args) {
   const int64_t experts = args.centroids.k;
   const int64_t columns = all.columns.count_of(all.residual.dim(1));
   const auto aligned = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; };
+  DSMOE_CHECK(args.centroids.layout == WeightLayout::column_major,
+              "combine_backward reads the centroids as they lie");
   if (!has_clusters() || !all.routed || all.gate || all.routed.dtype != DType::BF16 ||
       all.store != Store::assign || all.index.dim(1) > 8 || experts > kMostExperts ||
       experts % 4 != 0 || columns % 8 != 0 || all.columns.begin % 8 != 0 ||

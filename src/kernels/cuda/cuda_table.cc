@@ -61,6 +61,7 @@ const KernelTable& cuda_table() {
     return KernelTable{.name = "cuda",
                        .device = Device::cuda,
                        .weight_layout = WeightLayout::row_major,
+                       .takes_transposes = true,
                        .copies_in_pass = true,
                        .allocator = {cuda::allocate, cuda::release, Device::cuda},
                        .memory = {cuda::upload, cuda::download, cuda::zero},

@@ -341,7 +341,8 @@ TEST_F(ExpertsCudaTest, CombineOnTheWayBackGivesTheBitsOfItsParts) {
       index[static_cast<std::size_t>(5 * layer.top_k + slot)] = -1;
     const Plan plan = make_plan(layer, index);
     const Twin d_logits = random(DType::F32, {layer.tokens, layer.experts});
-    const TwinWeights centroids = weights(DType::F32, 1, layer.hidden, layer.experts, 0.1);
+    const WeightStack centroids =
+        transpose_of(weights(DType::F32, 1, layer.experts, layer.hidden, 0.1).device);
     for (const ColumnRange columns : {ColumnRange{}, ColumnRange{.begin = 8, .count = 248}}) {
       const int64_t count = columns.count_of(layer.hidden);
       const Twin routed = random(DType::BF16, {layer.tokens * layer.top_k, count});
@@ -360,12 +361,11 @@ TEST_F(ExpertsCudaTest, CombineOnTheWayBackGivesTheBitsOfItsParts) {
                                        .store = Store::assign};
           if (one_pass) {
             EXPECT_TRUE(combine_backward(
-                cuda_,
-                {.combine = combine, .d_logits = d_logits.device, .centroids = centroids.device}));
+                cuda_, {.combine = combine, .d_logits = d_logits.device, .centroids = centroids}));
           } else {
             combine_forward(cuda_, combine);
             matmul_forward(cuda_, {.x = d_logits.device,
-                                   .weight = centroids.device,
+                                   .weight = centroids,
                                    .out = out.device,
                                    .store = Store::accumulate});
           }

@@ -146,8 +146,8 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) out[blockIdx.x] = sum;
 }
 
-__device__ void write_place(const OptimizerPlace& place, int64_t row, int64_t column, float value) {
-  const int64_t i = row * place.row_stride + column * place.column_stride;
+__device__ void write_place(const OptimizerPlace& place, int64_t i, float value) {
+  if (place.data == nullptr) return;
   if (place.dtype == DType::BF16) {
     round_into(static_cast<bf16*>(place.data)[i], value);
   } else {
@@ -158,14 +158,15 @@ __device__ void write_place(const OptimizerPlace& place, int64_t row, int64_t co
 __global__ void __launch_bounds__(kThreads)
     step_tiles(const OptimizerTensor* tensors, const int32_t* tensor_of_tile,
                const __grid_constant__ AdamwRule rule) {
-  __shared__ float values[kTile][kTile + 1];
   wait_for_previous_kernel();
   let_next_kernel_start();
   const OptimizerTensor& tensor = tensors[tensor_of_tile[blockIdx.x]];
   const TileOrigin origin(tensor, blockIdx.x);
   const int column = static_cast<int>(threadIdx.x) % kTile;
-  const int columns = static_cast<int>(min(int64_t{kTile}, tensor.columns - origin.column));
+  const int64_t columns = tensor.columns;
+  if (origin.column + column >= columns) return;
   const int rows = static_cast<int>(min(int64_t{kTile}, tensor.rows - origin.row));
+  const float weight_decay = tensor.weight_decay;
   float* const weight = tensor.weight;
   float* const gradient = tensor.gradient;
   float* const second_gradient = tensor.second_gradient;
@@ -173,50 +174,37 @@ __global__ void __launch_bounds__(kThreads)
   float* const second = tensor.second_moment;
   const bool rounded = tensor.stored == DType::BF16;
   const bool clear = tensor.clear_gradient;
+  const OptimizerPlace places[2] = {tensor.places[0], tensor.places[1]};
   // All loads of eight rows before the first store: memory that may alias would otherwise wait.
   constexpr int kBatch = 8;
-  if (column < columns) {
-    const int64_t corner = origin.row * tensor.columns + origin.column + column;
-    for (int first_row = static_cast<int>(threadIdx.x) / kTile; first_row < rows;
-         first_row += kBatch * kRowsAtOnce) {
-      float g[kBatch], w[kBatch], m[kBatch], v[kBatch];
+  const int64_t corner = origin.row * columns + origin.column + column;
+  for (int first_row = static_cast<int>(threadIdx.x) / kTile; first_row < rows;
+       first_row += kBatch * kRowsAtOnce) {
+    float g[kBatch], w[kBatch], m[kBatch], v[kBatch];
 #pragma unroll
-      for (int b = 0; b < kBatch; ++b) {
-        const int r = first_row + b * kRowsAtOnce;
-        const int64_t i = corner + min(r, rows - 1) * tensor.columns;
-        g[b] = gradient[i];
-        w[b] = weight[i];
-        m[b] = first[i];
-        v[b] = second[i];
-        if (second_gradient) g[b] = g[b] + second_gradient[i];
-      }
-#pragma unroll
-      for (int b = 0; b < kBatch; ++b) {
-        const int r = first_row + b * kRowsAtOnce;
-        if (r >= rows) break;
-        const int64_t i = corner + r * tensor.columns;
-        w[b] = rule(g[b], w[b], m[b], v[b], tensor.weight_decay);
-        if (clear) gradient[i] = 0;
-        if (clear && second_gradient) second_gradient[i] = 0;
-        first[i] = m[b];
-        second[i] = v[b];
-        weight[i] = w[b];
-        values[r][column] = rounded ? widen(__float2bfloat16_rn(w[b])) : w[b];
-      }
+    for (int b = 0; b < kBatch; ++b) {
+      const int r = first_row + b * kRowsAtOnce;
+      const int64_t i = corner + min(r, rows - 1) * columns;
+      g[b] = gradient[i];
+      w[b] = weight[i];
+      m[b] = first[i];
+      v[b] = second[i];
+      if (second_gradient) g[b] = g[b] + second_gradient[i];
     }
-  }
-  __syncthreads();
-  for (int p = 0; p < tensor.num_places; ++p) {
-    const OptimizerPlace place = tensor.places[p];
-    const bool transposed = place.row_stride == 1 && place.column_stride != 1;
-    const int outer = transposed ? columns : rows;
-    const int inner = transposed ? rows : columns;
-    if (column >= inner) continue;
-#pragma unroll 4
-    for (int i = static_cast<int>(threadIdx.x) / kTile; i < outer; i += kRowsAtOnce) {
-      const int r = transposed ? column : i;
-      const int c = transposed ? i : column;
-      write_place(place, origin.row + r, origin.column + c, values[r][c]);
+#pragma unroll
+    for (int b = 0; b < kBatch; ++b) {
+      const int r = first_row + b * kRowsAtOnce;
+      if (r >= rows) break;
+      const int64_t i = corner + r * columns;
+      w[b] = rule(g[b], w[b], m[b], v[b], weight_decay);
+      if (clear) gradient[i] = 0;
+      if (clear && second_gradient) second_gradient[i] = 0;
+      first[i] = m[b];
+      second[i] = v[b];
+      weight[i] = w[b];
+      const float value = rounded ? widen(__float2bfloat16_rn(w[b])) : w[b];
+#pragma unroll
+      for (const OptimizerPlace& place : places) write_place(place, i, value);
     }
   }
 }

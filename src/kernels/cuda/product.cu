@@ -72,6 +72,31 @@ CUtensorMap stack_map(const WeightStack& stack, uint32_t tile_weights) {
                      .box = {64, tile_weights, 1}});
 }
 
+bool is_transposed(const WeightStack& stack) { return stack.layout == WeightLayout::column_major; }
+
+// Column-major: one copy brings all of a tile's columns where they are blocks of 64; otherwise one
+// copy for each 64.
+bool in_blocks(const ProductGroup& group) {
+  return group.weight.n % 64 == 0 && group.first_output % 64 == 0;
+}
+CUtensorMap transposed_map(const WeightStack& stack, bool blocks, uint32_t tile_weights) {
+  const auto n = static_cast<uint64_t>(stack.n);
+  const auto k = static_cast<uint64_t>(stack.k);
+  const auto count = static_cast<uint64_t>(stack.count);
+  if (blocks) {
+    return tensor_map({.base = stack.data,
+                       .rank = 4,
+                       .sizes = {64, k, n / 64, count},
+                       .strides = {n * 2, 128, n * k * 2},
+                       .box = {64, 64, tile_weights / 64, 1}});
+  }
+  return tensor_map({.base = stack.data,
+                     .rank = 3,
+                     .sizes = {n, k, count},
+                     .strides = {n * 2, n * k * 2},
+                     .box = {64, 64, 1}});
+}
+
 CUtensorMap row_map(const TensorView& x, int64_t k, uint32_t row_box) {
   const auto columns = static_cast<uint64_t>(k);
   return tensor_map({.base = x.data,
@@ -96,6 +121,7 @@ CUtensorMap weight_map(const ProductGroup& group, Epilogue epilogue, int tile_we
                        .strides = {k * 2, half * k * 2, 8 * k * 2, 2 * half * k * 2},
                        .box = {64, 8, 2, 4, 1}});
   }
+  if (is_transposed(group.weight)) return transposed_map(group.weight, in_blocks(group), weights);
   if (epilogue != Epilogue::swiglu) return stack_map(group.weight, weights);
   // Eight rows of one matrix, the same eight of the other, and so on: a thread's sums then hold a
   // gate and its up.
@@ -115,7 +141,8 @@ ProductFamily describe(const ProductGroup& group, Epilogue epilogue, int variant
   family.x = row_map(group.x, group.weight.k, row_box);
   family.segments = 1;
   if (epilogue == Epilogue::round && group.second) {
-    family.second_weight = stack_map(group.second, static_cast<uint32_t>(tile_weights));
+    family.second_weight =
+        transposed_map(group.second, in_blocks(group), static_cast<uint32_t>(tile_weights));
     family.second_x = row_map(group.second_x, group.second.k, row_box);
     family.segments = 2;
   }
@@ -146,6 +173,7 @@ ProductFamily describe(const ProductGroup& group, Epilogue epilogue, int variant
   family.first_output = static_cast<int32_t>(group.first_output);
   family.k = static_cast<int32_t>(group.weight.k);
   const int64_t weight_rows = group.out.dim(1) * (epilogue == Epilogue::swiglu ? 2 : 1);
+  family.in_blocks = in_blocks(group);
   family.weight_tiles = static_cast<int32_t>((weight_rows + tile_weights - 1) / tile_weights);
   // The smaller side runs fastest: the second-level cache keeps it while the other passes once.
   family.rows_inside = family.offsets == nullptr && family.rows < weight_rows;
@@ -156,7 +184,11 @@ ProductFamily describe(const ProductGroup& group, Epilogue epilogue, int variant
 // By the rows an expert gets on average, in the family whose weights are most; the others' tiles
 // fit any variant. Borders as measured on an H200 (docs/performance.md).
 int choose_variant(const Product& product) {
-  if (forced_variant >= 0) return forced_variant;
+  const bool transposed = is_transposed(product.group[0].weight);
+  if (forced_variant >= 0)
+    return transposed && kVariantRows[forced_variant] < kLeastRowsTransposed
+               ? kRows128
+               : forced_variant.load();
   int64_t most_weights = -1;
   double rows_per_expert = 0;
   int64_t most_rows = 0;
@@ -172,6 +204,7 @@ int choose_variant(const Product& product) {
   const bool swiglu = product.epilogue == Epilogue::swiglu;
   if (product.epilogue == Epilogue::swiglu_backward)
     return rows_per_expert <= 112 ? kRows128 : kRows128InTurn;
+  if (transposed) return rows_per_expert <= 112 ? kRows128 : kRows256;
   if (most_rows <= 4) return kRows8;
   // A few rows of one matrix: tiles of 128 weights would leave most multiprocessors idle, and what
   // small tiles read several times comes out of the second-level cache.
@@ -229,7 +262,9 @@ bool product_fits_hopper(const Product& product) {
 }
 
 void launch_product(const Context& context, const Product& product) {
-  VariantLaunch how{.variant = choose_variant(product), .epilogue = product.epilogue};
+  VariantLaunch how{.variant = choose_variant(product),
+                    .epilogue = product.epilogue,
+                    .transposed = is_transposed(product.group[0].weight)};
   ProductParameters parameters{};
   for (int g = 0; g < product.num_groups; ++g) {
     if (product.group[g].out.dim(0) == 0) continue;

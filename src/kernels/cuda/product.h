@@ -51,7 +51,7 @@ struct RopeStore {
 struct ProductFamily {
   CUtensorMap weight;
   CUtensorMap x;              // rows as they lie; unused when gathered
-  CUtensorMap second_weight;  // round: the chain goes on with these, [count, n, k] and [rows, k]
+  CUtensorMap second_weight;  // round, transposed: the chain goes on with these and [rows, k]
   CUtensorMap second_x;
   CUtensorMap out_map;          // out in boxes of 32 x 32 (dense, stored) or 64 x 64 (round)
   const void* x_rows;           // [*, k] bf16, row-major
@@ -70,6 +70,7 @@ struct ProductFamily {
   int32_t n;             // outputs per row
   int32_t first_output;  // of the weights' rows
   int32_t k;
+  int32_t in_blocks;  // transposed: the weights' map is [count, n / 64, k, 64], not [count, k, n]
   int32_t weight_tiles;
   int32_t rows_inside;  // consecutive tiles are of the same weights, not of the same rows
   int32_t up_first;     // swiglu: the up matrices lie below the gate matrices in memory, and come
@@ -86,8 +87,9 @@ struct ProductParameters {
 
 // What a caller fills in; tensor maps, tiles and variant are chosen by launch_product.
 struct ProductGroup {
-  WeightStack weight;
-  WeightStack second;  // swiglu: the up matrices beside the gate matrices; round: the chain goes on
+  WeightStack weight;  // column-major: input gradients (round, dense, swiglu_backward)
+  WeightStack second;  // swiglu: the up matrices beside the gate matrices; round, column-major: the
+                       // chain goes on
   TensorView x;
   TensorView second_x;  // round with second: [rows, k]; x is not gathered then
   TensorView offsets;
@@ -141,6 +143,7 @@ struct VariantLaunch {
   int variant = 0;
   Epilogue epilogue = Epilogue::round;
   bool gathered = false;
+  bool transposed = false;
 };
 
 // Tests: forces a tile variant (0 .. num_product_variants() - 1), the portable kernel or, with -1,

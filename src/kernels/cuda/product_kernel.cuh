@@ -82,6 +82,10 @@ struct SharedLayout {
   }
 };
 
+// Whether a sum may go on with second matrices: input gradients do.
+template <class V, Epilogue kEpilogue>
+constexpr bool kHasSegments = V::kTransposed&& kEpilogue == Epilogue::round;
+
 // Stages of one segment of the sum, and of all.
 template <class V>
 __device__ int segment_steps(const ProductFamily& family) {
@@ -89,16 +93,16 @@ __device__ int segment_steps(const ProductFamily& family) {
 }
 template <class V, Epilogue kEpilogue>
 __device__ int sum_steps(const ProductFamily& family) {
-  return segment_steps<V>(family) * (kEpilogue == Epilogue::round ? family.segments : 1);
+  return segment_steps<V>(family) * (kHasSegments<V, kEpilogue> ? family.segments : 1);
 }
 
 // Where a stage's values come from.
-template <Epilogue kEpilogue>
+template <class V, Epilogue kEpilogue>
 struct Source {
   bool second = false;
   int step;  // within the segment
   __device__ Source(int overall, int per_segment) : step(overall) {
-    if constexpr (kEpilogue == Epilogue::round) {
+    if constexpr (kHasSegments<V, kEpilogue>) {
       second = overall >= per_segment;
       if (second) step = overall - per_segment;
     }
@@ -108,12 +112,23 @@ struct Source {
 template <class V, Epilogue kEpilogue>
 __device__ void load_weights(const ProductFamily& family, const Tile& tile, int overall,
                              uint32_t target, uint32_t barrier) {
-  const Source<kEpilogue> source(overall, segment_steps<V>(family));
+  const Source<V, kEpilogue> source(overall, segment_steps<V>(family));
   const CUtensorMap* map = source.second ? &family.second_weight : &family.weight;
 #pragma unroll
   for (int b = 0; b < V::kBlocks; ++b) {
     const int k = (source.step * V::kBlocks + b) * 64;
-    if constexpr (kEpilogue == Epilogue::swiglu) {
+    if constexpr (V::kTransposed) {
+      const int first = family.first_output + tile.first_weight;
+      if (family.in_blocks) {
+        tma_load_4d(target + b * V::kWeightBlock, map, barrier, 0, k, first / 64, tile.expert);
+      } else {
+#pragma unroll
+        for (int part = 0; part < V::kWeights / 64; ++part) {
+          tma_load_3d(target + b * V::kWeightBlock + part * 64 * 128, map, barrier,
+                      first + 64 * part, k, tile.expert);
+        }
+      }
+    } else if constexpr (kEpilogue == Epilogue::swiglu) {
       tma_load_5d(target + b * V::kWeightBlock, &family.weight, barrier, k, 0, 0,
                   tile.first_weight / 16, tile.expert);
     } else if constexpr (kEpilogue == Epilogue::rope) {
@@ -143,7 +158,7 @@ struct ContiguousProducer {
 
   __device__ void load_rows(const ProductFamily& family, const Tile& tile, int step, int stage,
                             int boxes) {
-    const Source<kEpilogue> source(step, segment_steps<V>(family));
+    const Source<V, kEpilogue> source(step, segment_steps<V>(family));
     const CUtensorMap* map = source.second ? &family.second_x : &family.x;
     for (int box = 0; box < boxes; ++box) {
 #pragma unroll
@@ -321,8 +336,10 @@ __device__ void multiply(const SharedLayout<V>& shared, int steps, int member, R
     wgmma_fence();
 #pragma unroll
     for (int b = 0; b < V::kBlocks; ++b) {
-      const uint64_t a = tile_descriptor(shared.weights(ring.stage) + b * V::kWeightBlock +
-                                         member * V::kParts * 64 * 128);
+      const uint32_t weights =
+          shared.weights(ring.stage) + b * V::kWeightBlock + member * V::kParts * 64 * 128;
+      const uint64_t a = V::kTransposed ? transposed_descriptor(weights) : tile_descriptor(weights);
+      constexpr int kNext = V::kTransposed ? 128 : 2;  // to the next k16 step
       const uint64_t x = tile_descriptor(shared.rows(ring.stage) + b * V::kRowBlock);
 #pragma unroll
       for (int k16 = 0; k16 < 4; ++k16) {
@@ -330,8 +347,9 @@ __device__ void multiply(const SharedLayout<V>& shared, int steps, int member, R
         for (int part = 0; part < V::kParts; ++part) {
 #pragma unroll
           for (int c = 0; c < kCount; ++c) {
-            wgmma_step<kN>(sums + (part * kCount + c) * (kN / 2),
-                           a + 2 * k16 + part * (64 * 128 / 16), x + 2 * k16 + c * (kN * 128 / 16));
+            wgmma_step<kN, V::kTransposed>(sums + (part * kCount + c) * (kN / 2),
+                                           a + kNext * k16 + part * (64 * 128 / 16),
+                                           x + 2 * k16 + c * (kN * 128 / 16));
           }
         }
       }
@@ -458,7 +476,7 @@ __global__ void __launch_bounds__(V::kThreads, V::kBlocksPerSm)
     for (int f = 0; f < p.num_families; ++f) {
       prefetch_map(&p.family[f].weight);
       if (!kGathered) prefetch_map(&p.family[f].x);
-      if (kEpilogue == Epilogue::round && p.family[f].segments > 1) {
+      if (kHasSegments<V, kEpilogue> && p.family[f].segments > 1) {
         prefetch_map(&p.family[f].second_weight);
         prefetch_map(&p.family[f].second_x);
       }

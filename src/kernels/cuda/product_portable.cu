@@ -34,14 +34,16 @@ struct Parameters {
   int32_t n;
   int32_t k;
   int32_t accumulate;
+  int32_t output_step;  // from a weight to that of the next output
+  int32_t k_step;       // and of the next k
 };
 
 // Two neighbouring values of a row as one register, zero past the end.
-__device__ uint32_t load_pair(const bf16* row, int k, int size) {
+__device__ uint32_t load_pair(const bf16* row, int k, int size, int step = 1) {
   if (row == nullptr) return 0;
   const auto* bits = reinterpret_cast<const unsigned short*>(row);
-  const uint32_t low = k < size ? bits[k] : 0;
-  const uint32_t high = k + 1 < size ? bits[k + 1] : 0;
+  const uint32_t low = k < size ? bits[static_cast<int64_t>(k) * step] : 0;
+  const uint32_t high = k + 1 < size ? bits[static_cast<int64_t>(k + 1) * step] : 0;
   return low | (high << 16);
 }
 
@@ -53,20 +55,21 @@ __device__ void multiply(float (&sum)[4], const Parameters& p, const bf16* weigh
   const bf16* w[2];
   for (int half = 0; half < 2; ++half) {
     const int n = first_output + lane / 4 + 8 * half;
-    w[half] = n < p.n ? weight + static_cast<int64_t>(n) * p.k : nullptr;
+    w[half] = n < p.n ? weight + static_cast<int64_t>(n) * p.output_step : nullptr;
   }
   for (int k = k0; k - k0 < p.k; k += 16) {
-    const uint32_t a[4] = {load_pair(w[0], k, p.k), load_pair(w[1], k, p.k),
-                           load_pair(w[0], k + 8, p.k), load_pair(w[1], k + 8, p.k)};
+    const auto pair = [&](int half, int at) { return load_pair(w[half], at, p.k, p.k_step); };
+    const uint32_t a[4] = {pair(0, k), pair(1, k), pair(0, k + 8), pair(1, k + 8)};
     const uint32_t b[2] = {load_pair(x_row, k, p.k), load_pair(x_row, k + 8, p.k)};
     mma_16x8x16(sum, a, b);
   }
 }
 
-__device__ float dot(float acc, const float* weight, const float* x, int size) {
-  for (int segment = 0; segment < size; segment += 256) {
+__device__ float dot(float acc, const Parameters& p, const float* weight, const float* x) {
+  for (int segment = 0; segment < p.k; segment += 256) {
     float chain = 0;
-    for (int k = segment; k < min(size, segment + 256); ++k) chain = fmaf(x[k], weight[k], chain);
+    for (int k = segment; k < min(p.k, segment + 256); ++k)
+      chain = fmaf(x[k], weight[static_cast<int64_t>(k) * p.k_step], chain);
     acc = acc + chain;
   }
   return acc;
@@ -183,15 +186,16 @@ __global__ void __launch_bounds__(kWarps * 32) product_f32(const __grid_constant
   const int n = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   constexpr bool kBackward = kEpilogue == Epilogue::swiglu_backward;
   if (!kBackward && n >= p.n) return;  // on the way back, warps stay whole for their row sums
-  const int64_t place = (static_cast<int64_t>(expert) * p.n + min(n, p.n - 1)) * p.k;
+  const int64_t place = static_cast<int64_t>(expert) * p.n * p.k +
+                        static_cast<int64_t>(min(n, p.n - 1)) * p.output_step;
   for (int row = begin + static_cast<int>(blockIdx.z); row < end;
        row += static_cast<int>(gridDim.z)) {
     const int64_t token = p.token_of_row ? p.token_of_row[row] : row;
     const float* x = static_cast<const float*>(p.x) + token * p.k;
-    float sum = dot(0, static_cast<const float*>(p.weight) + place, x, p.k);
+    float sum = dot(0, p, static_cast<const float*>(p.weight) + place, x);
     if (kEpilogue == Epilogue::round && p.second_x) {
-      sum = dot(sum, static_cast<const float*>(p.second) + place,
-                static_cast<const float*>(p.second_x) + static_cast<int64_t>(row) * p.k, p.k);
+      sum = dot(sum, p, static_cast<const float*>(p.second) + place,
+                static_cast<const float*>(p.second_x) + static_cast<int64_t>(row) * p.k);
     }
     if constexpr (kBackward) {
       if (p.swiglu.gate_of_row) {
@@ -207,7 +211,7 @@ __global__ void __launch_bounds__(kWarps * 32) product_f32(const __grid_constant
       if (n < p.n) finish_backward<float>(p, row, n, sum);
     } else {
       const float up = kEpilogue == Epilogue::swiglu
-                           ? dot(0, static_cast<const float*>(p.second) + place, x, p.k)
+                           ? dot(0, p, static_cast<const float*>(p.second) + place, x)
                            : 0.0f;
       finish<kEpilogue, float>(p, row, n, sum, up);
     }
@@ -256,6 +260,29 @@ __device__ void load_tile(float* tile, const float* from, int first, int lines, 
   }
 }
 
+// The same of `from` [size, lines].
+template <int kLines>
+__device__ void load_tile_transposed(float* tile, const float* from, int first, int lines, int k0,
+                                     int size) {
+  constexpr int kPieces = kLines / 4;
+#pragma unroll
+  for (int at = static_cast<int>(threadIdx.x); at < kTileDepth * kPieces; at += kTileThreads) {
+    const int k = k0 + at / kPieces;
+    const int line = first + at % kPieces * 4;
+    const float* row = from + static_cast<int64_t>(k) * lines + line;
+    float4 v = make_float4(0, 0, 0, 0);
+    if (lines % 4 == 0) {
+      if (k < size && line < lines) v = *reinterpret_cast<const float4*>(row);
+    } else if (k < size) {
+      if (line < lines) v.x = row[0];
+      if (line + 1 < lines) v.y = row[1];
+      if (line + 2 < lines) v.z = row[2];
+      if (line + 3 < lines) v.w = row[3];
+    }
+    *reinterpret_cast<float4*>(tile + tile_place<kLines>(at / kPieces, at % kPieces * 4)) = v;
+  }
+}
+
 // Four neighbouring outputs of a row.
 __device__ void finish_four(const Parameters& p, int row, int n, const float* y) {
   if (row >= p.rows || n >= p.n) return;
@@ -273,7 +300,7 @@ __device__ void finish_four(const Parameters& p, int row, int n, const float* y)
   *reinterpret_cast<float4*>(static_cast<float*>(p.out) + place) = sum;
 }
 
-template <int kRows>
+template <int kRows, bool kTransposed>
 __global__ void __launch_bounds__(kTileThreads, 2)
     product_f32_tiled(const __grid_constant__ Parameters p) {
   constexpr int kHalves = kRows / 64;
@@ -291,7 +318,9 @@ __global__ void __launch_bounds__(kTileThreads, 2)
   for (int k0 = 0; k0 < p.k; k0 += kTileDepth) {
     if (k0 > 0) __syncthreads();
     load_tile<kRows>(x_tile, static_cast<const float*>(p.x), first_row, p.rows, k0, p.k);
-    load_tile<kTileOutputs>(w_tile, static_cast<const float*>(p.weight), first_n, p.n, k0, p.k);
+    constexpr auto load_weights =
+        kTransposed ? load_tile_transposed<kTileOutputs> : load_tile<kTileOutputs>;
+    load_weights(w_tile, static_cast<const float*>(p.weight), first_n, p.n, k0, p.k);
     __syncthreads();
 #pragma unroll 4
     for (int k = 0; k < kTileDepth; ++k) {
@@ -338,6 +367,7 @@ __global__ void __launch_bounds__(kTileThreads, 2)
 
 template <Epilogue kEpilogue>
 void launch_group(const Context& context, const Product& product, const ProductGroup& group) {
+  const bool transposed = group.weight.layout == WeightLayout::column_major;
   const Parameters p{
       .weight = group.weight.data,
       .second = group.second.data,
@@ -355,7 +385,9 @@ void launch_group(const Context& context, const Product& product, const ProductG
       .rows = static_cast<int32_t>(group.out.dim(0)),
       .n = static_cast<int32_t>(group.weight.n),
       .k = static_cast<int32_t>(group.weight.k),
-      .accumulate = product.accumulate};
+      .accumulate = product.accumulate,
+      .output_step = static_cast<int32_t>(transposed ? 1 : group.weight.k),
+      .k_step = static_cast<int32_t>(transposed ? group.weight.n : 1)};
   if (p.rows == 0) return;
   const bool wide = group.weight.dtype == DType::BF16;
   if (!wide && kEpilogue == Epilogue::dense && p.count == 1 && p.rows <= 65535 * 64) {
@@ -363,8 +395,10 @@ void launch_group(const Context& context, const Product& product, const ProductG
     const int side = one_segment ? 128 : 64;
     const dim3 grid(static_cast<unsigned>((p.n + kTileOutputs - 1) / kTileOutputs),
                     static_cast<unsigned>((p.rows + side - 1) / side));
-    return launch(context, {.grid = grid, .block = dim3(kTileThreads)},
-                  one_segment ? product_f32_tiled<128> : product_f32_tiled<64>, p);
+    const auto kernel =
+        transposed ? (one_segment ? product_f32_tiled<128, true> : product_f32_tiled<64, true>)
+                   : (one_segment ? product_f32_tiled<128, false> : product_f32_tiled<64, false>);
+    return launch(context, {.grid = grid, .block = dim3(kTileThreads)}, kernel, p);
   }
   const int per_block = wide ? kWarps * 16 : kWarps * 32;
   const int row_tiles = wide ? (p.rows + 7) / 8 : p.rows;

@@ -17,6 +17,7 @@ struct Variant {
   static constexpr int kConsumers = kConsumers_;  // warpgroups
   static constexpr int kBlocksPerSm = kBlocksPerSm_;
   static constexpr bool kInTurn = false;
+  static constexpr bool kTransposed = false;
   static constexpr int kSharing = kConsumers;              // consumers of one tile
   static constexpr int kParts = kWeights / 64 / kSharing;  // m64 parts of a consumer
   static constexpr int kThreads = 128 * (1 + kConsumers);
@@ -43,6 +44,12 @@ struct InTurn : Shape {
   static constexpr int kParts = Shape::kWeights / 64;
   static constexpr int kSharedBytes = Shape::kSharedBytes + 8 * (Shape::kRing + Shape::kConsumers);
   static_assert(kSharedBytes + 1024 <= 228 * 1024);
+};
+
+// Weights are column-major: boxes of 64 k x 64 outputs, which wgmma reads transposed.
+template <class Shape>
+struct Transposed : Shape {
+  static constexpr bool kTransposed = true;
 };
 
 struct alignas(16) Tile {

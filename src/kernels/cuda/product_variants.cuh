@@ -22,6 +22,9 @@ enum VariantName : int { kRows8, kRows64, kRows128, kRows128Wide, kRows256, kRow
 constexpr int kVariantRows[] = {8, 64, 128, 128, 256, 128};
 constexpr int kVariantWeights[] = {64, 128, 128, 256, 128, 128};
 
+// Training has no use for the small variants: column-major weights come with many rows.
+constexpr int kLeastRowsTransposed = 128;
+
 template <class V, Epilogue kEpilogue, bool kGathered>
 void launch_one(const Context& context, const ProductParameters& parameters) {
   const auto kernel = product_kernel<V, kEpilogue, kGathered>;
@@ -34,6 +37,15 @@ void launch_one(const Context& context, const ProductParameters& parameters) {
          kernel, parameters);
 }
 
+template <class V, Epilogue kEpilogue>
+void launch_either(const Context& context, const VariantLaunch& how,
+                   const ProductParameters& parameters) {
+  if constexpr (V::kRows >= kLeastRowsTransposed) {
+    if (how.transposed) return launch_one<Transposed<V>, kEpilogue, false>(context, parameters);
+  }
+  launch_one<V, kEpilogue, false>(context, parameters);
+}
+
 // The kernels of one variant, each in a source file of its own: they are what takes time to
 // compile.
 template <class V>
@@ -44,15 +56,14 @@ void launch_variant(const Context& context, const VariantLaunch& how,
       if (how.gathered) return launch_one<V, Epilogue::swiglu, true>(context, parameters);
       return launch_one<V, Epilogue::swiglu, false>(context, parameters);
     case Epilogue::round:
-      return launch_one<V, Epilogue::round, false>(context, parameters);
+      return launch_either<V, Epilogue::round>(context, how, parameters);
     case Epilogue::dense:
-      return launch_one<V, Epilogue::dense, false>(context, parameters);
+      return launch_either<V, Epilogue::dense>(context, how, parameters);
     case Epilogue::swiglu_backward:
-      // Training has no use for the small variants; see choose_variant.
-      if constexpr (V::kRows >= 128) {
+      if constexpr (V::kRows >= kLeastRowsTransposed) {
         if (how.gathered)
-          return launch_one<V, Epilogue::swiglu_backward, true>(context, parameters);
-        return launch_one<V, Epilogue::swiglu_backward, false>(context, parameters);
+          return launch_one<Transposed<V>, Epilogue::swiglu_backward, true>(context, parameters);
+        return launch_one<Transposed<V>, Epilogue::swiglu_backward, false>(context, parameters);
       }
       break;
     case Epilogue::rope:  // rope_fits

@@ -90,6 +90,18 @@ void experts_down_forward(const Context& context, const ExpertsDownForward& args
                [&](const ExpertFamily& family) { return down_group(family, args.columns.begin); });
 }
 
+namespace {
+
+void check_transposes(const ExpertFamilyBackward& family) {
+  for (const WeightStack& stack :
+       {family.gate_transposed, family.up_transposed, family.down_transposed}) {
+    DSMOE_CHECK(stack.layout == WeightLayout::column_major,
+                "the experts' backward pass on CUDA reads weights as they lie: transpose_of");
+  }
+}
+
+}  // namespace
+
 void experts_down_backward(const Context& context, const ExpertsDownBackward& args) {
   // Partial sums of all families' rows; a family that has a gate takes its part.
   std::size_t floats = 0;
@@ -110,6 +122,7 @@ void experts_down_backward(const Context& context, const ExpertsDownBackward& ar
   };
   run_families(
       context, args.families, Epilogue::swiglu_backward, [&](const ExpertFamilyBackward& family) {
+        check_transposes(family);
         ProductGroup group{.weight = family.down_transposed,
                            .second = {},
                            .x = family.d_out_rows ? family.d_out_rows : args.d_out,
@@ -138,6 +151,7 @@ void experts_down_backward(const Context& context, const ExpertsDownBackward& ar
 
 void experts_up_backward(const Context& context, const ExpertsUpBackward& args) {
   run_families(context, args.families, Epilogue::round, [&](const ExpertFamilyBackward& family) {
+    check_transposes(family);
     return ProductGroup{.weight = family.gate_transposed,
                         .second = family.up_transposed,
                         .x = family.d_gate_product,
@@ -214,7 +228,8 @@ bool qkv_forward(const Context& context, const QkvForward& args) {
 
 void matmul_forward(const Context& context, const MatmulForward& args) {
   const bool in_place = !args.base || args.base.data == args.out.data;
-  if (!args.rounded && in_place && few_rows_matmul(context, args)) return;
+  const bool row_major = args.weight.layout == WeightLayout::row_major;
+  if (row_major && !args.rounded && in_place && few_rows_matmul(context, args)) return;
   const bool rounds = args.rounded && args.rounded.dtype == DType::BF16;
   Product product{.epilogue = rounds ? Epilogue::round : Epilogue::dense,
                   .accumulate = args.store == Store::accumulate,

@@ -18,7 +18,15 @@ class ProductsCudaTest : public CudaTest {
     cuda::force_product_variant(-1);
     CudaTest::TearDown();
   }
+  // [n, k] as it lies, or as the transpose of a row-major [k, n].
+  TwinWeights weights_by(WeightLayout layout, DType dtype, const Size& size, double scale) {
+    if (layout == WeightLayout::row_major) return weights(dtype, 1, size.n, size.k, scale);
+    const TwinWeights stored = weights(dtype, 1, size.k, size.n, scale);
+    return {transpose_of(stored.device), transpose_of(stored.host)};
+  }
 };
+
+constexpr WeightLayout kBothLayouts[] = {WeightLayout::row_major, WeightLayout::column_major};
 
 TEST_F(ProductsCudaTest, DenseAgreesWithTheReferenceAtOddSizes) {
   const Size sizes[] = {{1, 8, 8},       {1, 64, 64},   {3, 40, 24},    {7, 200, 136},
@@ -26,10 +34,14 @@ TEST_F(ProductsCudaTest, DenseAgreesWithTheReferenceAtOddSizes) {
                         {300, 520, 200}, {5, 7, 13},    {66, 33, 17},   {2, 1, 1}};
   for (const DType dtype : {DType::BF16, DType::F32}) {
     for (const Size& size : sizes) {
-      for (const Store store : {Store::assign, Store::accumulate}) {
+      for (const auto& [store, layout] :
+           {std::pair{Store::assign, WeightLayout::row_major},
+            std::pair{Store::accumulate, WeightLayout::row_major},
+            std::pair{Store::assign, WeightLayout::column_major},
+            std::pair{Store::accumulate, WeightLayout::column_major}}) {
         const double scale = 1 / std::sqrt(static_cast<double>(size.k));
         const Twin x = random(dtype, {size.tokens, size.k});
-        const TwinWeights w = weights(dtype, 1, size.n, size.k, scale);
+        const TwinWeights w = weights_by(layout, dtype, size, scale);
         const Twin bias = random(DType::F32, {size.n});
         Twin out = store == Store::assign ? output(DType::F32, {size.tokens, size.n})
                                           : random(DType::F32, {size.tokens, size.n});
@@ -131,13 +143,59 @@ TEST_F(ProductsCudaTest, AddedResultsAgreeBitForBit) {
   }
 }
 
+// A weight read as the transpose of what lies in memory gives the bits of the transposed copy.
+TEST_F(ProductsCudaTest, TransposesAgreeBitForBit) {
+  for (const DType dtype : {DType::BF16, DType::F32}) {
+    for (const Size& size : {Size{700, 328, 1416}, Size{700, 320, 1000}, Size{90, 704, 264},
+                             Size{3, 64, 72}, Size{40, 21, 30}, Size{300, 136, 136}}) {
+      const Twin x = random(dtype, {size.tokens, size.k});
+      const std::vector<double> stored = normal(size.n * size.k, 1);
+      std::vector<double> copied;
+      for (int64_t n = 0; n < size.n; ++n) {
+        for (int64_t k = 0; k < size.k; ++k) copied.push_back(stored[k * size.n + n]);
+      }
+      const auto stack = [&](const std::vector<double>& values, int64_t n, int64_t k) {
+        return WeightStack{.data = from(dtype, {n, k}, values).device.data,
+                           .dtype = dtype,
+                           .device = Device::cuda,
+                           .count = 1,
+                           .n = n,
+                           .k = k};
+      };
+      const WeightStack straight = stack(stored, size.k, size.n);
+      const auto run = [&](const WeightStack& weight, bool rounded, int variant) {
+        cuda::force_product_variant(variant);
+        const TensorView out = output(DType::F32, {size.tokens, size.n}).device;
+        const TensorView bits =
+            rounded ? output(DType::BF16, {size.tokens, size.n}).device : TensorView{};
+        matmul_forward(cuda_, {.x = x.device, .weight = weight, .out = out, .rounded = bits});
+        return bytes_of(rounded ? bits : out);
+      };
+      for (const bool rounded : {false, true}) {
+        if (rounded && dtype != DType::BF16) continue;
+        const auto expected = run(stack(copied, size.n, size.k), rounded, -1);
+        for (int variant = cuda::kPortableVariant; variant < cuda::num_product_variants();
+             ++variant) {
+          EXPECT_EQ(run(transpose_of(straight), rounded, variant), expected)
+              << size.n << " x " << size.k << ", variant " << variant;
+        }
+        // The comparison can tell a matrix from its transpose.
+        if (size.n == size.k) {
+          EXPECT_NE(run(straight, rounded, -1), expected);
+        }
+      }
+    }
+  }
+}
+
 // What the router's input gradient takes: fp32, no bias, four outputs at a time.
 TEST_F(ProductsCudaTest, PlainFp32AgreesWithTheReference) {
   for (const Size& size : {Size{300, 136, 64}, Size{65, 260, 600}, Size{129, 42, 30}}) {
-    for (const Store store : {Store::assign, Store::accumulate}) {
+    for (const WeightLayout layout : kBothLayouts) {
+      const Store store = size.n == 260 ? Store::assign : Store::accumulate;
       const double scale = 1 / std::sqrt(static_cast<double>(size.k));
       const Twin x = random(DType::F32, {size.tokens, size.k});
-      const TwinWeights w = weights(DType::F32, 1, size.n, size.k, scale);
+      const TwinWeights w = weights_by(layout, DType::F32, size, scale);
       Twin out = store == Store::assign ? output(DType::F32, {size.tokens, size.n})
                                         : random(DType::F32, {size.tokens, size.n});
       matmul_forward(cuda_, {.x = x.device, .weight = w.device, .out = out.device, .store = store});

@@ -96,6 +96,14 @@ __device__ inline void tma_load_3d(uint32_t target, const CUtensorMap* map, uint
       "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2)
       : "memory");
 }
+__device__ inline void tma_load_4d(uint32_t target, const CUtensorMap* map, uint32_t barrier,
+                                   int c0, int c1, int c2, int c3) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(target),
+      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      : "memory");
+}
 __device__ inline void tma_load_5d(uint32_t target, const CUtensorMap* map, uint32_t barrier,
                                    int c0, int c1, int c2, int c3, int c4) {
   asm volatile(

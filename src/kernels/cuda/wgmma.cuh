@@ -54,12 +54,18 @@ __device__ inline uint64_t transposed_descriptor(uint32_t shared_address) {
                ", 1, 1, 1, " transposed ";\n"                                                    \
                : __VA_ARGS__                                                                     \
                : "l"(desc_a), "l"(desc_b))
-#define DSMOE_WGMMA(...) DSMOE_WGMMA_AS("0, 0", __VA_ARGS__)
+#define DSMOE_WGMMA(...)                 \
+  if constexpr (kTransposedA) {          \
+    DSMOE_WGMMA_AS("1, 0", __VA_ARGS__); \
+  } else {                               \
+    DSMOE_WGMMA_AS("0, 0", __VA_ARGS__); \
+  }
 #define DSMOE_WGMMA_TRANSPOSED(...) DSMOE_WGMMA_AS("1, 1", __VA_ARGS__)
 
 // d += A B^T for one k16 step. d starts from explicit zeros: a step that ignores d would make it
-// live everywhere before. d[4 j ..] belongs to columns 8 j ..: the same layout for every N.
-template <int kN>
+// live everywhere before. d[4 j ..] belongs to columns 8 j ..: the same layout for every N. A may
+// lie as transposed_descriptor says.
+template <int kN, bool kTransposedA = false>
 __device__ inline void wgmma_step(float* d, uint64_t desc_a, uint64_t desc_b) {
   if constexpr (kN == 8) {
     DSMOE_WGMMA("8", DSMOE_N8, "4", "5", DSMOE_R4(d, 0));

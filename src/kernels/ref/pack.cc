@@ -57,8 +57,7 @@ void pack_weight(const Context&, const PackWeight& args) {
       const bool transposed = args.order == PackOrder::transposed;
       const int64_t n = transposed ? column : args.row_begin + row;
       const int64_t k = transposed ? args.row_begin + row : column;
-      write_element(matrix, target.dtype, weight_index(target.layout, target.dtype, target.k, n, k),
-                    value);
+      write_element(matrix, target.dtype, target.index(n, k), value);
     }
   }
 }

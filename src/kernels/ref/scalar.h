@@ -107,9 +107,7 @@ Scalar<Operand> dot(const Operand* x, const WeightStack& weight, int64_t matrix_
   }
   return product<Operand>(
       acc, weight.k, [&](int64_t k) { return widen(x[k]); },
-      [&](int64_t k) {
-        return widen(w[weight_index(weight.layout, weight.dtype, weight.k, n, k)]);
-      });
+      [&](int64_t k) { return widen(w[weight.index(n, k)]); });
 }
 
 // 16 lanes, element i in lane i mod 16, joined 8-4-2-1. `step(lane, i)` folds element i into its
