@@ -172,8 +172,8 @@ ProductFamily describe(const ProductGroup& group, Epilogue epilogue, int variant
   family.n = static_cast<int32_t>(group.out.dim(1));
   family.first_output = static_cast<int32_t>(group.first_output);
   family.k = static_cast<int32_t>(group.weight.k);
-  const int64_t weight_rows = group.out.dim(1) * (epilogue == Epilogue::swiglu ? 2 : 1);
   family.in_blocks = in_blocks(group);
+  const int64_t weight_rows = group.out.dim(1) * (epilogue == Epilogue::swiglu ? 2 : 1);
   family.weight_tiles = static_cast<int32_t>((weight_rows + tile_weights - 1) / tile_weights);
   // The smaller side runs fastest: the second-level cache keeps it while the other passes once.
   family.rows_inside = family.offsets == nullptr && family.rows < weight_rows;
@@ -185,10 +185,8 @@ ProductFamily describe(const ProductGroup& group, Epilogue epilogue, int variant
 // fit any variant. Borders as measured on an H200 (docs/performance.md).
 int choose_variant(const Product& product) {
   const bool transposed = is_transposed(product.group[0].weight);
-  if (forced_variant >= 0)
-    return transposed && kVariantRows[forced_variant] < kLeastRowsTransposed
-               ? kRows128
-               : forced_variant.load();
+  if (const int forced = forced_variant; forced >= 0)
+    return transposed && kVariantRows[forced] < kLeastRowsTransposed ? kRows128 : forced;
   int64_t most_weights = -1;
   double rows_per_expert = 0;
   int64_t most_rows = 0;

@@ -4,7 +4,8 @@
 // number of rows down to eight without wasting the weight side. The sum over k is one ascending
 // chain of k16 steps in every variant (docs/numerics.md), so all variants give the same bits. One
 // producer warpgroup fills a ring of stages (weights by the copy engine; x by it, or gathered row
-// by row), the others multiply. Tiles are handed out by a counter because the last tile of an
+// by row), the others multiply. Input gradients read column-major weights as they lie: wgmma takes
+// its m64 side transposed. Tiles are handed out by a counter because the last tile of an
 // expert is often short.
 #pragma once
 
@@ -84,7 +85,7 @@ struct SharedLayout {
 
 // Whether a sum may go on with second matrices: input gradients do.
 template <class V, Epilogue kEpilogue>
-constexpr bool kHasSegments = V::kTransposed&& kEpilogue == Epilogue::round;
+constexpr bool kHasSegments = bool(V::kTransposed) && kEpilogue == Epilogue::round;
 
 // Stages of one segment of the sum, and of all.
 template <class V>

@@ -1,5 +1,5 @@
 // Warpgroup matrix steps: m64 x N x k16, both operands in shared memory, 128-byte swizzle, k
-// contiguous.
+// contiguous or, transposed, m and n.
 #pragma once
 
 #include <cstdint>
