@@ -138,12 +138,15 @@ ProductFamily describe(const ProductGroup& group, Epilogue epilogue, int variant
   ProductFamily family{};
   family.weight = weight_map(group, epilogue, tile_weights);
   const uint32_t row_box = kVariantRows[variant] >= 128 ? 64 : 8;
+  const auto tile_rows = static_cast<uint32_t>(kVariantRows[variant]);
   family.x = row_map(group.x, group.weight.k, row_box);
+  family.x_tile = row_map(group.x, group.weight.k, tile_rows);
   family.segments = 1;
   if (epilogue == Epilogue::round && group.second) {
     family.second_weight =
         transposed_map(group.second, in_blocks(group), static_cast<uint32_t>(tile_weights));
     family.second_x = row_map(group.second_x, group.second.k, row_box);
+    family.second_x_tile = row_map(group.second_x, group.second.k, tile_rows);
     family.segments = 2;
   }
   if (epilogue == Epilogue::dense || epilogue == Epilogue::round) {

@@ -50,9 +50,11 @@ struct RopeStore {
 // One stack of experts. Row r of expert e, offsets[e] <= r < offsets[e + 1].
 struct ProductFamily {
   CUtensorMap weight;
-  CUtensorMap x;              // rows as they lie; unused when gathered
+  CUtensorMap x;              // rows as they lie, a few to a copy; unused when gathered
+  CUtensorMap x_tile;         // the same, all rows of a tile to a copy
   CUtensorMap second_weight;  // round, transposed: the chain goes on with these and [rows, k]
   CUtensorMap second_x;
+  CUtensorMap second_x_tile;
   CUtensorMap out_map;          // out in boxes of 32 x 32 (dense, stored) or 64 x 64 (round)
   const void* x_rows;           // [*, k] bf16, row-major
   const int32_t* offsets;       // [count + 1]; null: one expert with all `rows`

@@ -160,6 +160,16 @@ struct ContiguousProducer {
   __device__ void load_rows(const ProductFamily& family, const Tile& tile, int step, int stage,
                             int boxes) {
     const Source<V, kEpilogue> source(step, segment_steps<V>(family));
+    // One thread makes all copies: a stage of a whole tile takes as few as it can.
+    if (boxes == V::kRows / V::kRowBox) {
+      const CUtensorMap* map = source.second ? &family.second_x_tile : &family.x_tile;
+#pragma unroll
+      for (int b = 0; b < V::kBlocks; ++b) {
+        tma_load_2d(shared.rows(stage) + b * V::kRowBlock, map, shared.full + 8 * stage,
+                    (source.step * V::kBlocks + b) * 64, tile.first_row);
+      }
+      return;
+    }
     const CUtensorMap* map = source.second ? &family.second_x : &family.x;
     for (int box = 0; box < boxes; ++box) {
 #pragma unroll
@@ -476,10 +486,10 @@ __global__ void __launch_bounds__(V::kThreads, V::kBlocksPerSm)
   if (threadIdx.x == 0) {
     for (int f = 0; f < p.num_families; ++f) {
       prefetch_map(&p.family[f].weight);
-      if (!kGathered) prefetch_map(&p.family[f].x);
+      if (!kGathered) prefetch_map(&p.family[f].x_tile);
       if (kHasSegments<V, kEpilogue> && p.family[f].segments > 1) {
         prefetch_map(&p.family[f].second_weight);
-        prefetch_map(&p.family[f].second_x);
+        prefetch_map(&p.family[f].second_x_tile);
       }
     }
     shared.init_barriers(kGathered ? 129 : 1);
