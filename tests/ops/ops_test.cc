@@ -146,6 +146,36 @@ TEST(Adamw, OnePassEqualsThree) {
   }
 }
 
+// What input gradients read on a device: the weight itself, by columns.
+TEST(Transposes, GiveTheBitsOfTransposedCopies) {
+  constexpr int64_t kRows = 3, kN = 70, kK = 45;
+  std::vector<float> stored(kK * kN), x(kRows * kK), copy(kN * kK), out[3];
+  const Rng rng{.seed = 11, .purpose = RngPurpose::test};
+  rng.fill_normal(0, stored);
+  rng.fill_normal(stored.size(), x);
+  const kernels::WeightStack weight{.data = stored.data(), .count = 1, .n = kK, .k = kN};
+  const kernels::WeightStack by_columns = transpose_of(weight);
+  for (int64_t n = 0; n < kN; ++n) {
+    for (int64_t k = 0; k < kK; ++k)
+      copy[static_cast<std::size_t>(n * kK + k)] =
+          stored[static_cast<std::size_t>(by_columns.index(n, k))];
+  }
+  const kernels::WeightStack copied{.data = copy.data(), .count = 1, .n = kN, .k = kK};
+  kernels::WeightStack wrong = copied;
+  wrong.data = stored.data();
+  const kernels::WeightStack* const weights[] = {&by_columns, &copied, &wrong};
+  for (int i = 0; i < 3; ++i) {
+    out[i].resize(kRows * kN);
+    kernels::matmul_forward(
+        {.table = &kernels::ref_table()},
+        {.x = {.data = x.data(), .dtype = kernels::DType::F32, .shape = {kRows, kK}},
+         .weight = *weights[i],
+         .out = {.data = out[i].data(), .dtype = kernels::DType::F32, .shape = {kRows, kN}}});
+  }
+  EXPECT_EQ(std::memcmp(out[0].data(), out[1].data(), out[0].size() * sizeof(float)), 0);
+  EXPECT_NE(std::memcmp(out[0].data(), out[2].data(), out[0].size() * sizeof(float)), 0);
+}
+
 TEST(Support, TiersImplementEveryOpThatTakesTime) {
   const std::vector<std::string> all{
       "pack_weight",          "embedding_forward",      "rms_norm_forward",    "matmul_forward",
