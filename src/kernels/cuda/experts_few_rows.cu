@@ -105,7 +105,8 @@ __device__ void consume(const ExpertsParameters& p, const SharedLayout<V>& share
     float sums[V::kRows / 2];
 #pragma unroll
     for (float& sum : sums) sum = 0;
-    multiply<V, V::kRows, 1, true>(shared, segment_steps<V>(family), consumer, ring, sums);
+    multiply<V, V::kRows, 1, V::kParts, true, false>(shared, segment_steps<V>(family), 0, consumer,
+                                                     ring, sums);
     if (tile.family < 2) {
       store_swiglu<V, V::kRows>(family, tile, first_weight, consumer, staging, turn, sums);
       __threadfence();

@@ -333,39 +333,51 @@ __device__ void produce_gathered(Tiles tiles, const SharedLayout<V>& shared) {
   if (thread == 0) barrier_arrive(shared.full + 8 * ring.stage);
 }
 
-// Multiplies all steps of one tile, kN columns at a time, kCount times. `member`: which of the
-// consumers that share the tile.
-template <class V, int kN, int kCount, bool kGathered>
-__device__ void multiply(const SharedLayout<V>& shared, int steps, int member, Ring& ring,
-                         float* sums) {
+// Multiplies all steps of one tile, kN columns at a time, kCount times, kParts m64 parts of
+// weights. `member`: which of the consumers that share the tile. `half_every`: so many stages, from
+// the first on, hold nothing past their first 32 k in the last of them; 0: none does.
+template <class V, int kN, int kCount, int kParts, bool kGathered, bool kHalves>
+__device__ void multiply(const SharedLayout<V>& shared, int steps, int half_every, int member,
+                         Ring& ring, float* sums) {
   int before = -1;
+  int until_half = half_every;
   for (int step = 0; step < steps; ++step) {
     barrier_wait(shared.full + 8 * ring.stage, ring.parity);
     // Gathered rows were written by ordinary copies of other threads, which the barrier has ordered
     // before this fence.
     if constexpr (kGathered) fence_async_proxy();
-    wgmma_fence();
+    const auto multiply_stage = [&]<int kSteps>() {
+      wgmma_fence();
 #pragma unroll
-    for (int b = 0; b < V::kBlocks; ++b) {
-      const uint32_t weights =
-          shared.weights(ring.stage) + b * V::kWeightBlock + member * V::kParts * 64 * 128;
-      const uint64_t a = V::kTransposed ? transposed_descriptor(weights) : tile_descriptor(weights);
-      constexpr int kNext = V::kTransposed ? 128 : 2;  // to the next k16 step
-      const uint64_t x = tile_descriptor(shared.rows(ring.stage) + b * V::kRowBlock);
+      for (int b = 0; b < V::kBlocks; ++b) {
+        const uint32_t weights =
+            shared.weights(ring.stage) + b * V::kWeightBlock + member * V::kParts * 64 * 128;
+        const uint64_t a =
+            V::kTransposed ? transposed_descriptor(weights) : tile_descriptor(weights);
+        constexpr int kNext = V::kTransposed ? 128 : 2;  // to the next k16 step
+        const uint64_t x = tile_descriptor(shared.rows(ring.stage) + b * V::kRowBlock);
 #pragma unroll
-      for (int k16 = 0; k16 < 4; ++k16) {
+        for (int k16 = 0; k16 < kSteps; ++k16) {
 #pragma unroll
-        for (int part = 0; part < V::kParts; ++part) {
+          for (int part = 0; part < kParts; ++part) {
 #pragma unroll
-          for (int c = 0; c < kCount; ++c) {
-            wgmma_step<kN, V::kTransposed>(sums + (part * kCount + c) * (kN / 2),
-                                           a + kNext * k16 + part * (64 * 128 / 16),
-                                           x + 2 * k16 + c * (kN * 128 / 16));
+            for (int c = 0; c < kCount; ++c) {
+              wgmma_step<kN, V::kTransposed>(sums + (part * kCount + c) * (kN / 2),
+                                             a + kNext * k16 + part * (64 * 128 / 16),
+                                             x + 2 * k16 + c * (kN * 128 / 16));
+            }
           }
         }
       }
+      wgmma_commit();
+    };
+    // A step under a condition would be waited for at once: each way has all of its steps.
+    if (kHalves && --until_half == 0) {
+      until_half = half_every;
+      multiply_stage.template operator()<2>();
+    } else {
+      multiply_stage.template operator()<4>();
     }
-    wgmma_commit();
     wgmma_wait<1>();
     __syncwarp();
     if (before >= 0 && threadIdx.x % 32 == 0) barrier_arrive(shared.empty + 8 * before);
@@ -375,6 +387,17 @@ __device__ void multiply(const SharedLayout<V>& shared, int steps, int member, R
   wgmma_wait<0>();
   __syncwarp();
   if (threadIdx.x % 32 == 0) barrier_arrive(shared.empty + 8 * before);
+}
+
+// What a consumer does with a tile whose weights end before its part.
+template <class V>
+__device__ void pass_over(const SharedLayout<V>& shared, int steps, Ring& ring) {
+  for (int step = 0; step < steps; ++step) {
+    barrier_wait(shared.full + 8 * ring.stage, ring.parity);
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(shared.empty + 8 * ring.stage);
+    ring.advance<V::kStages>();
+  }
 }
 
 template <class V, Epilogue kEpilogue, bool kGathered>
@@ -416,19 +439,24 @@ __device__ void consume(const ProductParameters& p, const SharedLayout<V>& share
     if constexpr (kEpilogue == Epilogue::dense && V::kRows >= 128) {
       if (p.accumulate) prefetch_dense_added<V>(family, tile, member);
     }
+    // Stages hold 64 k, experts often an odd number of 32.
+    constexpr bool kHalves = kEpilogue == Epilogue::round && V::kRows >= 128 && V::kBlocks == 1;
+    const int half_every =
+        kHalves && 0 < family.k % 64 && family.k % 64 <= 32 ? segment_steps<V>(family) : 0;
     // A short tile multiplies only the chunks that hold rows. Each way has its own sums: shared
     // ones would be moved between registers, and the compiler would then wait after every step.
-    const auto run = [&]<int kN, int kCount>() {
-      float sums[V::kParts * kN * kCount / 2];
+    const auto run = [&]<int kN, int kCount, int kParts = V::kParts>() {
+      float sums[kParts * kN * kCount / 2];
 #pragma unroll
       for (float& sum : sums) sum = 0;
       RopePlaces<kEpilogue == Epilogue::rope ? kN * kCount : 0> places;
       if constexpr (kEpilogue == Epilogue::rope) places.load(family.rope, tile);
-      multiply<V, kN, kCount, kGathered>(shared, steps, member, ring, sums);
+      multiply<V, kN, kCount, kParts, kGathered, kHalves>(shared, steps, half_every, member, ring,
+                                                          sums);
       if (V::kInTurn && threadIdx.x % 32 == 0)
         barrier_arrive(shared.go + 8 * ((consumer + 1) % V::kConsumers));
 #pragma unroll
-      for (int part = 0; part < V::kParts; ++part) {
+      for (int part = 0; part < kParts; ++part) {
         const float* own = sums + part * (kN * kCount / 2);
         const int first_weight = tile.first_weight + (member * V::kParts + part) * 64;
         if constexpr (kEpilogue == Epilogue::dense) {
@@ -461,7 +489,18 @@ __device__ void consume(const ProductParameters& p, const SharedLayout<V>& share
       }
     };
     const int chunks = (tile.num_rows + V::kChunk - 1) / V::kChunk;
-    if (chunks == V::kRows / V::kChunk) {
+    // Of this consumer's weights, so many exist.
+    const int weights = family.n * (kEpilogue == Epilogue::swiglu ? 2 : 1) - tile.first_weight -
+                        member * V::kParts * 64;
+    if (weights <= 0) {
+      pass_over<V>(shared, steps, ring);
+    } else if (chunks == V::kRows / V::kChunk) {
+      if constexpr (V::kParts == 2 && kEpilogue == Epilogue::swiglu) {
+        if (weights <= 64) {
+          run.template operator()<V::kRows, 1, 1>();
+          continue;
+        }
+      }
       run.template operator()<V::kRows, 1>();
     } else if constexpr (V::kRows > V::kChunk) {
       if (chunks == 1) {
