@@ -1,6 +1,6 @@
 // Combine on the way back, with the router's share of the input gradient: one pass instead of a
-// combine and an fp32 product that reads and writes its result once more. Multiplying waits for
-// nothing while rows are on their way.
+// combine and an fp32 product that reads and writes its result once more. The products of four
+// tokens are made between the sums of the four before, so that neither waits for rows on their way.
 #include <algorithm>
 
 #include "kernels/cuda/combine_tree.cuh"
@@ -10,10 +10,10 @@
 namespace dsmoe::kernels::cuda {
 namespace {
 
-constexpr int kWarps = 16;
+constexpr int kWarps = 12;
 constexpr int kThreads = 32 * kWarps;  // one block to a multiprocessor
 constexpr int kColumns = 256;          // of a block, eight to a lane
-constexpr int kUnit = 32;              // tokens of a warp, a lane builds the tree of each
+constexpr int kUnit = 32;              // at most, tokens of a warp: a lane builds the tree of each
 constexpr int kAtOnce = 4;             // of them
 constexpr int kMostExperts = 64;
 
@@ -29,14 +29,15 @@ struct Parameters {
   int32_t hidden;
   int32_t first_column;
   int32_t columns;  // of routed and shared, a multiple of 8
+  int32_t unit;     // tokens of a warp at a time, a multiple of kAtOnce
 };
 
 // What a warp keeps of its unit.
 template <int kSlots>
 struct WarpMemory {
+  uint4 rows[2][kSlots + 1][32];  // of two tokens, shared last: a lane's own columns
   Recipe<kSlots> recipes[kUnit];
   float x[kMostExperts][kAtOnce];
-  float chain[kAtOnce][2][32][4];  // finished products, as weights lie
 };
 
 template <int kSlots>
@@ -83,14 +84,13 @@ struct NextLogits {
   }
 };
 
-// The router's share of four tokens, eight columns to a lane: one ascending chain each. It stays in
-// shared memory, so that registers are free for rows.
+// The router's share of four tokens, eight columns to a lane: one ascending chain each, of which
+// this is the part from `first` to `last`.
 template <int kSlots>
-__device__ void multiply(const Shared<kSlots>& shared, WarpMemory<kSlots>& own, int experts,
-                         int lane) {
-  float chain[kAtOnce][8] = {};
+__device__ void multiply(float (&chain)[kAtOnce][8], const Shared<kSlots>& shared,
+                         const WarpMemory<kSlots>& own, int first, int last, int lane) {
 #pragma unroll 4
-  for (int k = 0; k < experts; ++k) {
+  for (int k = first; k < last; ++k) {
     const float4 of_token = *reinterpret_cast<const float4*>(own.x[k]);
     const float4 low = *reinterpret_cast<const float4*>(shared.weight[k][0][lane]);
     const float4 high = *reinterpret_cast<const float4*>(shared.weight[k][1][lane]);
@@ -102,19 +102,60 @@ __device__ void multiply(const Shared<kSlots>& shared, WarpMemory<kSlots>& own, 
       for (int j = 0; j < 8; ++j) chain[t][j] = fmaf(factor[t], w[j], chain[t][j]);
     }
   }
-#pragma unroll
-  for (int t = 0; t < kAtOnce; ++t) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float* four = chain[t] + 4 * half;
-      *reinterpret_cast<float4*>(own.chain[t][half][lane]) =
-          make_float4(four[0], four[1], four[2], four[3]);
-    }
-  }
 }
 
-// blockIdx.x: 256 columns; warps of blocks blockIdx.y take units of tokens in turn. A token's rows
-// are asked for before the products, or the sums of the token ahead, begin.
+// A unit's tokens from `begin` on, `count` of them: rows of two are on their way while others are
+// added.
+template <int kSlots>
+struct UnitRows {
+  const Parameters& p;
+  WarpMemory<kSlots>& own;
+  int begin;
+  int count;
+  int column;
+  int lane;
+
+  __device__ bool inside() const { return column < p.columns; }
+  __device__ void ask_for(int token) const {
+    if (token < count && inside()) {
+      const auto copy = [&](int row, const bf16* from) {
+        copy_async_16(shared_address(&own.rows[token % 2][row][lane]), from + column, 16);
+      };
+      // An absent slot reads row 0 and is never joined.
+#pragma unroll
+      for (int i = 0; i < kSlots; ++i) {
+        const int row = max(own.recipes[token].row[i], 0);
+        copy(i, p.routed + static_cast<int64_t>(row) * p.columns);
+      }
+      if (p.shared) copy(kSlots, p.shared + static_cast<int64_t>(begin + token) * p.columns);
+    }
+    copy_async_commit();  // a group for every token, so that they can be counted
+  }
+  // Adds a token's rows and its finished chain, and asks for those of the token after the next.
+  __device__ void add(int token, const float (&chain)[8]) const {
+    copy_async_wait<1>();
+    if (token < count && inside()) {
+      RawRows<bf16, kSlots> raw;
+#pragma unroll
+      for (int i = 0; i < kSlots; ++i) raw.slot[i].words = own.rows[token % 2][i][lane];
+      if (p.shared) raw.shared.words = own.rows[token % 2][kSlots][lane];
+      float out[8];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float sum[4];
+        raw.template sum<4, false>(sum, &own.recipes[token], p.shared != nullptr, 4 * half);
+        // The product is one segment, added to zero, of the fp32 rule.
+#pragma unroll
+        for (int j = 0; j < 4; ++j) out[4 * half + j] = sum[j] + (0.0f + chain[4 * half + j]);
+      }
+      store_eight(out, p.out + static_cast<int64_t>(begin + token) * p.hidden + p.first_column,
+                  column, 8);
+    }
+    ask_for(token + 2);
+  }
+};
+
+// blockIdx.x: 256 columns; warps of blocks blockIdx.y take units of tokens in turn.
 template <int kSlots>
 __global__ void __launch_bounds__(kThreads, 1)
     combine_backward_kernel(const __grid_constant__ Parameters p) {
@@ -126,73 +167,64 @@ __global__ void __launch_bounds__(kThreads, 1)
   wait_for_previous_kernel();
   let_next_kernel_start();
   __syncthreads();
-  const int column = block_column + lane * 8;
-  const bool inside = column < p.columns;
   WarpMemory<kSlots>& own = shared.warp[threadIdx.x / 32];
-  const int stride = static_cast<int>(gridDim.y) * kWarps;
-  for (int unit = static_cast<int>(blockIdx.y * kWarps + threadIdx.x / 32); unit * kUnit < p.tokens;
-       unit += stride) {
-    const int begin = unit * kUnit;
-    const int end = min(p.tokens, begin + kUnit);
+  const int stride = static_cast<int>(gridDim.y) * kWarps * p.unit;
+  for (int begin = static_cast<int>(blockIdx.y * kWarps + threadIdx.x / 32) * p.unit;
+       begin < p.tokens; begin += stride) {
+    const int count = min(p.unit, p.tokens - begin);
     NextLogits next;
-    next.load(p, begin, end, lane);
+    next.load(p, begin, begin + count, lane);
     {
       Recipe<kSlots> recipe;
-      recipe.build(p.slots, min(begin + lane, end - 1));
+      recipe.build(p.slots, begin + min(lane, count - 1));
       __syncwarp();
       own.recipes[lane] = recipe;
       __syncwarp();
     }
-    for (int first = begin; first < end; first += kAtOnce) {
-      RawRows<bf16, kSlots> raw[2];
-      const auto ask_for = [&](int t) {
-        const int token = min(first + t, end - 1);
-        const bf16* row = p.shared ? p.shared + static_cast<int64_t>(token) * p.columns : nullptr;
-        if (inside)
-          raw[t % 2].load(&own.recipes[token - begin], p.routed, row, column, p.columns, 8);
-      };
-      ask_for(0);
-      __syncwarp();
-      next.store(own.x, p, lane);
-      __syncwarp();
-      if (first + kAtOnce < end) next.load(p, first + kAtOnce, end, lane);
-      multiply(shared, own, p.experts, lane);
-      if (!inside) continue;
+    const UnitRows<kSlots> rows{p, own, begin, count, block_column + lane * 8, lane};
+    rows.ask_for(0);
+    rows.ask_for(1);
+    float done[kAtOnce][8] = {};
+    for (int first = 0; first < count + kAtOnce; first += kAtOnce) {
+      float chain[kAtOnce][8] = {};
+      const bool more = first < count;
+      if (more) {
+        __syncwarp();
+        next.store(own.x, p, lane);
+        __syncwarp();
+        if (first + kAtOnce < count) next.load(p, begin + first + kAtOnce, begin + count, lane);
+      }
 #pragma unroll
       for (int t = 0; t < kAtOnce; ++t) {
-        const int token = first + t;
-        if (token >= end) break;
-        if (t + 1 < kAtOnce) ask_for(t + 1);
-        float out[8];
+        if (more)
+          multiply(chain, shared, own, p.experts / kAtOnce * t, p.experts / kAtOnce * (t + 1),
+                   lane);
+        if (first > 0) rows.add(first - kAtOnce + t, done[t]);
+      }
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          float sum[4];
-          raw[t % 2].template sum<4, false>(sum, &own.recipes[token - begin], p.shared != nullptr,
-                                            4 * half);
-          const float4 four = *reinterpret_cast<const float4*>(own.chain[t][half][lane]);
-          const float chain[4] = {four.x, four.y, four.z, four.w};
-          // The product is one segment, added to zero, of the fp32 rule.
+      for (int t = 0; t < kAtOnce; ++t) {
 #pragma unroll
-          for (int j = 0; j < 4; ++j) out[4 * half + j] = sum[j] + (0.0f + chain[j]);
-        }
-        store_eight(out, p.out + static_cast<int64_t>(token) * p.hidden + p.first_column, column,
-                    8);
+        for (int j = 0; j < 8; ++j) done[t][j] = chain[t][j];
       }
     }
+    copy_async_wait<0>();
   }
 }
 
 template <int kSlots>
-void launch_slots(const Context& context, const Parameters& p) {
+void launch_slots(const Context& context, Parameters p) {
   const auto kernel = combine_backward_kernel<kSlots>;
   constexpr std::size_t kBytes = sizeof(Shared<kSlots>);
   static_assert(kBytes <= 227 * 1024);
   static const bool once = (allow_shared(kernel, kBytes), true);
   (void)once;
   const int across = (p.columns + kColumns - 1) / kColumns;
-  const int units = (p.tokens + kUnit - 1) / kUnit;
-  const int down =
-      std::min((units + kWarps - 1) / kWarps, std::max(1, num_multiprocessors() / across));
+  const int down = std::min((p.tokens + kWarps * kUnit - 1) / (kWarps * kUnit),
+                            std::max(1, num_multiprocessors() / across));
+  // Units as large as leave all warps as many.
+  const int most = down * kWarps;
+  const int turns = (p.tokens + most * kUnit - 1) / (most * kUnit);
+  p.unit = ((p.tokens + most * turns - 1) / (most * turns) + kAtOnce - 1) / kAtOnce * kAtOnce;
   launch(context,
          {.grid = dim3(static_cast<unsigned>(across), static_cast<unsigned>(down)),
           .block = dim3(kThreads),
@@ -228,7 +260,8 @@ bool combine_backward(const Context& context, const CombineBackward& args) {
                      .experts = static_cast<int32_t>(experts),
                      .hidden = static_cast<int32_t>(all.residual.dim(1)),
                      .first_column = static_cast<int32_t>(all.columns.begin),
-                     .columns = static_cast<int32_t>(columns)};
+                     .columns = static_cast<int32_t>(columns),
+                     .unit = kUnit};
   if (p.tokens == 0) return true;
   if (p.slots.top_k <= 6) {
     launch_slots<6>(context, p);
