@@ -25,6 +25,22 @@ void reserve_scratch(const Context& context, const ScratchBound& bound) {
   if (reserve != nullptr) reserve(context, bound);
 }
 
+bool runs_beside(const Context& context) { return context.table->beside.begin != nullptr; }
+
+Context begin_beside(const Context& context) {
+  Context own = context;
+  if (runs_beside(context)) own.stream = context.table->beside.begin(context);
+  return own;
+}
+
+void end_beside(const Context& context) {
+  if (runs_beside(context)) context.table->beside.end(context);
+}
+
+void wait_beside(const Context& context, int pieces) {
+  if (runs_beside(context)) context.table->beside.wait(context, pieces);
+}
+
 namespace {
 
 // int8 or int4 by the type of the integers.

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/beside.h"
 #include "kernels/context.h"
 #include "kernels/layout.h"
 #include "kernels/memory.h"
@@ -72,6 +73,7 @@ struct KernelTable {
   tensor::Arena::Allocator allocator;  // of the device's memory
   MemoryOps memory;
   RecordingOps recording;
+  BesideOps beside;
 
   void (*pack_weight)(const Context&, const PackWeight&) = nullptr;
   void (*embedding_forward)(const Context&, const EmbeddingForward&) = nullptr;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/attention.h"
+#include "kernels/beside.h"
 #include "kernels/checks.h"
 #include "kernels/few_tokens.h"
 #include "kernels/matmul.h"
@@ -123,32 +124,33 @@ void block_forward(const Context& context, const BlockForward& args) {
 
 namespace {
 
-// The gradients of y = x W^T + b of both projections, for whichever of W and b are wanted; those of
-// W may be left for later.
+// The gradients of y = x W^T + b of both projections, for whichever of W and b are wanted.
 void projection_gradients(const Context& context, const BlockBackward& args) {
   const BlockGradients& gradients = args.gradients;
   const BackwardTape& scratch = args.scratch;
   TensorView rows = args.batch.sequence_starts;
   rows.shape = {1, rows.dim(0)};
-  PendingGradients own;
+  kernels::WeightGradient list[2];
+  std::size_t count = 0;
   if (gradients.qkv) {
-    own.list[own.count++] = {.dy = scratch.d_qkv_rounded,
-                             .x = args.tape.attention_normed,
-                             .sequence_offsets = rows,
-                             .d_weight = gradients.qkv,
-                             .start = args.start};
+    list[count++] = {.dy = scratch.d_qkv_rounded,
+                     .x = args.tape.attention_normed,
+                     .sequence_offsets = rows,
+                     .d_weight = gradients.qkv,
+                     .start = args.start};
   }
   if (gradients.out) {
-    own.list[own.count++] = {.dy = scratch.d_out,
-                             .x = flat(args.tape.attention_out),
-                             .sequence_offsets = rows,
-                             .d_weight = gradients.out,
-                             .start = args.start};
+    list[count++] = {.dy = scratch.d_out,
+                     .x = flat(args.tape.attention_out),
+                     .sequence_offsets = rows,
+                     .d_weight = gradients.out,
+                     .start = args.start};
   }
-  if (args.pending) {
-    *args.pending = own;
+  const auto make = [&](const Context& own) { kernels::weight_gradients(own, {list, count}); };
+  if (args.work == moe::GradientWork::beside) {
+    kernels::run_beside(context, make);
   } else {
-    kernels::weight_gradients(context, own.span());
+    make(context);
   }
   const auto bias = [&](const TensorView& dy, const TensorView& d_bias) {
     if (!d_bias) return;
@@ -159,16 +161,20 @@ void projection_gradients(const Context& context, const BlockBackward& args) {
   bias(scratch.d_out, gradients.out_bias);
 }
 
+// A block ends three pieces of weight gradients: the layer's down, its up, the projections'.
+void wait_for_pieces(const Context& context, const BlockBackward& args, int unfinished) {
+  if (args.work == moe::GradientWork::beside) kernels::wait_beside(context, unfinished);
+}
+
 void ffn_backward(const Context& context, const BlockBackward& args) {
   const bool is_moe = args.config.is_moe_layer(args.layer);
   const BackwardTape& scratch = args.scratch;
-  std::span<const kernels::WeightGradient> waiting;
-  if (args.pending) waiting = args.pending->span();
   moe::layer_backward(context, {.rule = router_rule(args.config, args.top_k),
                                 .balance = args.balance,
                                 .weights = args.transposed.ffn,
                                 .gradients = args.gradients.ffn,
                                 .start = args.start,
+                                .work = args.work,
                                 .state = args.tape.ffn,
                                 .scratch = is_moe ? scratch.moe : scratch.dense,
                                 .losses = args.losses,
@@ -177,8 +183,8 @@ void ffn_backward(const Context& context, const BlockBackward& args) {
                                 .is_counted = args.batch.is_counted,
                                 .token_range = args.batch.token_range,
                                 .sequence_starts = args.batch.sequence_starts,
-                                .d_x = scratch.d_x,
-                                .waiting = waiting});
+                                .d_x = scratch.d_x});
+  wait_for_pieces(context, args, 2);  // the projections' of the block above read d_out
   kernels::rms_norm_backward(context, {.x = args.tape.ffn_input,
                                        .weight = args.weights.ffn_norm,
                                        .eps = args.config.rms_norm_eps,
@@ -213,6 +219,8 @@ void attention_backward(const Context& context, const BlockBackward& args) {
   projection_gradients(context, args);
   kernels::matmul_forward(
       context, {.x = scratch.d_qkv_rounded, .weight = args.transposed.qkv, .out = scratch.d_x});
+  // Those of the layer read d_ffn_out, and its scratch memory, which the next block writes.
+  wait_for_pieces(context, args, 1);
   kernels::rms_norm_backward(context, {.x = tape.attention_input,
                                        .weight = args.weights.attention_norm,
                                        .eps = args.config.rms_norm_eps,
@@ -250,7 +258,8 @@ moe::LayerSize layer_size(const ModelConfig& config, bool is_moe, const TapeSize
                        .hidden = config.hidden_size,
                        .shared_width = config.intermediate_size,
                        .operand = size.operand,
-                       .passes = size.passes};
+                       .passes = size.passes,
+                       .work = size.work};
   if (is_moe) {
     layer.num_experts = config.n_routed_experts;
     layer.top_k = size.top_k;

@@ -44,6 +44,7 @@ struct TapeSize {
   DType operand = DType::F32;
   moe::Passes passes = moe::Passes::forward;
   int64_t parts = 1;  // of the experts' outputs (moe::LayerSize)
+  moe::GradientWork work = moe::GradientWork::in_turn;
 };
 
 moe::LayerSize layer_size(const ModelConfig& config, bool is_moe, const TapeSize& size);
@@ -110,14 +111,6 @@ BackwardTape allocate_backward_tape(const ModelConfig& config, const TapeSize& s
                                     tensor::Arena& arena);
 BackwardTape used_part(const BackwardTape& tape, int64_t tokens, int64_t top_k);
 
-// Weight gradients still to be made, to share the launch of the next block's: matrices of few tiles
-// and long sums leave much of a device idle.
-struct PendingGradients {
-  kernels::WeightGradient list[2];
-  std::size_t count = 0;
-  std::span<const kernels::WeightGradient> span() const { return {list, count}; }
-};
-
 struct BlockBackward {
   const ModelConfig& config;
   int64_t layer = 0;
@@ -135,9 +128,9 @@ struct BlockBackward {
   moe::BalanceLosses losses;
   TensorView d_u;  // [tokens, hidden] F32: the residual stream's gradient, updated;
                    // scratch.d_ffn_out holds it rounded, before and after
-  // Where each block leaves its projections' for the next, or the caller, to make; null: made at
-  // once, because the tape is used again.
-  PendingGradients* pending = nullptr;
+  // Beside: in three pieces, of which the last may be unfinished at the end; not where the tape is
+  // used again.
+  moe::GradientWork work = moe::GradientWork::in_turn;
 };
 void block_backward(const Context& context, const BlockBackward& args);
 

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 
+#include "kernels/beside.h"
 #include "kernels/checks.h"
 #include "kernels/embedding.h"
 #include "kernels/log_prob.h"
@@ -87,6 +88,7 @@ struct TrainingPass::Impl {
   LossRule rule;
   Limits limits;
   Recompute recompute;
+  moe::GradientWork work = moe::GradientWork::in_turn;
   tensor::Arena arena;
   std::optional<KvCache> cache;  // made anew for a micro-batch of more documents than expected
   KvSequence documents;  // of the current micro-batch: the pages of one follow those of the other
@@ -129,6 +131,8 @@ TrainingPass::Impl::Impl(const Context& ctx, const Model& m, const Gradients& g,
                 .passes = moe::Passes::forward_and_backward};
   if (recompute == Recompute::blocks && config.num_moe_layers() > 0)
     size.parts = moe::parts_that_fit(context, layer_size(config, true, size), kPartsToSaveMemory);
+  if (recompute == Recompute::nothing && kernels::runs_beside(context))
+    size.work = work = moe::GradientWork::beside;
   const kernels::Shape stream{limits.max_tokens, config.hidden_size};
   u = arena.tensor("residual stream", scalar, stream);
   d_u = arena.tensor("residual stream", scalar, stream);
@@ -154,6 +158,8 @@ TrainingPass::Impl::Impl(const Context& ctx, const Model& m, const Gradients& g,
         moe::allocate_state(layer_size(config, config.is_moe_layer(layer), size), arena, &outputs);
     if (own.routed_out) outputs.routed_out = own.routed_out;
     if (own.shared_out) outputs.shared_out = own.shared_out;
+    if (own.x_rows) outputs.x_rows = own.x_rows;
+    if (own.d_out_rows) outputs.d_out_rows = own.d_out_rows;
   }
   scratch = allocate_backward_tape(config, size, arena);
   if (config.num_moe_layers() > 0) {
@@ -458,7 +464,6 @@ void TrainingPass::Impl::backward(const BatchViews& batch, const StepScale& scal
       .sequences_per_group = rule.rows_per_balance_group,
       .group_weight = 1.0 / static_cast<double>(scale.num_balance_groups),
       .token_weight = 1.0 / static_cast<double>(scale.counted_targets)};
-  PendingGradients pending;
   for (int64_t layer = model.config.num_hidden_layers - 1; layer >= 0; --layer) {
     const BlockTape tape = tape_of(layer);
     // Once more, for what lies between; the stream after the last block is free now.
@@ -478,13 +483,13 @@ void TrainingPass::Impl::backward(const BatchViews& batch, const StepScale& scal
                              .balance = balance,
                              .losses = {.balance = balance_losses, .z = z_loss},
                              .d_u = d_stream,
-                             .pending = recompute == Recompute::nothing ? &pending : nullptr});
+                             .work = work});
   }
-  kernels::weight_gradients(context, pending.span());
   if (gradients.embedding) {
     kernels::embedding_backward(
         context, {.ids = batch.tokens, .d_out = d_stream, .d_table = gradients.embedding});
   }
+  if (work == moe::GradientWork::beside) kernels::wait_beside(context, 0);
   double sums[2];
   kernels::download(context, balance_losses, sums);
   kernels::download(context, z_loss, &losses.z);

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "kernels/balance.h"
+#include "kernels/beside.h"
 #include "kernels/combine.h"
 #include "kernels/few_tokens.h"
 #include "kernels/rms_norm.h"
@@ -23,19 +24,20 @@ struct Families {
   std::span<const Family> span() const { return {list, count}; }
 };
 
-// Rows of x in the order of the plan, a part of their columns, for so many products; where the
-// experts' outputs lie: nobody needs them before experts_down_forward, nor from combine to
-// experts_up_backward, writes there. Absent where products gather by themselves.
+// Rows of x in the order of the plan, a part of their columns, for so many products; in `room`, or
+// where the experts' outputs lie: nobody needs them before experts_down_forward, nor from combine
+// to experts_up_backward, writes there. Absent where products gather by themselves.
 TensorView dispatched(const Context& context, const LayerState& state, const TensorView& x,
-                      int readers) {
+                      int readers, const TensorView& room = {}) {
+  const TensorView& out = room ? room : state.routed_out;
   const bool done = kernels::dispatch_rows(context, {.x = x,
                                                      .offsets = state.plan.expert_offsets,
                                                      .token_of_row = state.plan.token_of_row,
                                                      .row_of_slot = state.plan.row_of_slot,
                                                      .columns = state.columns,
-                                                     .out = state.routed_out,
+                                                     .out = out,
                                                      .readers = readers});
-  return done ? state.routed_out : TensorView{};
+  return done ? out : TensorView{};
 }
 
 // s_{i,t}, the choice of the top K, and g_{i,t}.
@@ -221,11 +223,9 @@ kernels::ExpertFamilyBackward shared_experts(const LayerBackward& args) {
           .d_x = state.shared_out};
 }
 
-constexpr std::size_t kMostWaiting = 2;
-
 // Weight gradients that one launch may share.
 struct GradientList {
-  kernels::WeightGradient list[kMostWaiting + 4];
+  kernels::WeightGradient list[4];
   std::size_t count = 0;
   void add(const kernels::WeightGradient& gradient) { list[count++] = gradient; }
   std::span<const kernels::WeightGradient> span() const { return {list, count}; }
@@ -268,6 +268,12 @@ void add_up(GradientList& list, const LayerBackward& args, const ExpertGradients
   }
 }
 
+template <class Body>
+void gradient_work(const Context& context, const LayerBackward& args, Body&& body) {
+  if (args.work == GradientWork::in_turn) return body(context);
+  kernels::run_beside(context, body);
+}
+
 // From d_out to the gradients of the gate and up products, and dW of down, part by part of d_out's
 // columns; that of the shared experts beside the first.
 void down_backward(const Context& context, const LayerBackward& args,
@@ -277,15 +283,14 @@ void down_backward(const Context& context, const LayerBackward& args,
   Families<kernels::ExpertFamilyBackward> experts;
   if (routed) {
     experts.add(routed_experts(args));
-    if (state.parts == 1) experts.list[0].d_out_rows = dispatched(context, state, args.d_out, 2);
+    if (state.parts == 1) {
+      experts.list[0].d_out_rows = dispatched(context, state, args.d_out, 2, state.d_out_rows);
+    }
   }
   if (args.weights.shared) experts.add(shared_experts(args));
   kernels::experts_down_backward(context, {.d_out = args.d_out, .families = experts.span()});
 
   GradientList list;
-  DSMOE_CHECK(args.waiting.size() <= kMostWaiting,
-              "too many weight gradients wait for the layer's");
-  for (const kernels::WeightGradient& other : args.waiting) list.add(other);
   if (args.weights.shared) {
     add_down(list, args, args.gradients.shared, experts.list[experts.count - 1], {}, 0, one_matrix);
   }
@@ -297,21 +302,28 @@ void down_backward(const Context& context, const LayerBackward& args,
       add_down(list, args, args.gradients.routed, experts.list[0], rows, own.columns.begin,
                state.plan.sequence_offsets);
     }
-    kernels::weight_gradients(context, list.span());
+    gradient_work(context, args,
+                  [&](const Context& own) { kernels::weight_gradients(own, list.span()); });
     list = {};
   }
 }
 
-// dW of gate and up.
+// d_e += d_logits^T x, and dW of gate and up.
 void up_gradients(const Context& context, const LayerBackward& args, const TensorView& one_matrix) {
   const LayerState& state = args.state;
+  if (args.gradients.centroids) {
+    kernels::weight_gradient(context, {.dy = args.scratch.d_logits,
+                                       .x = args.x,
+                                       .sequence_offsets = one_matrix,
+                                       .d_weight = args.gradients.centroids});
+  }
   const ExpertGradients& gradients = args.gradients.routed;
   GradientList list;
   if (args.weights.shared)
     add_up(list, args, args.gradients.shared, shared_experts(args), {}, one_matrix);
   if (args.weights.routed && (gradients.gate || gradients.up)) {
-    add_up(list, args, gradients, routed_experts(args), dispatched(context, state, args.x, 2),
-           state.plan.sequence_offsets);
+    add_up(list, args, gradients, routed_experts(args),
+           dispatched(context, state, args.x, 2, state.x_rows), state.plan.sequence_offsets);
   }
   kernels::weight_gradients(context, list.span());
 }
@@ -345,9 +357,8 @@ void up_backward(const Context& context, const LayerBackward& args) {
   }
 }
 
-// Balance losses, then from the gates' gradients to the logits'; d_e += d_logits^T x.
-void route_backward(const Context& context, const LayerBackward& args,
-                    const TensorView& one_matrix) {
+// Balance losses, then from the gates' gradients to the logits'.
+void route_backward(const Context& context, const LayerBackward& args) {
   const LayerState& state = args.state;
   const BackwardState& scratch = args.scratch;
   const bool balanced = args.balance.alpha != 0 || args.balance.device_alpha != 0;
@@ -378,12 +389,6 @@ void route_backward(const Context& context, const LayerBackward& args,
                                      .d_logits = scratch.d_logits,
                                      .loss = args.losses.z});
   }
-  if (args.gradients.centroids) {
-    kernels::weight_gradient(context, {.dy = scratch.d_logits,
-                                       .x = args.x,
-                                       .sequence_offsets = one_matrix,
-                                       .d_weight = args.gradients.centroids});
-  }
 }
 
 }  // namespace
@@ -398,10 +403,10 @@ void layer_backward(const Context& context, const LayerBackward& args) {
                                       .gate_of_row = args.scratch.gate_of_row});
   }
   down_backward(context, args, one_matrix);
-  if (args.weights.routed) route_backward(context, args, one_matrix);
+  if (args.weights.routed) route_backward(context, args);
   LayerBackward late = args;
   late.state = state.without_activations();
-  up_gradients(context, late, one_matrix);
+  gradient_work(context, args, [&](const Context& own) { up_gradients(own, late, one_matrix); });
   up_backward(context, late);
 }
 

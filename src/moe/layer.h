@@ -59,6 +59,9 @@ struct LayerBackward {
   LayerTransposed weights;
   LayerGradients gradients;  // accumulated; absent ones are not computed
   kernels::GradientStart start = kernels::GradientStart::from_buffer;  // of the experts' weights
+  // Beside: in two pieces (kernels/beside.h), for which the caller waits before anything they read
+  // is written over.
+  GradientWork work = GradientWork::in_turn;
   LayerState state;       // of the forward pass; used up: gradients take its place
   BackwardState scratch;  // the used part
   BalanceLosses losses;
@@ -68,7 +71,6 @@ struct LayerBackward {
   TensorView token_range;      // [2] I32
   TensorView sequence_starts;  // [sequences + 1] I32
   TensorView d_x;              // [tokens, hidden] F32, written: gradient of x
-  std::span<const kernels::WeightGradient> waiting;  // of other layers, for a launch to share
 };
 
 void layer_backward(const Context& context, const LayerBackward& args);

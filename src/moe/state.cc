@@ -117,6 +117,10 @@ LayerState allocate_state(const LayerSize& size, tensor::Arena& arena, const Lay
       state.routed_activation = experts(slots, size.routed_width);
       state.routed_out = lent(&LayerState::routed_out, slots);
     }
+    if (size.work == GradientWork::beside) {
+      state.d_out_rows = lent(&LayerState::d_out_rows, slots);
+      state.x_rows = lent(&LayerState::x_rows, slots);
+    }
     if (training) {
       state.routed_gate_product = experts(slots, size.routed_width);
       state.routed_up_product = experts(slots, size.routed_width);
@@ -165,6 +169,8 @@ LayerState used_part(const LayerState& state, int64_t tokens, int64_t sequences,
   cut(used.plan.token_of_row, tokens * top_k);
   cut(used.routed_activation, tokens * top_k);
   cut(used.routed_out, tokens * top_k);
+  cut(used.d_out_rows, tokens * top_k);
+  cut(used.x_rows, tokens * top_k);
   cut(used.routed_late, tokens * top_k);
   cut(used.routed_gate_product, tokens * top_k);
   cut(used.routed_up_product, tokens * top_k);

@@ -10,6 +10,10 @@ namespace dsmoe::moe {
 
 enum class Passes : uint8_t { forward, forward_and_backward };
 
+// When weight gradients are made: as they come, or beside what follows (kernels/beside.h), where
+// rows laid out for them have memory of their own.
+enum class GradientWork : uint8_t { in_turn, beside };
+
 // For the backward pass, and for whoever wants to look.
 struct LayerState {
   TensorView logits;     // [tokens, experts]; only when a z loss wants it
@@ -20,6 +24,8 @@ struct LayerState {
   kernels::DispatchPlan plan;
   TensorView routed_activation;    // [tokens * top_k, width]
   TensorView routed_out;           // [tokens * top_k, columns of a part]
+  TensorView d_out_rows;           // [tokens * top_k, hidden]; with GradientWork::beside only
+  TensorView x_rows;               // [tokens * top_k, hidden]; likewise
   TensorView shared_activation;    // [tokens, shared width]
   TensorView shared_out;           // [tokens, columns of a part]
   TensorView routed_gate_product;  // [tokens * top_k, width]; in training only, like the next three
@@ -62,12 +68,13 @@ struct LayerSize {
   DType operand = DType::F32;
   Passes passes = Passes::forward;
   int64_t parts = 1;  // of hidden, in a layer with routed experts; see parts_that_fit
+  GradientWork work = GradientWork::in_turn;  // beside: of one part
 };
 // At most `wanted` parts, each but the last a multiple of 128 columns, where the context's ops take
 // parts of this shape; else 1.
 int64_t parts_that_fit(const kernels::Context& context, const LayerSize& size, int64_t wanted);
 
-// `lender`: a state whose memory for the outputs this one shall use too. A layer needs it only
+// `lender`: a state whose memory for outputs and rows this one shall use too. A layer needs it only
 // while it runs.
 LayerState allocate_state(const LayerSize& size, tensor::Arena& arena,
                           const LayerState* lender = nullptr);

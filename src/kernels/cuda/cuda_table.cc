@@ -67,6 +67,7 @@ const KernelTable& cuda_table() {
                        .memory = {cuda::upload, cuda::download, cuda::zero},
                        .recording = {cuda::begin_recording, cuda::end_recording,
                                      cuda::replay_recording, cuda::release_recording},
+                       .beside = {cuda::begin_beside, cuda::end_beside, cuda::wait_beside},
                        .pack_weight = cuda::pack_weight,
                        .embedding_forward = cuda::embedding_forward,
                        .rms_norm_forward = cuda::rms_norm_forward,
@@ -119,6 +120,7 @@ void* make_cuda_stream() {
 }
 void release_cuda_stream(void* stream) {
   (void)cudaStreamSynchronize(static_cast<cudaStream_t>(stream));
+  cuda::release_beside(stream);
   cuda::release_scratch(stream);
   cuda::release_mailbox(stream);
   cuda::release_waits(stream);

@@ -36,6 +36,11 @@ void* end_recording(const Context&);
 void replay_recording(const Context&, void* recording);
 void release_recording(void* recording);
 
+void* begin_beside(const Context&);
+void end_beside(const Context&);
+void wait_beside(const Context&, int pieces);
+void release_beside(void* stream);  // of the context
+
 void dispatch_gates(const Context&, const DispatchGates&);
 bool dispatch_rows(const Context&, const DispatchRows&);
 bool combine_backward(const Context&, const CombineBackward&);
