@@ -203,23 +203,18 @@ struct NormWeights {
   }
 };
 
-// round(norm(u)) into shared rows: the sums of rms_norm_kernel. `meanwhile` is called once, when
-// the first values have been asked for.
-template <class Meanwhile>
-__device__ void load_normalised(unsigned char* target, const float* u, const NormWeights& weights,
-                                float eps, int rows, int k, float* memory, Meanwhile meanwhile) {
+// round(norm(u)) into shared rows: the sums of rms_norm_kernel.
+__device__ inline void load_normalised(unsigned char* target, const float* u,
+                                       const NormWeights& weights, float eps, int rows, int k,
+                                       float* memory) {
   for (int row = 0; row < rows; ++row) {
     const float* values = u + static_cast<int64_t>(row) * k;
     float sum = 0;
     float v[8];
-    int next = threadIdx.x * 8;
-    if (next < k) load_eight(v, values, next, k);
-    if (row == 0) meanwhile();
-    while (next < k) {
+    for (int i = threadIdx.x * 8; i < k; i += kFewThreads * 8) {
+      load_eight(v, values, i, k);
 #pragma unroll
       for (float value : v) sum = fmaf(value, value, sum);
-      next += kFewThreads * 8;
-      if (next < k) load_eight(v, values, next, k);
     }
     sum = block_sum(sum, memory);
     const float inverse = 1.0f / sqrtf(sum / static_cast<float>(k) + eps);

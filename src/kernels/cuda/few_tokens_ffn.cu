@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   if (p.x) {
     load_rows(x, p.x, p.tokens, hidden);
   } else {
-    load_normalised(x, p.residual, norm_weights, p.eps, p.tokens, hidden, reduce, [] {});
+    load_normalised(x, p.residual, norm_weights, p.eps, p.tokens, hidden, reduce);
   }
   __syncthreads();
   if (routes) {

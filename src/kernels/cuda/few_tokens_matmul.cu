@@ -65,11 +65,7 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   RowStream<kStages, decltype(rows)> stream(
       shared_address(memory) + min(warp, p.work.ring_warps - 1) * kStages * kStageBytes, warp,
       units, p.work.ring_warps, rows);
-  // What is read behind weights under way comes later, and everything waits for x: half of the ring
-  // is filled before it, half behind.
-  constexpr int kBeforeX = kStages / 2;
-  stream.start(kBeforeX);
-  const auto go_on = [&] { stream.go_on(kStages - 1 - kBeforeX); };
+  stream.start();
   const NormWeights norm_weights(p.x ? nullptr : p.norm_weight, p.hidden);
   let_next_kernel_start();
   wait_for_previous_kernel();
@@ -77,10 +73,9 @@ __global__ void __launch_bounds__(kFewThreads, 1)
   if (p.x) {
     fetch_rows(shared_address(x), p.x, p.tokens, p.hidden);
     copy_async_commit();
-    go_on();
-    copy_async_wait<kStages - 1 - kBeforeX>();
+    copy_async_wait<0>();
   } else {
-    load_normalised(x, p.residual, norm_weights, p.eps, p.tokens, p.hidden, reduce, go_on);
+    load_normalised(x, p.residual, norm_weights, p.eps, p.tokens, p.hidden, reduce);
   }
   __syncthreads();
   // Rows past the last one of a tile of eight repeat it, or hold whatever is there: their columns
