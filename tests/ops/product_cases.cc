@@ -432,6 +432,7 @@ void add_product_cases(std::vector<OpEntry>& cases) {
   experts("uneven", {60, 3, 2, 70, 31, 50});
   experts("training", {7, 5, 2, 40, 35, 20, ExpertsShape::training});
   experts("many_rows", {150, 4, 2, 40, 35, 20});
+  experts("many_panels", {280, 3, 2, 200, 110, 100, ExpertsShape::training});
 
   for (const kernels::WeightCoding coding :
        {kernels::WeightCoding::int8, kernels::WeightCoding::int4}) {
@@ -474,6 +475,7 @@ void add_product_cases(std::vector<OpEntry>& cases) {
     coded_experts("odd", {6, 5, 3, 41, 23, 37});
     coded_experts("uneven", {60, 3, 2, 70, 31, 50});
     coded_experts("many_rows", {150, 4, 2, 40, 35, 20});
+    coded_experts("four_row_tiles_many_panels", {64, 3, 2, 200, 110, 100});
   }
 }
 

@@ -1,6 +1,8 @@
 // How work is divided over threads, and the memory each thread works in.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -105,6 +107,9 @@ void run_shares(const Context& context, double total, double worth_waking, Work&
 }
 
 // Memory of the calling thread, 64-byte aligned, kept for its next call and freed with the thread.
+// Huge pages for most of one: rows of a product lie in its caches' sets evenly only where their
+// pages do.
+constexpr int64_t kHugePageFloats = (int64_t{2} << 20) / sizeof(float);
 inline float* thread_scratch(int64_t floats) {
   struct Free {
     void operator()(float* p) const { std::free(p); }
@@ -112,10 +117,13 @@ inline float* thread_scratch(int64_t floats) {
   thread_local std::unique_ptr<float, Free> memory;
   thread_local int64_t capacity = 0;
   if (capacity < floats) {
-    const int64_t rounded = round_up(floats, 1024);
+    const int64_t page = floats < kHugePageFloats / 2 ? 1024 : kHugePageFloats;
+    const int64_t rounded = round_up(floats, page);
+    const auto bytes = static_cast<std::size_t>(rounded) * sizeof(float);
     memory.reset(static_cast<float*>(
-        std::aligned_alloc(4096, static_cast<std::size_t>(rounded) * sizeof(float))));
+        std::aligned_alloc(static_cast<std::size_t>(page) * sizeof(float), bytes)));
     capacity = memory == nullptr ? 0 : rounded;
+    if (memory != nullptr && page == kHugePageFloats) ::madvise(memory.get(), bytes, MADV_HUGEPAGE);
     if (memory == nullptr)
       fail(ErrorKind::resource, "no memory for {} floats of scratch in a thread", rounded);
   }

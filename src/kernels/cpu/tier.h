@@ -56,7 +56,7 @@ struct ProductBlock {
 
 constexpr int64_t kProductOperandFloats = 48 * 1024;  // widened rows: a part of the L2 cache
 constexpr int64_t kTileOperandFloats =
-    192 * 1024;                                    // or, for AMX with its larger one, rows as tiles
+    256 * 1024;                                    // or, for AMX with its larger one, rows as tiles
 constexpr int64_t kProductTileFloats = 16 * 1024;  // accumulators
 constexpr int64_t kProductPanelFloats = 32 * 1024;  // AMX: 2048 k of two panels as bf16, decoded
 constexpr int64_t kProductScratch = kTileOperandFloats + kProductTileFloats + kProductPanelFloats;

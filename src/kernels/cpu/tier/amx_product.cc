@@ -5,7 +5,8 @@
 namespace dsmoe::kernels::DSMOE_TIER {
 namespace {
 
-constexpr int64_t kMostRows = 192;   // of a chunk: so many share the reading of a panel
+constexpr int64_t kMostRows = 256;  // of a chunk: so many share the reading of a panel
+static_assert(4 * kMostRows * 16 <= kProductTileFloats, "sums of two pairs of panels");
 constexpr int64_t kSplitKRows = 64;  // of a chunk whose k does not fit the operand's memory
 
 // Rows of a tile: fewer than 16 rows are one tile of so many.
@@ -43,15 +44,6 @@ struct Memory {
         decoded(reinterpret_cast<char*>(acc + kProductTileFloats)) {}
 };
 
-// Where the sums of a chunk lie: in the product's memory, from where finish_chunk takes them; or,
-// where nothing is left to do to them, at their place in `out`.
-struct ChunkSums {
-  float* first;      // of the first panel
-  int64_t panel;     // floats from panel to panel
-  int64_t sum_row;   // bytes from row to row
-  int64_t sum_tile;  // floats from row tile to row tile
-};
-
 bool in_place(const ProductBlock& args, const Chunk& chunk) {
   return args.epilogue == Epilogue::assign && args.bias == nullptr &&
          chunk.rows == chunk.tile_rows && args.n % 16 == 0 &&
@@ -59,60 +51,109 @@ bool in_place(const ProductBlock& args, const Chunk& chunk) {
          args.k > 0;
 }
 
-ChunkSums sums_of(const ProductBlock& args, const Chunk& chunk, float* acc) {
-  if (!in_place(args, chunk)) {
-    return {.first = acc, .panel = chunk.tile_rows * 16, .sum_row = 64, .sum_tile = kTileSums};
-  }
-  return {.first = static_cast<float*>(args.out) + chunk.row_begin * args.out_stride +
-                   chunk.panel_begin * 16,
-          .panel = 16,
-          .sum_row = args.out_stride * 4,
-          .sum_tile = kTileRows * args.out_stride};
-}
+// How a chunk is worked on.
+struct ChunkPlan {
+  int64_t k_step;  // of one packed operand
+  bool packed;     // it is there already
+  bool again;      // the next chunk is of the same panels
+  // Sums of a pair of panels are finished beside the products of the next pair, and their memory is
+  // that of the next but one: a chunk may have any number of panels. Otherwise sums of all panels
+  // stay until the chunk's end.
+  bool pair_by_pair;
+};
 
-// Some rows times some panels. k_step: of one packed operand; packed: it is there already.
-void multiply_chunk(const ProductBlock& args, const Chunk& chunk, int64_t k_step, bool packed) {
+// Where sums lie: in the product's memory; or, where nothing is left to do to them, at their place
+// in `out`.
+class ChunkSums {
+ public:
+  ChunkSums(const ProductBlock& args, const Chunk& chunk, const Streams& streams, bool pair_by_pair,
+            float* acc)
+      : placed(in_place(args, chunk)),
+        args_(args),
+        acc_(acc),
+        out_(static_cast<float*>(args.out) + chunk.row_begin * args.out_stride +
+             chunk.panel_begin * 16),
+        panel_(chunk.tile_rows * 16),
+        streams_(streams),
+        pair_by_pair_(pair_by_pair) {}
+
+  const bool placed;
+  int64_t row() const { return placed ? args_.out_stride * 4 : 64; }  // bytes from row to row
+  int64_t tile() const {  // floats from row tile to row tile
+    return placed ? kTileRows * args_.out_stride : kTileSums;
+  }
+  float* at(int64_t pair, int64_t stream) const {
+    if (placed) return out_ + (stream * streams_.steps + pair) * 16;
+    return acc_ + panel_ * (pair_by_pair_ ? pair % 2 * 2 + stream : stream * streams_.steps + pair);
+  }
+  // With what the chains from k on begin.
+  Sums from(int64_t k, int64_t pair, int64_t stream) const {
+    float* to = at(pair, stream);
+    if (k > 0) return {to, to};
+    if (args_.start == nullptr) return {nullptr, to};
+    return {placed ? args_.start + (to - static_cast<float*>(args_.out)) : to, to};
+  }
+
+ private:
+  const ProductBlock& args_;
+  float* acc_;
+  float* out_;
+  int64_t panel_;
+  const Streams& streams_;
+  bool pair_by_pair_;
+};
+
+// Some rows times some panels.
+void multiply_chunk(const ProductBlock& args, const Chunk& chunk, const ChunkPlan& plan) {
   const Memory memory(args.scratch);
   const Streams streams = streams_of(args, chunk);
-  const ChunkSums sums = sums_of(args, chunk, memory.acc);
-  const bool placed = in_place(args, chunk);
+  const ChunkSums sums(args, chunk, streams, plan.pair_by_pair, memory.acc);
   const int64_t unit = rows_of_tile(args);
+  const int64_t row_tiles = chunk.tile_rows / unit;
   const int64_t x_step = args.x_tiles ? kTileBytes : unit * 64;
-  if (!placed && (args.start != nullptr || args.k == 0))
+  const int64_t second = args.epilogue == Epilogue::swiglu ? 0 : streams.steps;
+  FinishRows before;
+  if (!sums.placed && (args.start != nullptr || args.k == 0))
     start_chunk(args, chunk, streams, memory.acc);
-  for (int64_t k = 0; k < args.k; k += k_step) {
-    const int64_t count = smaller(k_step, args.k - k);
+  for (int64_t k = 0; k < args.k; k += plan.k_step) {
+    const int64_t count = smaller(plan.k_step, args.k - k);
     const int64_t steps = (count + kTileK - 1) / kTileK;
     const char* operand = memory.operand;
     if (args.x_tiles) {
       operand = static_cast<const char*>(args.x) + chunk.row_begin / kTileRows * steps * kTileBytes;
-    } else if (!packed) {
+    } else if (!plan.packed) {
       pack_operand(args, chunk, k, count, memory.operand);
     }
-    const auto sums_at = [&](int64_t panel) -> Sums {
-      float* to = sums.first + panel * sums.panel;
-      if (k > 0) return {to, to};
-      if (args.start == nullptr) return {nullptr, to};
-      return {placed ? args.start + (to - static_cast<float*>(args.out)) : to, to};
-    };
     for (int64_t pair = 0; pair < streams.steps; ++pair) {
+      const int64_t panels = pair < streams.second ? 2 : 1;
+      const int64_t next = pair + 1 == streams.steps && plan.again ? 0 : pair + 1;
       const int64_t byte = pair * args.panel_bytes + panel_byte(args, k);
+      const int64_t next_byte = next * args.panel_bytes + panel_byte(args, k);
+      before.spread_over(steps_beside(args.coding, row_tiles, panels, steps));
       multiply_pair(args.coding,
                     {.tiles = {.x = operand,
                                .x_step = x_step,
                                .x_stride = steps * x_step,
-                               .sums = {sums_at(pair), sums_at(streams.steps + pair)},
-                               .sum_row = sums.sum_row,
-                               .sum_tile = sums.sum_tile,
+                               .sums = {sums.from(k, pair, 0), sums.from(k, pair, 1)},
+                               .sum_row = sums.row(),
+                               .sum_tile = sums.tile(),
                                .steps = steps,
-                               .sums_in_memory = placed},
+                               .sums_in_memory = sums.placed,
+                               .beside = &before},
                      .weight = {streams.base[0] + byte, streams.base[1] + byte},
-                     .row_tiles = chunk.tile_rows / unit,
-                     .panels = pair < streams.second ? 2 : 1},
+                     .next = {streams.base[0] + next_byte, streams.base[1] + next_byte},
+                     .row_tiles = row_tiles,
+                     .panels = panels},
                     memory.decoded);
+      if (!plan.pair_by_pair || sums.placed) continue;
+      before.rest();
+      const int64_t panel = chunk.panel_begin + pair;
+      before = FinishRows(args, chunk, {panel, panel + second},
+                          {sums.at(pair, 0), panels > 1 ? sums.at(pair, 1) : nullptr});
     }
   }
-  if (!placed) finish_chunk(args, chunk, streams, memory.acc);
+  before.rest();
+  if (!plan.pair_by_pair && !sums.placed) finish_chunk(args, chunk, streams, memory.acc);
 }
 
 }  // namespace
@@ -132,9 +173,12 @@ void product_bf16(const ProductBlock& args) {
   const int64_t unit = rows > kOnePassTiles * kTileRows ? 2 * kTileRows : tile_rows;
   const int64_t chunk_rows = smaller(most, ((rows + chunks - 1) / chunks + unit - 1) / unit * unit);
   const int64_t k_step = whole ? depth : capacity / chunk_rows / kTileK * kTileK;
+  const bool pair_by_pair = whole && args.start == nullptr && args.k > 0;
   const bool swiglu = args.epilogue == Epilogue::swiglu;
   const int64_t sums = chunk_rows * 16 * (swiglu ? 2 : 1);
-  const int64_t group = kProductTileFloats / sums / (swiglu ? 1 : 2) * (swiglu ? 1 : 2);
+  const int64_t group = pair_by_pair
+                            ? args.panel_end - args.panel_begin
+                            : kProductTileFloats / sums / (swiglu ? 1 : 2) * (swiglu ? 1 : 2);
   for (int64_t row = args.row_begin; row < args.row_end; row += chunk_rows) {
     for (int64_t panel = args.panel_begin; panel < args.panel_end; panel += group) {
       const int64_t here = smaller(chunk_rows, args.row_end - row);
@@ -144,7 +188,10 @@ void product_bf16(const ProductBlock& args) {
                       .panel_begin = panel,
                       .panels = smaller(group, args.panel_end - panel),
                       .tile_rows = (here + tile_rows - 1) / tile_rows * tile_rows},
-                     k_step, whole && panel > args.panel_begin);
+                     {.k_step = k_step,
+                      .packed = whole && panel > args.panel_begin,
+                      .again = pair_by_pair && row + chunk_rows < args.row_end,
+                      .pair_by_pair = pair_by_pair});
     }
   }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cpu/tier/chunk.h"
+#include "kernels/cpu/tier/finish_rows.h"
 #include "kernels/cpu/tier/tile_sources.h"
 
 namespace dsmoe::kernels::DSMOE_TIER {
@@ -35,6 +36,7 @@ struct TileArgs {
   int64_t sum_tile;  // floats from row tile to row tile
   int64_t steps;
   bool sums_in_memory;  // rows lie far apart: those of the next panel are asked for
+  FinishRows* beside;   // of the panels before
 };
 
 // Lines of the sums beside these, which the next panel continues: some at each step.
@@ -138,6 +140,7 @@ void multiply_square(const TileArgs& args, const Tiles& weight) {
       }
     }
     for (int panel = 0; panel < kPanels; ++panel) fetch_next_sums<kRows>(args, panel, step);
+    args.beside->step();
   }
   finish_tile<0>(args, 0, 0);
   if constexpr (kPanels > 1) finish_tile<1>(args, 1, 0);
@@ -203,6 +206,7 @@ void multiply_three(const TileArgs& args, const Tiles& weight) {
       weight.template prepare<2, 3>(1, step);
     }
     for (int panel = 0; panel < kPanels; ++panel) fetch_next_sums<3>(args, panel, step);
+    args.beside->step();
   }
   finish_tile<0>(args, 0, 0);
   finish_tile<1>(args, 0, 1);
@@ -212,6 +216,40 @@ void multiply_three(const TileArgs& args, const Tiles& weight) {
     finish_tile<4>(args, 1, 1);
     finish_tile<5>(args, 1, 2);
   }
+  keep_order();
+}
+
+// Four row tiles by one panel of integers: decoding a tile takes about as long as multiplying four.
+template <class Tiles>
+void multiply_four(const TileArgs& args, const Tiles& weight) {
+  weight.start();
+  keep_order();
+  start_tile<0>(args, 0, 0);
+  start_tile<1>(args, 0, 1);
+  start_tile<2>(args, 0, 2);
+  start_tile<3>(args, 0, 3);
+  for (int64_t step = 0; step < args.steps; ++step) {
+    const char* x = args.x + step * args.x_step;
+    _tile_loadd(6, weight.at(0, step), 64);
+    _tile_loadd(4, x, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    weight.template prepare<0, 4>(0, step);
+    _tile_loadd(5, x + args.x_stride, 64);
+    _tile_dpbf16ps(1, 5, 6);
+    weight.template prepare<1, 4>(0, step);
+    _tile_loadd(4, x + 2 * args.x_stride, 64);
+    _tile_dpbf16ps(2, 4, 6);
+    weight.template prepare<2, 4>(0, step);
+    _tile_loadd(5, x + 3 * args.x_stride, 64);
+    _tile_dpbf16ps(3, 5, 6);
+    weight.template prepare<3, 4>(0, step);
+    fetch_next_sums<4>(args, 0, step);
+    args.beside->step();
+  }
+  finish_tile<0>(args, 0, 0);
+  finish_tile<1>(args, 0, 1);
+  finish_tile<2>(args, 0, 2);
+  finish_tile<3>(args, 0, 3);
   keep_order();
 }
 
@@ -232,9 +270,17 @@ void multiply_rows(int64_t row_tiles, int64_t panels, const TileArgs& args, cons
 struct PairOfPanels {
   TileArgs tiles;
   const char* weight[2];  // as they lie
+  const char* next[2];    // those that come behind them
   int64_t row_tiles;
   int64_t panels;
 };
+
+// How often multiply_pair calls beside->step().
+int64_t steps_beside(Coding coding, int64_t row_tiles, int64_t panels, int64_t steps) {
+  if (row_tiles <= kOnePassTiles) return steps;
+  const bool four = row_tiles == 4 && coding != Coding::plain;
+  return four ? panels * steps : row_tiles / 2 * steps;
+}
 
 // Row tiles from `begin` on.
 TileArgs rows_from(const TileArgs& all, int64_t begin) {
@@ -248,18 +294,21 @@ TileArgs rows_from(const TileArgs& all, int64_t begin) {
 }
 
 // More row tiles meet both panels two by two, the first three where their number is odd, a piece of
-// k at a time: tiles from first(step) in the first pass over a piece, from later(step, pass,
-// passes) in the others.
+// k at a time: tiles from first(pass) in the first pass over a piece, from later(pass) in the
+// others.
 template <class First, class Later>
 void multiply_many(const PairOfPanels& pair, First&& first, Later&& later) {
   TileArgs piece = pair.tiles;
   const int64_t odd = pair.row_tiles % 2;
-  const int64_t passes = pair.row_tiles / 2;
+  Pass pass{.count = pair.row_tiles / 2};
   for (int64_t step = 0; step < pair.tiles.steps; step += kPieceSteps) {
     piece.steps = smaller(kPieceSteps, pair.tiles.steps - step);
-    multiply_rows(2 + odd, pair.panels, piece, first(step, piece.steps));
-    for (int64_t pass = 1; pass < passes; ++pass)
-      multiply_rows(2, pair.panels, rows_from(piece, 2 * pass + odd), later(step, pass, passes));
+    pass.first_step = step;
+    pass.steps = piece.steps;
+    pass.idx = 0;
+    multiply_rows(2 + odd, pair.panels, piece, first(pass));
+    for (pass.idx = 1; pass.idx < pass.count; ++pass.idx)
+      multiply_rows(2, pair.panels, rows_from(piece, 2 * pass.idx + odd), later(pass));
     piece.x += kPieceSteps * pair.tiles.x_step;
     for (Sums& sums : piece.sums) sums.from = sums.to;
   }
@@ -267,34 +316,41 @@ void multiply_many(const PairOfPanels& pair, First&& first, Later&& later) {
 
 void multiply_plain(const PairOfPanels& pair) {
   if (pair.row_tiles <= kOnePassTiles) {
-    return multiply_rows(pair.row_tiles, pair.panels, pair.tiles, StreamedTiles(pair.weight));
+    return multiply_rows(pair.row_tiles, pair.panels, pair.tiles,
+                         StreamedTiles(pair.weight, pair.next));
   }
-  const auto tiles = [&](int64_t step, int64_t pass, int64_t passes) {
-    return PassedTiles(pair.weight, step, pass, passes);
-  };
-  multiply_many(
-      pair, [&](int64_t step, int64_t) { return tiles(step, 0, pair.row_tiles / 2); }, tiles);
+  const auto tiles = [&](const Pass& pass) { return PassedTiles(pair.weight, pair.next, pass); };
+  multiply_many(pair, tiles, tiles);
 }
 
 // Integers are decoded beside the products of the one or the first pass.
 template <Coding coding>
 void multiply_coded(const PairOfPanels& pair, char* decoded) {
+  constexpr int64_t kRing = 4;
   if (pair.row_tiles <= kOnePassTiles) {
-    constexpr int64_t kRing = 4;
     return multiply_rows(
         pair.row_tiles, pair.panels, pair.tiles,
         DecodedTiles<coding, kRing>(pair.weight, pair.panels, pair.tiles.steps, decoded));
+  }
+  if (pair.row_tiles == 4) {
+    for (int64_t panel = 0; panel < pair.panels; ++panel) {
+      TileArgs tiles = pair.tiles;
+      tiles.sums[0] = pair.tiles.sums[panel];
+      multiply_four(tiles, DecodedTiles<coding, kRing>({pair.weight[panel], nullptr}, 1,
+                                                       pair.tiles.steps, decoded));
+    }
+    return;
   }
   constexpr int64_t kPieceBytes = kPieceSteps * kTileBytes;
   static_assert(2 * kPieceBytes <= cpu::kProductPanelFloats * 4);
   multiply_many(
       pair,
-      [&](int64_t begin, int64_t steps) {
-        const int64_t byte = begin * kGroupBytes<coding>;
+      [&](const Pass& pass) {
+        const int64_t byte = pass.first_step * kGroupBytes<coding>;
         return DecodedTiles<coding, kPieceSteps>({pair.weight[0] + byte, pair.weight[1] + byte},
-                                                 pair.panels, steps, decoded);
+                                                 pair.panels, pass.steps, decoded);
       },
-      [&](int64_t, int64_t, int64_t) {
+      [&](const Pass&) {
         return CachedTiles({decoded, decoded + kPieceBytes});
       });
 }

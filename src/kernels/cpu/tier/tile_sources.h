@@ -38,41 +38,58 @@ class CachedTiles {
   const char* panels_[2];
 };
 
-// Memory: what comes kLaterBytes later, about a panel, is asked for into the second cache, a few
-// lines between two products: all at once would fill the line buffers, and loads would wait behind
-// them.
-constexpr int64_t kLaterBytes = 65536;
+// Memory: the panels that come next are asked for into the second cache, a few lines between two
+// products: all at once would fill the line buffers, and loads would wait behind them.
 class StreamedTiles : public CachedTiles {
  public:
-  using CachedTiles::CachedTiles;
+  StreamedTiles(const char* const (&panels)[2], const char* const (&next)[2])
+      : CachedTiles(panels), next_{next[0], next[1]} {}
   template <int part, int parts>
   DSMOE_HD void prepare(int panel, int64_t step) const {
-    ask_for_tile<_MM_HINT_T1, part, parts>(at(panel, step) + kLaterBytes);
+    ask_for_tile<_MM_HINT_T1, part, parts>(next_[panel] + step * kTileBytes);
     CachedTiles::prepare<part, parts>(panel, step);
   }
+
+ private:
+  const char* next_[2];
+};
+
+// Steps of k that all row tiles meet before the next ones, in several passes.
+struct Pass {
+  int64_t first_step;
+  int64_t steps;
+  int64_t idx;
+  int64_t count;  // of passes
 };
 
 // The same for one of several passes over the panels: each asks for its share of the lines, so that
-// memory is read all the time.
+// memory is read all the time. A share is a range and asked for in order: what the cache's own
+// prefetcher, which follows ascending lines, fetches before it is asked for holds no line buffer.
 class PassedTiles : public CachedTiles {
  public:
-  PassedTiles(const char* const (&panels)[2], int64_t first_step, int64_t pass, int64_t passes)
-      : CachedTiles(panels, first_step),
-        byte_begin_(kTileRows * pass / passes * 64),
-        byte_end_(kTileRows * (pass + 1) / passes * 64) {}
+  PassedTiles(const char* const (&panels)[2], const char* const (&next)[2], const Pass& pass)
+      : CachedTiles(panels, pass.first_step) {
+    const int64_t lines = pass.steps * kTileRows;
+    const int64_t begin = lines * pass.idx / pass.count;
+    const int64_t count = lines * (pass.idx + 1) / pass.count - begin;
+    for (int panel = 0; panel < 2; ++panel)
+      next_[panel] = next[panel] + pass.first_step * kTileBytes + begin * 64;
+    step_lines_ = ((count << kShift) + pass.steps - 1) / pass.steps;
+  }
   template <int part, int parts>
   DSMOE_HD void prepare(int panel, int64_t step) const {
     if constexpr (part == 0) {
-      const char* later = at(panel, step) + kLaterBytes;
-      for (int64_t byte = byte_begin_; byte < byte_end_; byte += 64)
-        _mm_prefetch(later + byte, _MM_HINT_T1);
+      for (int64_t line = step * step_lines_ >> kShift; line < (step + 1) * step_lines_ >> kShift;
+           ++line)
+        _mm_prefetch(next_[panel] + line * 64, _MM_HINT_T1);
     }
     CachedTiles::prepare<part, parts>(panel, step);
   }
 
  private:
-  int64_t byte_begin_;  // of a tile
-  int64_t byte_end_;
+  static constexpr int kShift = 16;
+  const char* next_[2];
+  int64_t step_lines_;  // in units of 2^-kShift
 };
 
 // Panels of integers, decoded two steps ahead of their use into a ring of `ring` tiles a panel: far
