@@ -11,6 +11,7 @@ namespace {
 // Steps of a panel whose weights stay in the second cache until all rows have met them.
 constexpr int64_t kPieceSteps = 64;
 constexpr int64_t kOnePassTiles = 3;  // so many row tiles, at most, meet two panels in one pass
+constexpr int64_t kTwoPassTiles = 5;
 
 // Instructions that do nothing, behind an instruction of tiles. Where the other hardware thread of
 // a core is busy, tile instructions close behind one another hold each other up; with others in
@@ -315,12 +316,19 @@ void multiply_many(const PairOfPanels& pair, First&& first, Later&& later) {
 }
 
 void multiply_plain(const PairOfPanels& pair) {
-  if (pair.row_tiles <= kOnePassTiles) {
+  if (pair.row_tiles < kOnePassTiles) {
     return multiply_rows(pair.row_tiles, pair.panels, pair.tiles,
                          StreamedTiles(pair.weight, pair.next));
   }
-  const auto tiles = [&](const Pass& pass) { return PassedTiles(pair.weight, pair.next, pass); };
-  multiply_many(pair, tiles, tiles);
+  if (pair.row_tiles == kOnePassTiles)
+    return multiply_rows(pair.row_tiles, pair.panels, pair.tiles, CachedTiles(pair.weight));
+  const auto multiply = [&]<bool soon>() {
+    const auto tiles = [&](const Pass& pass) {
+      return PassedTiles<soon>(pair.weight, pair.next, pass);
+    };
+    multiply_many(pair, tiles, tiles);
+  };
+  pair.row_tiles > kTwoPassTiles ? multiply.operator()<false>() : multiply.operator()<true>();
 }
 
 // Integers are decoded beside the products of the one or the first pass.

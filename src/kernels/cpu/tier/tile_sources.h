@@ -65,6 +65,9 @@ struct Pass {
 // The same for one of several passes over the panels: each asks for its share of the lines, so that
 // memory is read all the time. A share is a range and asked for in order: what the cache's own
 // prefetcher, which follows ascending lines, fetches before it is asked for holds no line buffer.
+// kSoon: the tiles themselves are asked for into the first cache, as above; with many passes, each
+// of which finds them in the second, that costs more buffers than it gains.
+template <bool kSoon>
 class PassedTiles : public CachedTiles {
  public:
   PassedTiles(const char* const (&panels)[2], const char* const (&next)[2], const Pass& pass)
@@ -83,7 +86,7 @@ class PassedTiles : public CachedTiles {
            ++line)
         _mm_prefetch(next_[panel] + line * 64, _MM_HINT_T1);
     }
-    CachedTiles::prepare<part, parts>(panel, step);
+    if constexpr (kSoon) CachedTiles::prepare<part, parts>(panel, step);
   }
 
  private:
