@@ -129,7 +129,7 @@ void multiply_chunk(const ProductBlock& args, const Chunk& chunk, const ChunkPla
       const int64_t next = pair + 1 == streams.steps && plan.again ? 0 : pair + 1;
       const int64_t byte = pair * args.panel_bytes + panel_byte(args, k);
       const int64_t next_byte = next * args.panel_bytes + panel_byte(args, k);
-      before.spread_over(steps_beside(args.coding, row_tiles, panels, steps));
+      before.spread_over(steps_beside(row_tiles, steps));
       multiply_pair(args.coding,
                     {.tiles = {.x = operand,
                                .x_step = x_step,
@@ -173,7 +173,8 @@ void product_bf16(const ProductBlock& args) {
   const int64_t unit = rows > kOnePassTiles * kTileRows ? 2 * kTileRows : tile_rows;
   const int64_t chunk_rows = smaller(most, ((rows + chunks - 1) / chunks + unit - 1) / unit * unit);
   const int64_t k_step = whole ? depth : capacity / chunk_rows / kTileK * kTileK;
-  const bool pair_by_pair = whole && args.start == nullptr && args.k > 0;
+  const bool pair_by_pair =
+      whole && args.coding == Coding::plain && args.start == nullptr && args.k > 0;
   const bool swiglu = args.epilogue == Epilogue::swiglu;
   const int64_t sums = chunk_rows * 16 * (swiglu ? 2 : 1);
   const int64_t group = pair_by_pair

@@ -141,7 +141,7 @@ void multiply_square(const TileArgs& args, const Tiles& weight) {
       }
     }
     for (int panel = 0; panel < kPanels; ++panel) fetch_next_sums<kRows>(args, panel, step);
-    args.beside->step();
+    if constexpr (Tiles::kRoomBeside) args.beside->step();
   }
   finish_tile<0>(args, 0, 0);
   if constexpr (kPanels > 1) finish_tile<1>(args, 1, 0);
@@ -207,7 +207,7 @@ void multiply_three(const TileArgs& args, const Tiles& weight) {
       weight.template prepare<2, 3>(1, step);
     }
     for (int panel = 0; panel < kPanels; ++panel) fetch_next_sums<3>(args, panel, step);
-    args.beside->step();
+    if constexpr (Tiles::kRoomBeside) args.beside->step();
   }
   finish_tile<0>(args, 0, 0);
   finish_tile<1>(args, 0, 1);
@@ -245,7 +245,6 @@ void multiply_four(const TileArgs& args, const Tiles& weight) {
     _tile_dpbf16ps(3, 5, 6);
     weight.template prepare<3, 4>(0, step);
     fetch_next_sums<4>(args, 0, step);
-    args.beside->step();
   }
   finish_tile<0>(args, 0, 0);
   finish_tile<1>(args, 0, 1);
@@ -276,11 +275,9 @@ struct PairOfPanels {
   int64_t panels;
 };
 
-// How often multiply_pair calls beside->step().
-int64_t steps_beside(Coding coding, int64_t row_tiles, int64_t panels, int64_t steps) {
-  if (row_tiles <= kOnePassTiles) return steps;
-  const bool four = row_tiles == 4 && coding != Coding::plain;
-  return four ? panels * steps : row_tiles / 2 * steps;
+// How often multiply_plain calls beside->step().
+int64_t steps_beside(int64_t row_tiles, int64_t steps) {
+  return row_tiles <= kOnePassTiles ? steps : row_tiles / 2 * steps;
 }
 
 // Row tiles from `begin` on.

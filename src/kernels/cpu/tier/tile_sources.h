@@ -22,6 +22,7 @@ DSMOE_HD void ask_for_tile(const char* tile) {
 class CachedTiles {
  public:
   static constexpr int kPause = 8;
+  static constexpr bool kRoomBeside = true;  // a vector unit is idle
   explicit CachedTiles(const char* const (&panels)[2], int64_t first_step = 0)
       : panels_{panels[0] + first_step * kTileBytes, panels[1] + first_step * kTileBytes} {}
   DSMOE_HD void start() const {}
@@ -102,6 +103,7 @@ template <Coding coding, int64_t ring>
 class DecodedTiles {
  public:
   static constexpr int kPause = 0;  // decoding lies between
+  static constexpr bool kRoomBeside = false;
   DecodedTiles(const char* const (&panels)[2], int64_t num_panels, int64_t steps, char* decoded)
       : panels_{panels[0], panels[1]}, num_panels_(num_panels), steps_(steps), decoded_(decoded) {}
   DSMOE_HD void start() const {
