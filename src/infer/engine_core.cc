@@ -76,8 +76,9 @@ EngineCore::EngineCore(const kernels::Context& context, const model::Model& mode
       device_logits_(
           arena_.tensor("logits", tensor::DType::F32, {logit_rows_, model.config.vocab_size})),
       device_best_(arena_.tensor("logits", tensor::DType::I32, {logit_rows_})),
+      device_choice_(arena_.tensor("logits", tensor::DType::I32, {logit_rows_})),
       host_logits_(static_cast<std::size_t>(logit_rows_ * model.config.vocab_size)),
-      host_best_(static_cast<std::size_t>(logit_rows_)),
+      host_choice_(static_cast<std::size_t>(logit_rows_)),
       tokens_beside_(std::min(kLeastBeside, options_.chunk_tokens)) {}
 
 EngineCore::~EngineCore() = default;

@@ -107,6 +107,7 @@ class EngineCore {
   void take_routes(const Part& part, int64_t first_row, int64_t top_k);
   void keep_blocks(Sequence& sequence, int64_t num_new);
   std::vector<Row> wanted_rows(std::span<const Part> parts) const;
+  static DrawKey draw_key(const Row& row);
   void compute_rows(const tensor::TensorView& hidden, std::vector<Row>& rows);
   void compute_logits(const tensor::TensorView& hidden, const tensor::TensorView& logits,
                       std::span<Row> rows);
@@ -130,9 +131,10 @@ class EngineCore {
   tensor::Arena arena_;
   int64_t logit_rows_;
   tensor::TensorView device_logits_;  // [logit_rows, vocabulary]
-  tensor::TensorView device_best_;    // [logit_rows] I32
+  tensor::TensorView device_best_;    // [logit_rows] I32: the most likely
+  tensor::TensorView device_choice_;  // [logit_rows] I32
   std::vector<float> host_logits_;
-  std::vector<int32_t> host_best_;
+  std::vector<int32_t> host_choice_;
   std::vector<int32_t> step_tokens_;  // of the last forward pass
   std::vector<int32_t> step_index_;   // [tokens, MoE layers, top_k]
   std::vector<float> step_gate_;

@@ -11,6 +11,7 @@
 #include "kernels/memory.h"
 #include "kernels/recording.h"
 #include "kernels/router.h"
+#include "kernels/sample.h"
 
 namespace dsmoe::infer {
 
@@ -24,6 +25,13 @@ struct EngineCore::Row {
   TokenScore score;
   std::string error;
 };
+
+DrawKey EngineCore::draw_key(const Row& row) {
+  const Sequence& sequence = *row.sequence;
+  return {.seed = sequence.request.seed,
+          .choice = sequence.request.choice,
+          .position = static_cast<int64_t>(sequence.tokens.size())};
+}
 
 // A sequence whose numbers break must not take the others with it: they run again without it, to
 // the same bits.
@@ -203,8 +211,8 @@ std::vector<EngineCore::Row> EngineCore::wanted_rows(std::span<const Part> parts
   return rows;
 }
 
-// Logits of neighbouring rows are one product. Where the most likely token is wanted and nothing
-// else, the device finds it and the logits stay there; choosing and scoring runs on all threads.
+// Logits of neighbouring rows are one product. Where nothing else decides, the device chooses and
+// the logits stay there; other choices and scores are made on all threads.
 void EngineCore::compute_rows(const tensor::TensorView& hidden, std::vector<Row>& rows) {
   for (std::size_t begin = 0; begin < rows.size();) {
     std::size_t end = begin + 1;
@@ -223,21 +231,33 @@ void EngineCore::compute_rows(const tensor::TensorView& hidden, std::vector<Row>
   }
 }
 
-// Also the tokens of rows that take the most likely one. A row whose logits are broken is left to
-// finish_row(), which says which one is.
+// Also the tokens of rows for which nothing but the logits decides. A row whose logits are broken
+// is left to finish_row(), which says which one is.
 void EngineCore::compute_logits(const tensor::TensorView& hidden, const tensor::TensorView& logits,
                                 std::span<Row> rows) {
   const auto is_plain = [](const Row& row) {
     const EngineRequest& request = row.sequence->request;
     return row.scored_position < 0 && request.num_top_scores < 0 &&
-           row.sequence->num_answer() >= request.min_tokens && takes_most_likely(request.sampler);
+           row.sequence->num_answer() >= request.min_tokens && needs_logits_alone(request.sampler);
   };
   if (std::none_of(rows.begin(), rows.end(), is_plain)) return pass_.logits(hidden, logits);
   const tensor::TensorView best = device_best_.rows(0, logits.dim(0));
   pass_.most_likely(hidden, logits, best);
-  kernels::download(context_, best, host_best_.data());
+  std::vector<kernels::SampleRule> rules;
+  for (const Row& row : rows) {
+    rules.push_back(is_plain(row) ? sample_rule(row.sequence->request.sampler, draw_key(row))
+                                  : kernels::SampleRule{.top_k = 1});
+  }
+  tensor::TensorView choice = best;
+  if (!std::all_of(rules.begin(), rules.end(),
+                   [](const auto& rule) { return rule.takes_best(); })) {
+    choice = device_choice_.rows(0, logits.dim(0));
+    kernels::sample_forward(context_,
+                            {.logits = logits, .best = best, .rule = rules, .index = choice});
+  }
+  kernels::download(context_, choice, host_choice_.data());
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (is_plain(rows[i])) rows[i].token = host_best_[i];
+    if (is_plain(rows[i])) rows[i].token = host_choice_[i];
   }
 }
 
@@ -276,9 +296,7 @@ void EngineCore::finish_row(Row& row, std::span<float> logits) const {
         {.logits = logits,
          .prompt = request.prompt,
          .answer = std::span(sequence.tokens).subspan(request.prompt.size()),
-         .seed = request.seed,
-         .choice = request.choice,
-         .position = static_cast<int64_t>(sequence.tokens.size())});
+         .key = draw_key(row)});
     for (auto stop = hidden_stops.rbegin(); stop != hidden_stops.rend(); ++stop) {
       logits[static_cast<std::size_t>(stop->first)] = stop->second;
     }

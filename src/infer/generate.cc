@@ -25,15 +25,15 @@ bool is_set(const std::atomic<bool>* flag) { return flag != nullptr && flag->loa
 // what is wrong with logits that are not finite.
 int32_t choose(Session& session, Sampler& sampler, std::span<const int32_t> prompt,
                std::span<const int32_t> answer, const GenerateOptions& options) {
-  if (takes_most_likely(options.sampler)) {
-    if (const int32_t token = session.most_likely(); token >= 0) return token;
+  const DrawKey key{.seed = options.seed,
+                    .choice = options.choice,
+                    .position = static_cast<int64_t>(session.tokens().size())};
+  if (needs_logits_alone(options.sampler)) {
+    const int32_t token = session.choose(sample_rule(options.sampler, key));
+    if (token >= 0) return token;
   }
-  return sampler.sample({.logits = session.logits(),
-                         .prompt = prompt,
-                         .answer = answer,
-                         .seed = options.seed,
-                         .choice = options.choice,
-                         .position = static_cast<int64_t>(session.tokens().size())});
+  return sampler.sample(
+      {.logits = session.logits(), .prompt = prompt, .answer = answer, .key = key});
 }
 
 FinishReason decode(Session& session, std::span<const int32_t> prompt,

@@ -3,8 +3,9 @@
 
 #include <cstdint>
 #include <span>
-#include <string_view>
 #include <vector>
+
+#include "kernels/sample.h"
 
 namespace dsmoe::infer {
 
@@ -28,24 +29,31 @@ struct SamplerOptions {
   double min_p = 0;  // only tokens at least this likely, relative to the most likely one
 };
 
-// The most likely token, whatever came before: nothing but the logits decides.
-bool takes_most_likely(const SamplerOptions& options);
+// Nothing but the logits and the draw decides: the device that has the logits can choose.
+bool needs_logits_alone(const SamplerOptions& options);
 
 // Throws Error(input) that names the field and its range.
 void check(const SamplerOptions& options, int64_t vocabulary);
 
-struct SampleInput {
-  std::span<const float> logits;    // [vocabulary]
-  std::span<const int32_t> prompt;  // tokens before the answer
-  std::span<const int32_t> answer;  // tokens chosen so far
+// What the draw of one token depends on.
+struct DrawKey {
   uint64_t seed = 0;
   uint32_t choice = 0;   // which of several answers to one prompt
   int64_t position = 0;  // of the token to choose, counted from the start of the document
 };
 
-// A pure function of its arguments. Sums run in double, over ids ascending (all tokens) or by
-// descending weight, ties by lower id (what truncation left). Throws Error(input) when a logit is
-// not finite.
+// All that the options say besides penalties and bias (kernels/sample.h).
+kernels::SampleRule sample_rule(const SamplerOptions& options, const DrawKey& key);
+
+struct SampleInput {
+  std::span<const float> logits;    // [vocabulary]
+  std::span<const int32_t> prompt;  // tokens before the answer
+  std::span<const int32_t> answer;  // tokens chosen so far
+  DrawKey key;
+};
+
+// A pure function of its arguments: each penalty and bias in double, rounded, then the rule. Throws
+// Error(input) when a logit is not finite.
 class Sampler {
  public:
   Sampler(SamplerOptions options, int64_t vocabulary);
@@ -54,23 +62,12 @@ class Sampler {
   const SamplerOptions& options() const { return options_; }
 
  private:
-  struct Weighted {
-    double weight;  // relative to the best, which has 1
-    int32_t token;
-  };
   void adjust(const SampleInput& input);
-  void sort_prefix(std::size_t count);
-  std::vector<Weighted>::iterator gather_heavy(std::size_t count);
-  std::size_t shortest_prefix(double mass, std::size_t available);
-  double sum_prefix(std::size_t count) const;
 
   SamplerOptions options_;
   // Scratch; nothing of it outlives a call.
-  std::vector<double> logits_;  // then weights
+  std::vector<float> logits_;
   std::vector<int32_t> counts_;
-  std::vector<Weighted> weighted_;
-  std::vector<double> looked_at_;
-  std::size_t num_sorted_ = 0;
 };
 
 }  // namespace dsmoe::infer

@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/functions.h"
 #include "base/rng.h"
 
 namespace dsmoe::infer {
@@ -58,7 +59,7 @@ std::vector<int> draw(const SamplerOptions& options, uint64_t seed = 7) {
   Sampler sampler(options, static_cast<int64_t>(kLogits.size()));
   std::vector<int> counts(kLogits.size());
   for (int position = 0; position < kDraws; ++position) {
-    ++counts[sampler.sample({.logits = kLogits, .seed = seed, .position = position})];
+    ++counts[sampler.sample({.logits = kLogits, .key = {.seed = seed, .position = position}})];
   }
   return counts;
 }
@@ -145,8 +146,8 @@ TEST(Sampler, TruncationsFollowOneAnother) {
 
 TEST(Sampler, GreedyTakesTheBestAndTheLowerIdOfEquals) {
   const std::vector<float> logits{1, 3, 3, 2};
-  EXPECT_EQ(Sampler({.temperature = 0}, 4).sample({.logits = logits, .seed = 9}), 1);
-  EXPECT_EQ(Sampler({.top_k = 1}, 4).sample({.logits = logits, .seed = 9}), 1);
+  EXPECT_EQ(Sampler({.temperature = 0}, 4).sample({.logits = logits, .key = {.seed = 9}}), 1);
+  EXPECT_EQ(Sampler({.top_k = 1}, 4).sample({.logits = logits, .key = {.seed = 9}}), 1);
 }
 
 int32_t greedy(SamplerOptions options, const std::vector<float>& logits,
@@ -196,8 +197,10 @@ TEST(Sampler, PenaltiesFollowTheirDistribution) {
   std::vector<int> counts(10);
   const std::vector<int32_t> prompt{5, 5}, answer{3, 3};
   for (int position = 0; position < kDraws; ++position) {
-    ++counts[sampler.sample(
-        {.logits = kLogits, .prompt = prompt, .answer = answer, .seed = 3, .position = position})];
+    ++counts[sampler.sample({.logits = kLogits,
+                             .prompt = prompt,
+                             .answer = answer,
+                             .key = {.seed = 3, .position = position}})];
   }
   EXPECT_LT(chi_square(counts, p), critical(p));
   EXPECT_GT(chi_square(draw({}), p), critical(p));
@@ -217,7 +220,7 @@ TEST(Sampler, IsAFunctionOfSeedChoiceAndPosition) {
     std::vector<int32_t> tokens;
     for (int i = 0; i < 50; ++i) {
       tokens.push_back(
-          s.sample({.logits = kLogits, .seed = seed, .choice = choice, .position = i}));
+          s.sample({.logits = kLogits, .key = {.seed = seed, .choice = choice, .position = i}}));
     }
     return tokens;
   };
@@ -228,55 +231,79 @@ TEST(Sampler, IsAFunctionOfSeedChoiceAndPosition) {
   EXPECT_EQ(sequence(sampler, 1, 0), first);  // nothing is left of earlier calls
 }
 
-// The whole vocabulary sorted, walked in order: what the partly sorted walk must equal.
-int32_t sorted_walk(const std::vector<float>& logits, const SamplerOptions& options,
-                    double uniform) {
-  std::vector<std::pair<double, int32_t>> all;
-  const double top = *std::max_element(logits.begin(), logits.end());
-  double total = 0;
+// The rule of kernels/sample.h word for word, over the whole vocabulary sorted.
+int32_t by_definition(const std::vector<float>& logits, const kernels::SampleRule& rule) {
+  struct Token {
+    float weight;
+    int32_t id;
+    __extension__ unsigned __int128 mass;
+  };
+  std::vector<Token> tokens;
+  const float best = *std::max_element(logits.begin(), logits.end());
   for (std::size_t i = 0; i < logits.size(); ++i) {
-    all.emplace_back(-exp_f64((logits[i] - top) / options.temperature), static_cast<int32_t>(i));
-    total -= all.back().first;
+    const float weight = exp_f32((logits[i] - best) * rule.scale);
+    const auto mass = static_cast<uint64_t>(std::floor(std::ldexp(double{weight}, 40)));
+    if (mass > 0) tokens.push_back({weight, static_cast<int32_t>(i), mass});
   }
-  std::sort(all.begin(), all.end());
-  double sum = 0;
-  if (options.top_p < 1) {
-    std::size_t kept = 0;
-    while (sum < options.top_p * total) sum -= all[kept++].first;
-    all.resize(kept);
-    total = sum;
+  std::sort(tokens.begin(), tokens.end(), [](const Token& a, const Token& b) {
+    return a.weight > b.weight || (a.weight == b.weight && a.id < b.id);
+  });
+  const auto mass_of_first = [&](std::size_t count) {
+    return std::accumulate(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(count),
+                           decltype(Token::mass){0},
+                           [](auto sum, const Token& token) { return sum + token.mass; });
+  };
+  if (rule.top_k > 0 && rule.top_k < std::ssize(tokens)) tokens.resize(rule.top_k);
+  if (rule.top_p < 1) {
+    const double share = rule.top_p * static_cast<double>(mass_of_first(tokens.size()));
+    std::size_t kept = 1;
+    while (static_cast<double>(mass_of_first(kept)) < share) ++kept;
+    tokens.resize(kept);
   }
-  sum = 0;
-  for (const auto& [weight, token] : all) {
-    sum -= weight;
-    if (uniform * total < sum) return token;
-  }
-  return all.back().second;
+  std::erase_if(tokens, [&](const Token& token) { return token.weight < rule.least; });
+  std::sort(tokens.begin(), tokens.end(),
+            [](const Token& a, const Token& b) { return a.id < b.id; });
+  const auto draw = mass_of_first(tokens.size()) * rule.draw >> 64;
+  std::size_t chosen = 0;
+  while (mass_of_first(chosen + 1) <= draw) ++chosen;
+  return tokens[chosen].id;
 }
 
-// 100,000 tokens: enough for a look at a few of them before the others.
-class SamplerOfManyTokens : public ::testing::TestWithParam<int64_t> {};
+class SamplerOfManyTokens : public ::testing::TestWithParam<SamplerOptions> {};
 
-TEST_P(SamplerOfManyTokens, SortsOnlyWhatItNeedsWithTheSameResult) {
-  const int64_t vocabulary = GetParam();
+TEST_P(SamplerOfManyTokens, ChoosesAsDefined) {
+  const SamplerOptions options = GetParam();
+  constexpr int64_t kVocabulary = 3000;
   const Rng rng{.seed = 5, .stream = 1};
-  std::vector<float> logits(vocabulary);
-  for (int64_t i = 0; i < vocabulary; ++i) {
-    logits[i] = std::round(rng.normal_f32(i) * 8) / 8;  // many ties
-  }
-  for (const SamplerOptions& options :
-       {SamplerOptions{}, SamplerOptions{.temperature = 3}, SamplerOptions{.temperature = 0.3},
-        SamplerOptions{.top_p = 0.97}}) {
-    Sampler sampler(options, vocabulary);
-    for (int position = 0; position < 1000000 / vocabulary; ++position) {
-      const double uniform = Rng{.seed = 11, .purpose = RngPurpose::sampling}.uniform_f64(position);
-      ASSERT_EQ(sampler.sample({.logits = logits, .seed = 11, .position = position}),
-                sorted_walk(logits, options, uniform));
+  for (const float steps : {8.0f, 4096.0f}) {  // many ties, and hardly any
+    std::vector<float> logits(kVocabulary);
+    for (int64_t i = 0; i < kVocabulary; ++i) {
+      logits[i] = std::round(rng.normal_f32(i) * 4 * steps) / steps;
     }
+    Sampler sampler(options, kVocabulary);
+    int differing = 0;
+    for (int position = 0; position < 60; ++position) {
+      const DrawKey key{.seed = 11, .position = position};
+      const kernels::SampleRule rule = sample_rule(options, key);
+      const int32_t token = sampler.sample({.logits = logits, .key = key});
+      ASSERT_EQ(token, by_definition(logits, rule)) << "position " << position;
+      // Negative control: another draw would have been noticed.
+      kernels::SampleRule other = rule;
+      other.draw += uint64_t{1} << 63;
+      differing += token != by_definition(logits, other);
+    }
+    EXPECT_GT(differing, 20);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Vocabularies, SamplerOfManyTokens, ::testing::Values(5000, 100000));
+INSTANTIATE_TEST_SUITE_P(
+    Options, SamplerOfManyTokens,
+    ::testing::Values(SamplerOptions{}, SamplerOptions{.temperature = 3},
+                      SamplerOptions{.temperature = 0.7}, SamplerOptions{.top_k = 40},
+                      SamplerOptions{.top_p = 0.97}, SamplerOptions{.min_p = 0.01},
+                      SamplerOptions{.top_k = 500, .top_p = 0.9},
+                      SamplerOptions{.temperature = 2, .top_k = 700, .top_p = 0.95, .min_p = 0.003},
+                      SamplerOptions{.temperature = 100, .top_k = 2999}));
 
 TEST(Sampler, RefusesBadOptionsAndLogits) {
   for (const SamplerOptions& options :
@@ -287,6 +314,8 @@ TEST(Sampler, RefusesBadOptionsAndLogits) {
         SamplerOptions{.top_k = -1}, SamplerOptions{.top_p = 1.1}, SamplerOptions{.min_p = -0.1}}) {
     EXPECT_THROW(Sampler(options, 10), Error);
   }
+  // However cold: the best, not a division by zero.
+  EXPECT_EQ(Sampler({.temperature = 1e-300}, 10).sample({.logits = kLogits}), 3);
   for (const float bad : {NAN, INFINITY, -INFINITY}) {
     std::vector<float> logits = kLogits;
     logits[4] = bad;

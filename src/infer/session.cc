@@ -31,7 +31,8 @@ Session::Session(const kernels::Context& context, const model::Model& model, con
              .max_top_k = checked_top_k(model.config, options.experts_per_token)}),
       arena_("logits", context.table->allocator),
       device_logits_(arena_.tensor("logits", tensor::DType::F32, {1, model.config.vocab_size})),
-      device_best_(arena_.tensor("logits", tensor::DType::I32, {1})) {
+      device_best_(arena_.tensor("logits", tensor::DType::I32, {1})),
+      device_choice_(arena_.tensor("logits", tensor::DType::I32, {1})) {
   for (int64_t layer = 0; layer < model.config.num_hidden_layers; ++layer) {
     if (model.config.is_moe_layer(layer)) routing_.layers.push_back(layer);
   }
@@ -114,11 +115,17 @@ std::span<const float> Session::logits() {
   return logits_;
 }
 
-int32_t Session::most_likely() {
-  DSMOE_CHECK(has_logits_, "the session has no logits");
-  int32_t best = 0;
-  kernels::download(context_, device_best_, &best);
-  return best;
+int32_t Session::choose(const kernels::SampleRule& rule) {
+  DSMOE_CHECK(has_logits_, "nothing to choose from");
+  if (!rule.takes_best()) {
+    kernels::sample_forward(context_, {.logits = device_logits_,
+                                       .best = device_best_,
+                                       .rule = {&rule, 1},
+                                       .index = device_choice_});
+  }
+  int32_t token = -1;
+  kernels::download(context_, rule.takes_best() ? device_best_ : device_choice_, &token);
+  return token;
 }
 
 void Session::truncate(int64_t length) {

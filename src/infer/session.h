@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "infer/trace.h"
+#include "kernels/sample.h"
 #include "model/language_model.h"
 
 namespace dsmoe::infer {
@@ -44,9 +45,8 @@ class Session {
 
   // [vocabulary], after the last token; empty when there are none.
   std::span<const float> logits();
-  // The id of the largest logit, ties by lower id, found on the device; -1 when a logit is not
-  // finite.
-  int32_t most_likely();
+  // The id that the rule chooses, found on the device; -1 when a logit is not finite.
+  int32_t choose(const kernels::SampleRule& rule);
   const std::vector<int32_t>& tokens() const { return tokens_; }
   int64_t max_positions() const { return max_positions_; }
   int64_t num_reused() const { return num_reused_; }  // by the last assign()
@@ -68,7 +68,8 @@ class Session {
   model::KvSequence sequence_;
   tensor::Arena arena_;
   tensor::TensorView device_logits_;  // [1, vocabulary]
-  tensor::TensorView device_best_;    // [1] I32
+  tensor::TensorView device_best_;    // [1] I32: the most likely
+  tensor::TensorView device_choice_;  // [1] I32
   tensor::TensorView last_hidden_;    // [1, hidden], valid after run()
   bool has_logits_ = false;
   std::vector<float> logits_;  // copied when asked for

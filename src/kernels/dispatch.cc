@@ -405,6 +405,18 @@ void argmax_forward(const Context& context, const ArgmaxForward& args) {
   launch(context, args.logits.dtype, &KernelTable::argmax_forward, args);
 }
 
+void sample_forward(const Context& context, const SampleForward& args) {
+  const OpCheck check("sample_forward", context);
+  check.rank("logits", args.logits, 2);
+  const int64_t rows = args.logits.dim(0);
+  check.tensor("logits", args.logits, DType::F32, args.logits.shape);
+  check.tensor("best", args.best, DType::I32, {rows});
+  check.tensor("index", args.index, DType::I32, {rows});
+  check.that(static_cast<int64_t>(args.rule.size()) == rows, "every row needs a rule");
+  check.that(args.logits.dim(1) < kMostSampled, "there are too many ids to draw from");
+  launch(context, DType::F32, &KernelTable::sample_forward, args);
+}
+
 void log_prob_forward(const Context& context, const LogProbForward& args) {
   const OpCheck check("log_prob_forward", context);
   check.rank("logits", args.logits, 2);

@@ -15,3 +15,4 @@
 #include "kernels/rms_norm.h"
 #include "kernels/rope.h"
 #include "kernels/router.h"
+#include "kernels/sample.h"

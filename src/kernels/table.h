@@ -32,6 +32,7 @@ struct ExpertsForward;
 struct CombineForward;
 struct LogProbForward;
 struct ArgmaxForward;
+struct SampleForward;
 struct FewTokensQkv;
 struct FewTokensFfn;
 struct FewTokensHead;
@@ -88,6 +89,7 @@ struct KernelTable {
   void (*combine_forward)(const Context&, const CombineForward&) = nullptr;
   void (*log_prob_forward)(const Context&, const LogProbForward&) = nullptr;
   void (*argmax_forward)(const Context&, const ArgmaxForward&) = nullptr;
+  void (*sample_forward)(const Context&, const SampleForward&) = nullptr;
   // Absent where launches cost nothing.
   bool (*few_tokens_qkv)(const Context&, const FewTokensQkv&) = nullptr;
   bool (*few_tokens_ffn)(const Context&, const FewTokensFfn&) = nullptr;

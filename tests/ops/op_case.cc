@@ -266,6 +266,7 @@ std::vector<std::string> own_ops(const kernels::KernelTable& table) {
   add("combine_forward", &Table::combine_forward);
   add("log_prob_forward", &Table::log_prob_forward);
   add("argmax_forward", &Table::argmax_forward);
+  add("sample_forward", &Table::sample_forward);
   add("weight_gradient", &Table::weight_gradient);
   add("experts_down_backward", &Table::experts_down_backward);
   add("experts_up_backward", &Table::experts_up_backward);

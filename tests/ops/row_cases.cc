@@ -282,6 +282,42 @@ class ArgmaxCase : public OpCase {
   kernels::ArgmaxForward args_;
 };
 
+// Every truncation alone and all together; few values, so that weights tie; one row without a best.
+class SampleCase : public OpCase {
+ public:
+  SampleCase(const Variant& variant, const RowsShape& shape) : OpCase(variant) {
+    const int64_t rows = rows_of(shape.rows);
+    args_.logits = tensor(DType::F32, {rows, shape.size});
+    std::vector<int32_t> best;
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t row = first_row() + r;
+      float* logits = args_.logits.as<float>() + r * shape.size;
+      for (int64_t v = 0; v < shape.size; ++v) {
+        logits[v] = static_cast<float>(random_below(2, row * shape.size + v, 90)) / 8;
+      }
+      best.push_back(static_cast<int32_t>(std::max_element(logits, logits + shape.size) - logits));
+      if (row == 1) best.back() = -1;
+      rules_.push_back({.draw = static_cast<uint64_t>(random_below(3, row, int64_t{1} << 62)) << 2,
+                        .top_p = row % 5 == 1 || row % 5 == 4 ? 0.9 : 1,
+                        .scale = row % 2 == 0 ? 1.0f : 1 / 3.0f,
+                        .least = row % 5 == 2 || row % 5 == 4 ? 0.01f : 0,
+                        .top_k = row % 5 == 3 || row % 5 == 4 ? 40 : 0});
+    }
+    args_.best = ints(best);
+    args_.rule = rules_;
+    args_.index = output("index", DType::I32, {rows});
+  }
+  void run(const Context& context) override { kernels::sample_forward(context, args_); }
+  int64_t num_rows() const override { return args_.logits.dim(0); }
+  std::vector<double> bound(std::size_t idx, const OpCase& exact, const OpCase&) const override {
+    return relative_bound(exact, idx, 0);
+  }
+
+ private:
+  std::vector<kernels::SampleRule> rules_;
+  kernels::SampleForward args_;
+};
+
 struct PlanShape {
   int64_t tokens, experts, top_k;
 };
@@ -342,6 +378,9 @@ void add_row_cases(std::vector<OpEntry>& cases) {
   add<ArgmaxCase>(cases, "argmax_forward", "odd", RowsShape{9, 203});
   add<ArgmaxCase>(cases, "argmax_forward", "short", RowsShape{2, 3});
   add<ArgmaxCase>(cases, "argmax_forward", "long", RowsShape{6, 4111});
+  add<SampleCase>(cases, "sample_forward", "odd", RowsShape{12, 203});
+  add<SampleCase>(cases, "sample_forward", "short", RowsShape{6, 3});
+  add<SampleCase>(cases, "sample_forward", "long", RowsShape{10, 4111});
   add<LogProbCase>(cases, "log_prob_forward", "odd", RowsShape{9, 203, 3});
   add<LogProbCase>(cases, "log_prob_forward", "short", RowsShape{2, 3, 30});
   add<LogProbCase>(cases, "log_prob_forward", "long", RowsShape{5, 4111, 8});

@@ -20,6 +20,7 @@ void experts_down_forward(const Tier& tier, const Context& context, const Expert
 void combine_forward(const Tier& tier, const Context& context, const CombineForward& args);
 void log_prob_forward(const Tier& tier, const Context& context, const LogProbForward& args);
 void argmax_forward(const Tier& tier, const Context& context, const ArgmaxForward& args);
+void sample_forward(const Context& context, const SampleForward& args);
 
 void weight_gradient(const Tier& tier, const Context& context, const WeightGradient& args);
 void experts_down_backward(const Tier& tier, const Context& context,
@@ -83,6 +84,7 @@ KernelTable make_table(std::string_view name, const KernelTable& below) {
   table.argmax_forward = [](const Context& c, const ArgmaxForward& a) {
     argmax_forward(tier, c, a);
   };
+  table.sample_forward = sample_forward;
   table.weight_gradient = [](const Context& c, const WeightGradient& a) {
     weight_gradient(tier, c, a);
   };

@@ -255,4 +255,15 @@ void argmax_forward(const Tier& tier, const Context& context, const ArgmaxForwar
                });
 }
 
+void sample_forward(const Context& context, const SampleForward& args) {
+  const int64_t vocabulary = args.logits.dim(1);
+  parallel_for(*context.pool, args.logits.dim(0), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      args.index.as<int32_t>()[r] = sample_row(
+          {args.logits.as<float>() + r * vocabulary, static_cast<std::size_t>(vocabulary)},
+          args.best.as<int32_t>()[r], args.rule[static_cast<std::size_t>(r)]);
+    }
+  });
+}
+
 }  // namespace dsmoe::kernels::cpu

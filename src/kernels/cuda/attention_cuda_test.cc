@@ -102,7 +102,7 @@ TEST_F(AttentionCudaTest, AgreesWithTheReference) {
 }
 
 TEST_F(AttentionCudaTest, PrefillChunksAndDecodeAgreeBitForBit) {
-  for (const auto [kv_heads, head_dim] : {std::pair{4, 128}, {1, 128}, {2, 64}}) {
+  for (const auto& [kv_heads, head_dim] : {std::pair{4, 128}, {1, 128}, {2, 64}}) {
     const Case c{DType::BF16, 4, kv_heads, head_dim, {1300, 77, 513}};
     const Cache cache = make_cache(c);
     const std::vector<int32_t> first{0, 1300, 1377, 1890};

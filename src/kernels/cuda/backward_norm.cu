@@ -114,9 +114,10 @@ __device__ void for_each_part(const NormParameters& p, Body&& body) {
   }
 }
 
-// d_x of a warp's row; returns 1 / sqrt(mean square).
-__device__ float norm_row(const NormParameters& p, const float* row_x, const float* row_d_out,
-                          float (&d_x)[kParts][8], int64_t token) {
+// d_x of a warp's row; returns 1 / sqrt(mean square). Used from 9.0 on.
+[[maybe_unused]] __device__ float norm_row(const NormParameters& p, const float* row_x,
+                                           const float* row_d_out, float (&d_x)[kParts][8],
+                                           int64_t token) {
   float x[kParts][8];
   float d[kParts][8];
   float squares[kParts] = {};

@@ -81,6 +81,7 @@ const KernelTable& cuda_table() {
                        .combine_forward = cuda::combine_forward,
                        .log_prob_forward = cuda::log_prob_forward,
                        .argmax_forward = cuda::argmax_forward,
+                       .sample_forward = cuda::sample_forward,
                        .few_tokens_qkv = cuda::few_tokens_qkv,
                        .few_tokens_ffn = cuda::few_tokens_ffn,
                        .few_tokens_head = cuda::few_tokens_head,

@@ -21,6 +21,7 @@ bool experts_forward(const Context&, const ExpertsForward&);
 void combine_forward(const Context&, const CombineForward&);
 void log_prob_forward(const Context&, const LogProbForward&);
 void argmax_forward(const Context&, const ArgmaxForward&);
+void sample_forward(const Context&, const SampleForward&);
 bool few_tokens_qkv(const Context&, const FewTokensQkv&);
 bool few_tokens_ffn(const Context&, const FewTokensFfn&);
 bool few_tokens_head(const Context&, const FewTokensHead&);

@@ -223,5 +223,56 @@ TEST_F(RowsCudaTest, ArgmaxIsExact) {
   }
 }
 
+// The host's choice, for every kind of rule, with and without ties.
+TEST_F(RowsCudaTest, SampleIsExact) {
+  std::mt19937_64 random(7);
+  for (const int64_t vocabulary : {1, 5, 203, 5000, 102400, 102401}) {
+    const int64_t rows = vocabulary > 10000 ? 16 : 80;  // more than one launch takes
+    std::vector<double> logits = normal(rows * vocabulary, 3);
+    std::vector<SampleRule> rules;
+    for (int64_t r = 0; r < rows; ++r) {
+      if (r % 2 == 0) {
+        for (int64_t v = 0; v < vocabulary; ++v) {
+          double& logit = logits[static_cast<std::size_t>(r * vocabulary + v)];
+          logit = std::round(logit * 2) / 2;
+        }
+      }
+      const int64_t kind = r / 2 % 8;
+      rules.push_back({.draw = random(),
+                       .top_p = kind == 1 || kind >= 6 ? 0.9
+                                : kind == 4            ? 0
+                                                       : 1,
+                       .scale = r % 3 == 0 ? 1.0f : 0.25f,
+                       .least = kind == 2 || kind == 7 ? 0.02f : 0,
+                       .top_k = kind == 3 || kind >= 6 ? 100
+                                : kind == 5            ? 1
+                                                       : 0});
+    }
+    if (vocabulary >= 5) logits[static_cast<std::size_t>(3 * vocabulary) + 4] = NAN;
+    const Twin x = from(DType::F32, {rows, vocabulary}, logits);
+    const Twin best = output(DType::I32, {rows});
+    const Twin chosen = output(DType::I32, {rows});
+    argmax_forward(cuda_, {.logits = x.device, .index = best.device});
+    sample_forward(
+        cuda_, {.logits = x.device, .best = best.device, .rule = rules, .index = chosen.device});
+    const std::vector<int32_t> best_ids = integers_of(best.device);
+    const std::vector<int32_t> ids = integers_of(chosen.device);
+    const std::vector<float> host(logits.begin(), logits.end());
+    int64_t not_best = 0;
+    for (int64_t r = 0; r < rows; ++r) {
+      const auto size = static_cast<std::size_t>(vocabulary);
+      const std::span<const float> row =
+          std::span(host).subspan(static_cast<std::size_t>(r) * size, size);
+      const auto at = static_cast<std::size_t>(r);
+      EXPECT_EQ(ids[at], sample_row(row, best_ids[at], rules[at]))
+          << "row " << r << " of " << vocabulary;
+      not_best += ids[at] != best_ids[at];
+    }
+    if (vocabulary > 100) {
+      EXPECT_GT(not_best, rows / 4) << "too few draws beside the best for the test to fail";
+    }
+  }
+}
+
 }  // namespace
 }  // namespace dsmoe::kernels

@@ -19,6 +19,7 @@ void experts_down_forward(const Context&, const ExpertsDownForward&);
 void combine_forward(const Context&, const CombineForward&);
 void log_prob_forward(const Context&, const LogProbForward&);
 void argmax_forward(const Context&, const ArgmaxForward&);
+void sample_forward(const Context&, const SampleForward&);
 
 void dispatch_gates(const Context&, const DispatchGates&);
 void weight_gradient(const Context&, const WeightGradient&);

@@ -40,6 +40,7 @@ const KernelTable& ref_table() {
       .combine_forward = ref::combine_forward,
       .log_prob_forward = ref::log_prob_forward,
       .argmax_forward = ref::argmax_forward,
+      .sample_forward = ref::sample_forward,
       .dispatch_gates = ref::dispatch_gates,
       .weight_gradient = ref::weight_gradient,
       .bias_gradient = ref::bias_gradient,
