@@ -4,6 +4,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/residency.h"
+#include "kernels/cuda/stream_state.h"
 
 namespace dsmoe::kernels {
 namespace cuda {
@@ -121,9 +122,7 @@ void* make_cuda_stream() {
 }
 void release_cuda_stream(void* stream) {
   (void)cudaStreamSynchronize(static_cast<cudaStream_t>(stream));
-  cuda::release_beside(stream);
-  cuda::release_scratch(stream);
-  cuda::release_mailbox(stream);
+  cuda::release_states(stream);
   cuda::release_waits(stream);
   (void)cudaStreamDestroy(static_cast<cudaStream_t>(stream));
 }

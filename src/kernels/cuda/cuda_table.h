@@ -17,9 +17,9 @@ std::string cuda_declined();
 // when cuda_declined() is not empty.
 const KernelTable& cuda_table();
 
-// A stream of the current device, for Context::stream; released with release_stream. Blocks the
-// host until its work is done.
+// A stream of the current device, for Context::stream.
 void* make_cuda_stream();
+// Blocks the host until the stream's work is done.
 void release_cuda_stream(void* stream);
 void synchronize_cuda(const Context& context);
 

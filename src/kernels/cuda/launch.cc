@@ -1,34 +1,38 @@
-// Device properties and tensor maps.
+// Device properties, working memory and tensor maps.
 #include "kernels/cuda/launch.h"
 
-#include <map>
-#include <mutex>
+#include <utility>
+
+#include "kernels/cuda/stream_state.h"
 
 namespace dsmoe::kernels::cuda {
 
+namespace {
+
+int attribute_of_device(cudaDeviceAttr attribute) {
+  int device = 0;
+  int value = 0;
+  check(cudaGetDevice(&device), "current device");
+  check(cudaDeviceGetAttribute(&value, attribute, device), "attribute of the device");
+  return value;
+}
+
+}  // namespace
+
 int num_multiprocessors() {
-  static const int count = [] {
-    int device = 0;
-    int value = 0;
-    check(cudaGetDevice(&device), "current device");
-    check(cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, device),
-          "multiprocessor count");
-    return value;
-  }();
+  static const int count = attribute_of_device(cudaDevAttrMultiProcessorCount);
   return count;
 }
 
 int compute_capability() {
-  static const int value = [] {
-    int device = 0;
-    int major = 0;
-    int minor = 0;
-    check(cudaGetDevice(&device), "current device");
-    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "capability");
-    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "capability");
-    return 10 * major + minor;
-  }();
+  static const int value = 10 * attribute_of_device(cudaDevAttrComputeCapabilityMajor) +
+                           attribute_of_device(cudaDevAttrComputeCapabilityMinor);
   return value;
+}
+
+int shared_memory_limit() {
+  static const int bytes = attribute_of_device(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  return bytes;
 }
 
 uint64_t& num_launches() {
@@ -41,22 +45,20 @@ namespace {
 struct Scratch {
   void* data = nullptr;
   std::size_t bytes = 0;
+
+  Scratch() = default;
+  Scratch(const Scratch&) = delete;
+  ~Scratch() { (void)cudaFree(data); }
 };
-std::mutex scratch_mutex;
-std::map<void*, Scratch>& scratch_of_streams() {
-  static std::map<void*, Scratch> map;
-  return map;
-}
 
 }  // namespace
 
 void* scratch_of(const Context& context, std::size_t bytes) {
-  const std::lock_guard lock(scratch_mutex);
-  Scratch& scratch = scratch_of_streams()[context.stream];
+  auto& scratch = state_of<Scratch>(context);
   if (scratch.bytes < bytes) {
     check(cudaStreamSynchronize(stream_of(context)), "growing working memory");
-    check(cudaFree(scratch.data), "growing working memory");
-    scratch = {};
+    check(cudaFree(std::exchange(scratch.data, nullptr)), "growing working memory");
+    scratch.bytes = 0;
     constexpr std::size_t kGrain = std::size_t{2} << 20;
     const std::size_t wanted = (bytes + kGrain - 1) / kGrain * kGrain;
     check(cudaMalloc(&scratch.data, wanted), "working memory");
@@ -65,18 +67,7 @@ void* scratch_of(const Context& context, std::size_t bytes) {
   return scratch.data;
 }
 
-std::size_t scratch_bytes(const Context& context) {
-  const std::lock_guard lock(scratch_mutex);
-  return scratch_of_streams()[context.stream].bytes;
-}
-
-void release_scratch(void* stream) {
-  const std::lock_guard lock(scratch_mutex);
-  const auto entry = scratch_of_streams().find(stream);
-  if (entry == scratch_of_streams().end()) return;
-  (void)cudaFree(entry->second.data);
-  scratch_of_streams().erase(entry);
-}
+std::size_t scratch_bytes(const Context& context) { return state_of<Scratch>(context).bytes; }
 
 namespace {
 

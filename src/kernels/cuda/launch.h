@@ -25,7 +25,8 @@ inline cudaStream_t stream_of(const Context& context) {
 
 // Of the current device, read once.
 int num_multiprocessors();
-int compute_capability();  // 80, 90, ...
+int compute_capability();   // 80, 90, ...
+int shared_memory_limit();  // bytes that a block can have
 
 // Kernels for 9.0a: wgmma, bulk copies. Other devices run the portable ones.
 inline bool is_hopper() { return compute_capability() == 90; }
@@ -40,7 +41,6 @@ uint64_t& num_launches();
 // allocated; an op that uses it cannot be the first of its size inside a captured graph.
 void* scratch_of(const Context& context, std::size_t bytes);
 std::size_t scratch_bytes(const Context& context);
-void release_scratch(void* stream);
 
 struct LaunchShape {
   dim3 grid;

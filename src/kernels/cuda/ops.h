@@ -30,7 +30,6 @@ bool few_rows_matmul(const Context&, const MatmulForward&);
 
 void upload(const Context&, const void* host, void* device, std::size_t bytes);
 void download(const Context&, const void* device, void* host, std::size_t bytes);
-void release_mailbox(void* stream);
 
 void begin_recording(const Context&);
 void* end_recording(const Context&);
@@ -40,7 +39,6 @@ void release_recording(void* recording);
 void* begin_beside(const Context&);
 void end_beside(const Context&);
 void wait_beside(const Context&, int pieces);
-void release_beside(void* stream);  // of the context
 
 void dispatch_gates(const Context&, const DispatchGates&);
 bool dispatch_rows(const Context&, const DispatchRows&);

@@ -1,9 +1,7 @@
-// The one stream that may wait inside kernels, and the room a block has.
+// The one stream that may wait inside kernels.
 #include "kernels/cuda/residency.h"
 
 #include <atomic>
-
-#include "kernels/cuda/launch.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {
@@ -24,18 +22,6 @@ void claim_waits(void* stream) {
 void release_waits(void* stream) {
   void* expected = stream;
   owner.compare_exchange_strong(expected, nullptr);
-}
-
-int shared_memory_limit() {
-  static const int bytes = [] {
-    int device = 0;
-    int value = 0;
-    check(cudaGetDevice(&device), "current device");
-    check(cudaDeviceGetAttribute(&value, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-          "shared memory of a block");
-    return value;
-  }();
-  return bytes;
 }
 
 }  // namespace dsmoe::kernels::cuda

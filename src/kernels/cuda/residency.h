@@ -12,7 +12,4 @@ bool waits_allowed(const Context& context);
 void claim_waits(void* stream);
 void release_waits(void* stream);
 
-// Bytes of shared memory a block can have on the current device, read once.
-int shared_memory_limit();
-
 }  // namespace dsmoe::kernels::cuda

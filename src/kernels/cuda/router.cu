@@ -13,7 +13,6 @@
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/residency.h"
 #include "kernels/cuda/router.cuh"
 
 namespace dsmoe::kernels::cuda {

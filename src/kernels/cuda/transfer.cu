@@ -3,12 +3,11 @@
 // writes and the host polls.
 #include <atomic>
 #include <cstring>
-#include <map>
-#include <mutex>
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/stream_state.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {
@@ -47,6 +46,14 @@ struct Mailbox {
   unsigned char* memory = nullptr;  // the same address on host and device
   uint32_t number = 0;              // of the last download
 
+  Mailbox() {
+    check(cudaHostAlloc(&memory, kHeader + kMaxBytes, cudaHostAllocMapped),
+          "host memory for downloads");
+    std::memset(memory, 0, kHeader);
+  }
+  Mailbox(const Mailbox&) = delete;
+  ~Mailbox() { (void)cudaFreeHost(memory); }
+
   uint32_t* flag() const { return reinterpret_cast<uint32_t*>(memory); }
   uint32_t* words() const { return reinterpret_cast<uint32_t*>(memory + kHeader); }
 };
@@ -61,26 +68,6 @@ __global__ void download_kernel(const uint32_t* source, int count, uint32_t* wor
     __threadfence_system();
     *reinterpret_cast<volatile uint32_t*>(flag) = number;
   }
-}
-
-std::mutex mailbox_mutex;
-std::map<void*, Mailbox>& mailboxes() {
-  static std::map<void*, Mailbox> map;
-  return map;
-}
-
-// A stream belongs to one thread at a time, so its mailbox does.
-Mailbox& mailbox_of(const Context& context) {
-  const std::lock_guard lock(mailbox_mutex);
-  Mailbox& mailbox = mailboxes()[context.stream];
-  if (mailbox.memory == nullptr) {
-    void* memory = nullptr;
-    check(cudaHostAlloc(&memory, Mailbox::kHeader + Mailbox::kMaxBytes, cudaHostAllocMapped),
-          "host memory for downloads");
-    mailbox.memory = static_cast<unsigned char*>(memory);
-    std::memset(memory, 0, Mailbox::kHeader);
-  }
-  return mailbox;
 }
 
 // Until the kernel that writes `number` has done so; a device that fails never does.
@@ -116,7 +103,7 @@ void upload(const Context& context, const void* host, void* device, std::size_t 
 
 void download(const Context& context, const void* device, void* host, std::size_t bytes) {
   if (is_words(device, bytes) && bytes <= Mailbox::kMaxBytes) {
-    Mailbox& mailbox = mailbox_of(context);
+    auto& mailbox = state_of<Mailbox>(context);
     ++mailbox.number;
     launch(context, {.grid = dim3(1), .block = dim3(kThreads)}, download_kernel,
            static_cast<const uint32_t*>(device), static_cast<int>(bytes / 4), mailbox.words(),
@@ -128,14 +115,6 @@ void download(const Context& context, const void* device, void* host, std::size_
   check(cudaMemcpyAsync(host, device, bytes, cudaMemcpyDeviceToHost, stream_of(context)),
         "download");
   check(cudaStreamSynchronize(stream_of(context)), "download");
-}
-
-void release_mailbox(void* stream) {
-  const std::lock_guard lock(mailbox_mutex);
-  const auto entry = mailboxes().find(stream);
-  if (entry == mailboxes().end()) return;
-  (void)cudaFreeHost(entry->second.memory);
-  mailboxes().erase(entry);
 }
 
 }  // namespace dsmoe::kernels::cuda
