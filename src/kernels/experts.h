@@ -69,7 +69,7 @@ struct ExpertFamilyBackward {
   TensorView d_gate_of_row;      // [rows] F32 (F64), written; absent with gate_of_row
   TensorView d_gate_product;     // [rows, width], operand type, written
   TensorView d_up_product;       // [rows, width], operand type, written
-  TensorView d_x;                // [rows, columns], operand type, written by experts_up_backward
+  TensorView d_x;                // [rows, hidden], operand type, written by experts_up_backward
 };
 
 // With a = d_out[token] W_down (not scaled by the gate): d_gate_of_row = row_sum(a * activation);
@@ -84,7 +84,6 @@ void experts_down_backward(const Context& context, const ExpertsDownBackward& ar
 // d_x = d_gate_product W_gate + d_up_product W_up: one chain, gate first; rounded.
 struct ExpertsUpBackward {
   std::span<const ExpertFamilyBackward> families;
-  ColumnRange columns;  // of hidden: which d_x holds
 };
 void experts_up_backward(const Context& context, const ExpertsUpBackward& args);
 

@@ -48,8 +48,7 @@ struct WeightGradient {
   TensorView
       slot_of_matrix;  // [count] I32: where in d_weight, -1: not wanted; absent: matrix m in slot m
   TensorView d_weight;  // [slots, n, k] F32 (F64), accumulated
-  int64_t first_n = 0;  // dy and x may hold a part of the columns, from these on
-  int64_t first_k = 0;
+  int64_t first_n = 0;  // dy may hold a part of the columns, from this one on
   GradientStart start = GradientStart::from_buffer;
 };
 void weight_gradient(const Context& context, const WeightGradient& args);

@@ -157,12 +157,7 @@ void experts_up_backward(const Context& context, const ExpertsUpBackward& args) 
                         .x = family.d_gate_product,
                         .second_x = family.d_up_product,
                         .offsets = family.offsets,
-                        .token_of_row = {},
-                        .bias = {},
-                        .out = family.d_x,
-                        .gate_out = {},
-                        .up_out = {},
-                        .first_output = args.columns.begin};
+                        .out = family.d_x};
   });
 }
 

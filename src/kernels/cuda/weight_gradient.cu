@@ -241,8 +241,7 @@ bool readable(const TensorView& rows) {
 }
 bool fits(const WeightGradient& args) {
   return readable(args.x) && readable(args.dy) && !(args.x_of_row && args.dy_of_row) &&
-         reinterpret_cast<uintptr_t>(args.d_weight.data) % 16 == 0 &&
-         args.d_weight.dim(2) % 4 == 0 && args.first_k % 4 == 0;
+         reinterpret_cast<uintptr_t>(args.d_weight.data) % 16 == 0 && args.d_weight.dim(2) % 4 == 0;
 }
 bool is_gathered(const WeightGradient& args) { return args.x_of_row || args.dy_of_row; }
 
@@ -285,25 +284,24 @@ GradientProblem describe(const WeightGradient& args, int32_t tile_n, bool alone)
   const bool swapped = cost_of(x, dy, tile_n, alone) < cost_of(dy, x, tile_n, alone);
   const TensorView& m_side = swapped ? args.x : args.dy;
   const TensorView& n_side = swapped ? args.dy : args.x;
-  return {
-      .m_side = side_of(m_side, kBoxesM),
-      .n_side = side_of(n_side, tile_n / 64),
-      .sequence_offsets = args.sequence_offsets.as<int32_t>(),
-      .slot_of_matrix = args.slot_of_matrix ? args.slot_of_matrix.as<int32_t>() : nullptr,
-      .d_weight = args.d_weight.as<float>() + args.first_n * args.d_weight.dim(2) + args.first_k,
-      .swapped = swapped,
-      .from_zero = args.start == GradientStart::from_zero,
-      .sequences = static_cast<int32_t>(args.sequence_offsets.dim(1) - 1),
-      .pitch = static_cast<int32_t>(args.d_weight.dim(2)),
-      .distance = args.d_weight.dim(1) * args.d_weight.dim(2),
-      .m = static_cast<int32_t>(m_side.dim(1)),
-      .n = static_cast<int32_t>(n_side.dim(1)),
-      .tile_n = tile_n,
-      .m_tiles = tiles_of(m_side.dim(1), kTileM),
-      .n_tiles = tiles_of(n_side.dim(1), tile_n),
-      .first_tile = 0,
-      .group_tiles = 0,
-      .before = 0};
+  return {.m_side = side_of(m_side, kBoxesM),
+          .n_side = side_of(n_side, tile_n / 64),
+          .sequence_offsets = args.sequence_offsets.as<int32_t>(),
+          .slot_of_matrix = args.slot_of_matrix ? args.slot_of_matrix.as<int32_t>() : nullptr,
+          .d_weight = args.d_weight.as<float>() + args.first_n * args.d_weight.dim(2),
+          .swapped = swapped,
+          .from_zero = args.start == GradientStart::from_zero,
+          .sequences = static_cast<int32_t>(args.sequence_offsets.dim(1) - 1),
+          .pitch = static_cast<int32_t>(args.d_weight.dim(2)),
+          .distance = args.d_weight.dim(1) * args.d_weight.dim(2),
+          .m = static_cast<int32_t>(m_side.dim(1)),
+          .n = static_cast<int32_t>(n_side.dim(1)),
+          .tile_n = tile_n,
+          .m_tiles = tiles_of(m_side.dim(1), kTileM),
+          .n_tiles = tiles_of(n_side.dim(1), tile_n),
+          .first_tile = 0,
+          .group_tiles = 0,
+          .before = 0};
 }
 
 // Appends a problem, to the group before it where the rows are the same.
