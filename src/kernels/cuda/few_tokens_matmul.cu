@@ -205,18 +205,9 @@ bool few_tokens_qkv(const Context& context, const FewTokensQkv& args) {
                   .eps = static_cast<float>(args.eps),
                   .weight = static_cast<const bf16*>(args.weight.data),
                   .bias = args.bias ? args.bias.as<float>() : nullptr,
-                  .cos = args.cos.as<float>(),
-                  .sin = args.sin.as<float>(),
-                  .position = args.position.as<int32_t>(),
-                  .kv_slot = args.kv_slot.as<int32_t>(),
-                  .q = static_cast<bf16*>(args.q.data),
-                  .keys = static_cast<bf16*>(args.kv.keys),
-                  .values = static_cast<bf16*>(args.kv.values),
+                  .rope = rope_store_of(args),
                   .tokens = static_cast<int32_t>(tokens),
                   .hidden = static_cast<int32_t>(args.weight.k),
-                  .heads = static_cast<int32_t>(args.q.dim(1)),
-                  .kv_heads = static_cast<int32_t>(args.kv.num_kv_heads),
-                  .head_dim = static_cast<int32_t>(head_dim),
                   .work = {}};
   const auto tiles = static_cast<int>(args.weight.n / 16);
   if (tokens > kMaxFewTokens) {

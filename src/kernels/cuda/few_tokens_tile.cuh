@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/few_tokens.cuh"
+#include "kernels/cuda/rope_store.h"
 #include "kernels/layout.h"
 
 namespace dsmoe::kernels::cuda {
@@ -83,18 +84,9 @@ struct QkvParameters {
   float eps;
   const bf16* weight;
   const float* bias;
-  const float* cos;
-  const float* sin;
-  const int32_t* position;
-  const int32_t* kv_slot;
-  bf16* q;
-  bf16* keys;
-  bf16* values;
+  RopeStore rope;
   int32_t tokens;
   int32_t hidden;
-  int32_t heads;
-  int32_t kv_heads;
-  int32_t head_dim;
   Work work;
 };
 
@@ -110,8 +102,8 @@ struct QkvTokens {
   __device__ explicit QkvTokens(const QkvParameters& p) {
 #pragma unroll
     for (int i = 0; i < 2 * kTiles; ++i) {
-      position[i] = p.position[min(token(i), p.tokens - 1)];
-      slot[i] = p.kv_slot[min(token(i), p.tokens - 1)];
+      position[i] = p.rope.position[min(token(i), p.tokens - 1)];
+      slot[i] = p.rope.kv_slot[min(token(i), p.tokens - 1)];
     }
   }
 };
@@ -127,13 +119,13 @@ struct QkvTile {
   float cosine[2 * kTiles];
   float sine[2 * kTiles];
 
-  __device__ static int head_tiles(const QkvParameters& p) { return p.head_dim / 16; }
+  __device__ static int head_tiles(const QkvParameters& p) { return p.rope.head_dim / 16; }
   __device__ static int first_row(const QkvParameters& p, int tile) {
-    return tile / head_tiles(p) * p.head_dim + tile % head_tiles(p) * 8;
+    return tile / head_tiles(p) * p.rope.head_dim + tile % head_tiles(p) * 8;
   }
   __device__ static WeightRows rows(const QkvParameters& p, int tile) {
     const bf16* low = p.weight + static_cast<int64_t>(first_row(p, tile)) * p.hidden;
-    return {low, low + static_cast<int64_t>(p.head_dim / 2) * p.hidden, p.hidden};
+    return {low, low + static_cast<int64_t>(p.rope.head_dim / 2) * p.hidden, p.hidden};
   }
 
   __device__ QkvTile(const QkvParameters& parameters, const QkvTokens<kTiles>& of_tokens, int tile)
@@ -143,18 +135,21 @@ struct QkvTile {
         d(tile % head_tiles(p) * 8 + static_cast<int>(threadIdx.x) % 32 / 4) {
 #pragma unroll
     for (int i = 0; i < 2 * kTiles; ++i) {
-      const int64_t angle = static_cast<int64_t>(tokens.position[i]) * (p.head_dim / 2) + d;
-      cosine[i] = p.cos[angle];
-      sine[i] = p.sin[angle];
+      const int64_t angle = static_cast<int64_t>(tokens.position[i]) * (p.rope.head_dim / 2) + d;
+      cosine[i] = p.rope.cos[angle];
+      sine[i] = p.rope.sin[angle];
     }
   }
   __device__ int kv_head() const {
-    return head < p.heads ? head / (p.heads / p.kv_heads) : (head - p.heads) % p.kv_heads;
+    const RopeStore& rope = p.rope;
+    return head < rope.heads ? head / (rope.heads / rope.kv_heads)
+                             : (head - rope.heads) % rope.kv_heads;
   }
   __device__ void store(const float (&sum)[kTiles][4]) const {
-    const int half = p.head_dim / 2;
-    const bool is_value = head >= p.heads + p.kv_heads;
-    const int row = head * p.head_dim + d;
+    const RopeStore& rope = p.rope;
+    const int half = rope.head_dim / 2;
+    const bool is_value = head >= rope.heads + rope.kv_heads;
+    const int row = head * rope.head_dim + d;
 #pragma unroll
     for (int i = 0; i < 2 * kTiles; ++i) {
       const int token = QkvTokens<kTiles>::token(i);
@@ -172,11 +167,12 @@ struct QkvTile {
       }
       const int slot = tokens.slot[i];
       const int64_t page = slot / kKeyBlock;
-      bf16* target =
-          head < p.heads
-              ? p.q + (static_cast<int64_t>(token) * p.heads + head) * p.head_dim
-              : (is_value ? p.values : p.keys) +
-                    ((page * p.kv_heads + kv_head()) * kKeyBlock + slot % kKeyBlock) * p.head_dim;
+      bf16* target = head < rope.heads
+                         ? static_cast<bf16*>(rope.q) +
+                               (static_cast<int64_t>(token) * rope.heads + head) * rope.head_dim
+                         : static_cast<bf16*>(is_value ? rope.values : rope.keys) +
+                               ((page * rope.kv_heads + kv_head()) * kKeyBlock + slot % kKeyBlock) *
+                                   rope.head_dim;
       round_into(target[d], a);
       round_into(target[d + half], b);
     }

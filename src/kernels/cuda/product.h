@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/context.h"
+#include "kernels/cuda/rope_store.h"
 #include "kernels/layout.h"
 
 namespace dsmoe::kernels::cuda {
@@ -33,20 +34,6 @@ struct SwigluBackward {
   float* partial_sums;  // [ceil(n / 16), rows]: sum * activation, over 16 outputs each
 };
 
-// What rope reads and writes beside the sums; kernels/rope.h.
-struct RopeStore {
-  const float* cos;  // [positions, head_dim / 2]
-  const float* sin;
-  const int32_t* position;  // [rows]
-  const int32_t* kv_slot;   // [rows]
-  void* q;                  // [rows, heads, head_dim] bf16
-  void* keys;               // KV pages, bf16
-  void* values;
-  int32_t heads;
-  int32_t kv_heads;
-  int32_t head_dim;  // a multiple of 64
-};
-
 // One stack of experts. Row r of expert e, offsets[e] <= r < offsets[e + 1].
 struct ProductFamily {
   CUtensorMap weight;
@@ -65,7 +52,7 @@ struct ProductFamily {
   void* up_out;
   const float* bias;  // dense and rope, or null
   SwigluBackward swiglu;
-  RopeStore rope;
+  RopeStore rope;    // head_dim a multiple of 64
   int32_t segments;  // 2: with second_weight and second_x
   int32_t count;
   int32_t rows;

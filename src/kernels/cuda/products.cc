@@ -204,18 +204,7 @@ bool qkv_forward(const Context& context, const QkvForward& args) {
                       .token_of_row = {},
                       .bias = args.bias,
                       .out = out,
-                      .gate_out = {},
-                      .up_out = {},
-                      .rope = {.cos = args.cos.as<float>(),
-                               .sin = args.sin.as<float>(),
-                               .position = args.position.as<int32_t>(),
-                               .kv_slot = args.kv_slot.as<int32_t>(),
-                               .q = args.q.data,
-                               .keys = args.kv.keys,
-                               .values = args.kv.values,
-                               .heads = static_cast<int32_t>(args.q.dim(1)),
-                               .kv_heads = static_cast<int32_t>(args.kv.num_kv_heads),
-                               .head_dim = static_cast<int32_t>(head_dim)}};
+                      .rope = rope_store_of(args)};
   if (!product_fits_hopper(product) || !rope_fits(product)) return false;
   launch_product(context, product);
   return true;

@@ -5,6 +5,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/rope_store.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {
@@ -106,29 +107,16 @@ void launch_rms_norm(const Context& context, const RmsNormForward& args) {
          x, weight, out, static_cast<int>(tokens), hidden, eps);
 }
 
-struct RopeParameters {
-  const float* qkv;
-  const float* cos;
-  const float* sin;
-  const int32_t* position;
-  const int32_t* kv_slot;
-  void* q;
-  void* keys;
-  void* values;
-  int32_t heads;
-  int32_t kv_heads;
-  int32_t head_dim;
-};
-
 // kWide neighbours of each half of a head per thread.
 template <class Operand, int kWide>
-__global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ RopeParameters p) {
+__global__ void __launch_bounds__(kThreads)
+    rope_kernel(const float* qkv, const __grid_constant__ RopeStore p) {
   wait_for_previous_kernel();
   let_next_kernel_start();
   const int64_t token = blockIdx.x;
   const int half = p.head_dim / 2;
   const int pieces = half / kWide;
-  const float* row = p.qkv + token * (p.heads + 2 * p.kv_heads) * p.head_dim;
+  const float* row = qkv + token * (p.heads + 2 * p.kv_heads) * p.head_dim;
   const int64_t angle = static_cast<int64_t>(p.position[token]) * half;
   const int slot = p.kv_slot[token];
   const int64_t page = slot / kKeyBlock;
@@ -232,23 +220,14 @@ void rope_forward(const Context& context, const RopeForward& args) {
   if (args.q.dim(0) == 0) return;
   DSMOE_CHECK(args.kv.layout == WeightLayout::row_major,
               "rope on CUDA: KV pages must be row-major");
-  const RopeParameters p{.qkv = args.qkv.as<float>(),
-                         .cos = args.cos.as<float>(),
-                         .sin = args.sin.as<float>(),
-                         .position = args.position.as<int32_t>(),
-                         .kv_slot = args.kv_slot.as<int32_t>(),
-                         .q = args.q.data,
-                         .keys = args.kv.keys,
-                         .values = args.kv.values,
-                         .heads = static_cast<int32_t>(args.q.dim(1)),
-                         .kv_heads = static_cast<int32_t>(args.kv.num_kv_heads),
-                         .head_dim = static_cast<int32_t>(args.q.dim(2))};
+  const float* qkv = args.qkv.as<float>();
+  const RopeStore p = rope_store_of(args);
   LaunchShape shape = one_block_per(args.q.dim(0));
-  if (args.q.dtype != DType::BF16) return launch(context, shape, rope_kernel<float, 1>, p);
-  if (p.head_dim % 16 != 0) return launch(context, shape, rope_kernel<bf16, 1>, p);
+  if (args.q.dtype != DType::BF16) return launch(context, shape, rope_kernel<float, 1>, qkv, p);
+  if (p.head_dim % 16 != 0) return launch(context, shape, rope_kernel<bf16, 1>, qkv, p);
   const int items = (p.heads + 2 * p.kv_heads) * p.head_dim / 16;
   shape.block = dim3(static_cast<unsigned>(std::min(kThreads, (items + 31) / 32 * 32)));
-  launch(context, shape, rope_kernel<bf16, 8>, p);
+  launch(context, shape, rope_kernel<bf16, 8>, qkv, p);
 }
 
 void log_prob_forward(const Context& context, const LogProbForward& args) {
