@@ -11,6 +11,7 @@
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/reduce.cuh"
 
 namespace dsmoe::kernels::cuda {
 namespace {
@@ -113,9 +114,7 @@ __global__ void __launch_bounds__(32)
       }
       s[h] = block * 64 + key <= position ? acc * p.scale : -INFINITY;
     }
-    float best = fmaxf(s[0], s[1]);
-    for (int step = 16; step > 0; step /= 2) best = fmaxf(best, __shfl_xor_sync(~0u, best, step));
-    const float next = fmaxf(max, best);
+    const float next = fmaxf(max, warp_max(fmaxf(s[0], s[1])));
     const float c = decay(max, next);
     max = next;
     __syncwarp();
@@ -125,9 +124,7 @@ __global__ void __launch_bounds__(32)
       round_into(rounded, s[h]);
       numerator[lane + 32 * h] = widen(rounded);
     }
-    float block_sum = s[0] + s[1];
-    for (int step = 16; step > 0; step /= 2) block_sum += __shfl_xor_sync(~0u, block_sum, step);
-    sum = fmaf(sum, c, block_sum);
+    sum = fmaf(sum, c, warp_sum(s[0] + s[1]));
     __syncwarp();
     for (int i = 0; i < kPlainShare; ++i) {
       const int d = lane + 32 * i;
@@ -164,8 +161,7 @@ void launch_tiled(const Context& context, const AttentionParameters& p, int64_t 
   if (rows > 16 * p.sequences || p.log_sums || !has_clusters())
     return attention_of_many(context, p, tokens);
   constexpr std::size_t bytes = sizeof(SpanMemory<kDim>);
-  static const bool once = (allow_shared(attention_few<kDim>, bytes), true);
-  (void)once;
+  allow_shared_once<attention_few<kDim>>(bytes);
   // Spans side by side as far as the multiprocessors would else be idle: ranks without a span cost
   // a start each, and positions are not known here.
   const auto tiles = static_cast<unsigned>((rows + 15 * p.sequences) / 16);

@@ -88,8 +88,7 @@ __global__ void __launch_bounds__(kThreads)
 
 template <int kDim>
 void launch_many(const Context& context, const AttentionParameters& p, int64_t tokens) {
-  static const bool once = (allow_shared(many_kernel<kDim>, kSharedBytes<kDim>), true);
-  (void)once;
+  allow_shared_once<many_kernel<kDim>>(kSharedBytes<kDim>);
   const int64_t rows = tokens * (p.heads / p.kv_heads);
   const auto tiles = static_cast<unsigned>(rows / 64 + p.sequences);
   launch(context,

@@ -247,9 +247,7 @@ __global__ void __launch_bounds__(Shape<kDim>::kThreads, 1)
 
 template <int kDim, bool kExactScale>
 void launch_many(const Context& context, const AttentionParameters& p, int64_t tokens) {
-  static const bool once =
-      (allow_shared(many_hopper_kernel<kDim, kExactScale>, kSharedBytes<kDim>), true);
-  (void)once;
+  allow_shared_once<many_hopper_kernel<kDim, kExactScale>>(kSharedBytes<kDim>);
   const int group = p.heads / p.kv_heads;
   const Maps maps{.q = map_of_rows(p.q, tokens, p.heads, p.head_dim, group),
                   .keys = map_of_pages(p.keys, p.pages, p.kv_heads, p.head_dim),

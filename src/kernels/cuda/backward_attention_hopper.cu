@@ -430,18 +430,17 @@ __global__ void __launch_bounds__(KeyShape<kDim>::kThreads, 1)
       [&](const auto& tiles, int group) { add_keys<kDim>(p, tiles, group); });
 }
 
-template <class Shape, class Kernel>
+template <class Shape, auto kKernel>
 void launch_tiles(const Context& context, const AttentionBackwardParameters& p, const Maps& maps,
-                  int64_t tokens, int heads, Kernel* kernel) {
+                  int64_t tokens, int heads) {
   constexpr std::size_t kBytes = TileFeed<Shape, Tile>::kBytes;
-  static const bool once = (allow_shared(kernel, kBytes), true);
-  (void)once;
+  allow_shared_once<kKernel>(kBytes);
   const int places = static_cast<int>(tokens / Shape::kRows + p.sequences);
   launch(context,
          {.grid = dim3(static_cast<unsigned>(std::min(num_multiprocessors(), heads * places))),
           .block = dim3(Shape::kThreads),
           .shared_bytes = kBytes},
-         kernel, p, maps, places, next_counters());
+         kKernel, p, maps, places, next_counters());
 }
 
 template <int kDim>
@@ -457,8 +456,8 @@ void launch_both(const Context& context, const AttentionBackwardParameters& p, i
                   .out = rows(p.out),
                   .keys = pages(p.keys),
                   .values = pages(p.values)};
-  launch_tiles<QueryShape<kDim>>(context, p, maps, tokens, p.heads, query_gradient_kernel<kDim>);
-  launch_tiles<KeyShape<kDim>>(context, p, maps, tokens, p.kv_heads, key_gradient_kernel<kDim>);
+  launch_tiles<QueryShape<kDim>, query_gradient_kernel<kDim>>(context, p, maps, tokens, p.heads);
+  launch_tiles<KeyShape<kDim>, key_gradient_kernel<kDim>>(context, p, maps, tokens, p.kv_heads);
 }
 
 }  // namespace

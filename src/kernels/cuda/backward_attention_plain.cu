@@ -2,6 +2,7 @@
 #include "kernels/cuda/backward_attention.h"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/reduce.cuh"
 
 namespace dsmoe::kernels::cuda {
 namespace {
@@ -46,11 +47,6 @@ __device__ float dot(const Operand* a, const Operand* b, int size) {
   return acc;
 }
 
-__device__ float warp_sum(float v) {
-  for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(~0u, v, step);
-  return v;
-}
-
 // sums[i] += factor of lane j * row j [lane + 32 i], j ascending.
 template <class Operand, class RowOf>
 __device__ void add_rows(float (&sums)[kShare], float factor, int count, int head_dim,
@@ -92,7 +88,7 @@ __global__ void __launch_bounds__(32)
   float max = -INFINITY;
   for (int key = lane; key <= at.position; key += 32)
     max = fmaxf(max, dot(q, key_row(key), p.head_dim) * p.scale);
-  for (int step = 16; step > 0; step /= 2) max = fmaxf(max, __shfl_xor_sync(~0u, max, step));
+  max = warp_max(max);
   float sum = 0;
   for (int key = lane; key <= at.position; key += 32)
     sum += expf(dot(q, key_row(key), p.head_dim) * p.scale - max);

@@ -199,9 +199,8 @@ __global__ void __launch_bounds__(kThreads)
 template <int kDim>
 void launch_both(const Context& context, const AttentionBackwardParameters& p, int64_t tokens) {
   constexpr std::size_t kKeyBytes = kStages * kKeyStage<kDim>;
-  static const bool once = (allow_shared(query_gradient_tiles<kDim>, kQueryBytes<kDim>),
-                            allow_shared(key_gradient_tiles<kDim>, kKeyBytes), true);
-  (void)once;
+  allow_shared_once<query_gradient_tiles<kDim>>(kQueryBytes<kDim>);
+  allow_shared_once<key_gradient_tiles<kDim>>(kKeyBytes);
   const auto tiles = static_cast<unsigned>(tokens / 64 + p.sequences);
   launch(context,
          {.grid = dim3(static_cast<unsigned>(p.heads), tiles),

@@ -4,6 +4,7 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/reduce.cuh"
 
 namespace dsmoe::kernels::cuda {
 namespace {
@@ -38,11 +39,6 @@ struct BalanceParameters {
     return affinity + static_cast<int64_t>(token) * experts;
   }
 };
-
-__device__ double warp_sum(double value) {
-  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);
-  return value;
-}
 
 // What a token's scores are divided by, by one warp; softmax scores are not divided.
 __device__ double score_sum(const BalanceParameters& p, const float* s) {
@@ -206,9 +202,8 @@ void balance_loss(const Context& context, const BalanceLoss& args) {
   const std::size_t chain_bytes = experts * (kWarps * sizeof(double) + sizeof(int));
   DSMOE_CHECK(chain_bytes <= 220 * 1024, "balance loss on CUDA: {} experts exceed shared memory",
               p.experts);
-  static const bool once =
-      (allow_shared(balance_chains, 220 * 1024), allow_shared(balance_gradient, 220 * 1024), true);
-  (void)once;
+  allow_shared_once<balance_chains>(220 * 1024);
+  allow_shared_once<balance_gradient>(220 * 1024);
   const std::size_t chains = groups * kChains * experts;
   const std::size_t counts = groups * (kChains / kWarps) * experts;
   p.chains = static_cast<double*>(

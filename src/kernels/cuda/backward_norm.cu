@@ -235,8 +235,7 @@ void rms_norm_backward(const Context& context, const RmsNormBackward& args) {
       has_clusters() && args.d_weight && p.hidden <= kWarpRow && p.hidden % 8 == 0;
   if (by_chunks) {
     constexpr std::size_t kBytes = sizeof(RowRing);
-    static const bool once = (allow_shared(norm_chunks, kBytes), true);
-    (void)once;
+    allow_shared_once<norm_chunks>(kBytes);
     launch(context, {.grid = dim3(chunks), .block = dim3(kThreads), .shared_bytes = kBytes},
            norm_chunks, p, sums);
   } else {

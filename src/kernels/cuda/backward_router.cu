@@ -2,22 +2,13 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/reduce.cuh"
 
 namespace dsmoe::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 128;
 constexpr int kTokens = kThreads / 32;  // of a block, a warp each
-
-unsigned parts(int64_t size, int64_t part) {
-  return static_cast<unsigned>((size + part - 1) / part);
-}
-
-template <class T>
-__device__ T warp_sum(T value) {
-  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);
-  return value;
-}
 
 struct BackwardParameters {
   const float* affinity;
@@ -119,7 +110,7 @@ __global__ void __launch_bounds__(kThreads)
   float* d_logits = p.d_logits + static_cast<int64_t>(token) * p.experts;
   float max = -INFINITY;
   for (int e = lane; e < p.experts; e += 32) max = fmaxf(max, s[e]);
-  for (int step = 16; step > 0; step /= 2) max = fmaxf(max, __shfl_xor_sync(~0u, max, step));
+  max = warp_max(max);
   float sum = 0;
   for (int e = lane; e < p.experts; e += 32) sum += expf(s[e] - max);
   sum = warp_sum(sum);
@@ -172,7 +163,7 @@ void router_backward(const Context& context, const RouterBackward& args) {
   DSMOE_CHECK(p.top_k <= 32 && p.experts <= 2048,
               "router on CUDA: top {} of {}; at most 32 of 2048 are supported", p.top_k, p.experts);
   launch(context,
-         {.grid = dim3(parts(p.tokens, kTokens)),
+         {.grid = dim3(blocks_for(p.tokens, kTokens)),
           .block = dim3(kThreads),
           .shared_bytes = static_cast<std::size_t>(kTokens * p.experts) * 4},
          router_backward_kernel, p);
@@ -190,8 +181,8 @@ void router_z_loss(const Context& context, const RouterZLoss& args) {
   if (p.tokens == 0) return;
   p.token_losses =
       static_cast<double*>(scratch_of(context, static_cast<std::size_t>(p.tokens) * 8));
-  launch(context, {.grid = dim3(parts(p.tokens, kTokens)), .block = dim3(kThreads)}, z_loss_kernel,
-         p);
+  launch(context, {.grid = dim3(blocks_for(p.tokens, kTokens)), .block = dim3(kThreads)},
+         z_loss_kernel, p);
   launch(context, {.grid = dim3(1), .block = dim3(1024)}, add_token_losses, p);
 }
 

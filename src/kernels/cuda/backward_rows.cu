@@ -13,9 +13,6 @@ namespace {
 
 constexpr int kThreads = kReduceThreads;
 
-unsigned parts(int64_t size, int64_t part) {
-  return static_cast<unsigned>((size + part - 1) / part);
-}
 LaunchShape blocks(int64_t count) {
   return {.grid = dim3(static_cast<unsigned>(count)), .block = dim3(kThreads)};
 }
@@ -274,7 +271,7 @@ __global__ void __launch_bounds__(kThreads)
 void round_values(const Context& context, const RoundValues& args) {
   const int64_t size = args.x.num_elements();
   if (size == 0) return;
-  const LaunchShape shape = blocks(parts(size, kThreads * 8));
+  const LaunchShape shape = blocks(blocks_for(size, kThreads * 8));
   const float* x = args.x.as<float>();
   if (args.out.dtype == DType::BF16)
     return launch(context, shape, round_kernel<bf16>, x, static_cast<bf16*>(args.out.data), size);
@@ -286,7 +283,7 @@ void bias_gradient(const Context& context, const BiasGradient& args) {
   if (tokens == 0) return;
   const ColumnSums sums = column_sums(context, args.sequence_starts, tokens, args.d_bias, 0);
   const LaunchShape shape{
-      .grid = dim3(parts(sums.columns, kThreads), static_cast<unsigned>(sums.chunks)),
+      .grid = dim3(blocks_for(sums.columns, kThreads), static_cast<unsigned>(sums.chunks)),
       .block = dim3(kThreads)};
   if (args.dy.dtype == DType::BF16) {
     launch(context, shape, bias_chains<bf16>, sums, static_cast<const bf16*>(args.dy.data));
@@ -321,21 +318,20 @@ void embedding_backward(const Context& context, const EmbeddingBackward& args) {
   const int64_t tokens = args.ids.dim(0);
   const int64_t hidden = args.d_out.dim(1);
   if (tokens == 0) return;
-  DSMOE_CHECK(reinterpret_cast<uintptr_t>(args.ids.data) % 16 == 0,
+  DSMOE_CHECK(is_aligned(args.ids.data),
               "embedding backward on CUDA: ids must lie on a multiple of 16 bytes");
-  launch(
-      context,
-      {.grid = dim3(static_cast<unsigned>(tokens), parts(hidden, 1024)), .block = dim3(kThreads)},
-      embedding_backward_kernel, args.ids.as<int32_t>(), args.d_out.as<float>(),
-      args.d_table.as<float>(), static_cast<int>(tokens), static_cast<int>(hidden));
+  launch(context,
+         {.grid = dim3(static_cast<unsigned>(tokens), blocks_for(hidden, 1024)),
+          .block = dim3(kThreads)},
+         embedding_backward_kernel, args.ids.as<int32_t>(), args.d_out.as<float>(),
+         args.d_table.as<float>(), static_cast<int>(tokens), static_cast<int>(hidden));
 }
 
 void cross_entropy_backward(const Context& context, const CrossEntropyBackward& args) {
   if (args.logits.dim(0) == 0) return;
   const std::size_t bytes = kKept * sizeof(float);
-  static const bool once = (allow_shared(cross_entropy_kernel<bf16>, bytes),
-                            allow_shared(cross_entropy_kernel<float>, bytes), true);
-  (void)once;
+  allow_shared_once<cross_entropy_kernel<bf16>>(bytes);
+  allow_shared_once<cross_entropy_kernel<float>>(bytes);
   LaunchShape shape = blocks(args.logits.dim(0));
   shape.shared_bytes = bytes;
   const auto scale = static_cast<float>(args.scale);
@@ -354,7 +350,7 @@ void cross_entropy_backward(const Context& context, const CrossEntropyBackward& 
 void dispatch_gates(const Context& context, const DispatchGates& args) {
   const int64_t slots = args.gate.num_elements();
   if (slots == 0) return;
-  launch(context, blocks(parts(slots, kThreads)), dispatch_gates_kernel, args.gate.as<float>(),
+  launch(context, blocks(blocks_for(slots, kThreads)), dispatch_gates_kernel, args.gate.as<float>(),
          args.row_of_slot.as<int32_t>(), args.gate_of_row.as<float>(), slots);
 }
 
@@ -362,7 +358,7 @@ void add_partial_sums(const Context& context, const ExpertFamilyBackward& family
                       const float* partial_sums) {
   const int64_t rows = family.activation.dim(0);
   if (rows == 0) return;
-  launch(context, blocks(parts(rows, kThreads)), add_partial_sums_kernel, partial_sums,
+  launch(context, blocks(blocks_for(rows, kThreads)), add_partial_sums_kernel, partial_sums,
          family.offsets.as<int32_t>(), family.d_gate_of_row.as<float>(),
          static_cast<int>(family.offsets.dim(0) - 1), static_cast<int>(rows),
          static_cast<int>((family.activation.dim(1) + 15) / 16));

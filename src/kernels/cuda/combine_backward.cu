@@ -213,11 +213,9 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 template <int kSlots>
 void launch_slots(const Context& context, Parameters p) {
-  const auto kernel = combine_backward_kernel<kSlots>;
   constexpr std::size_t kBytes = sizeof(Shared<kSlots>);
   static_assert(kBytes <= 227 * 1024);
-  static const bool once = (allow_shared(kernel, kBytes), true);
-  (void)once;
+  allow_shared_once<combine_backward_kernel<kSlots>>(kBytes);
   const int across = (p.columns + kColumns - 1) / kColumns;
   const int down = std::min((p.tokens + kWarps * kUnit - 1) / (kWarps * kUnit),
                             std::max(1, num_multiprocessors() / across));
@@ -229,7 +227,7 @@ void launch_slots(const Context& context, Parameters p) {
          {.grid = dim3(static_cast<unsigned>(across), static_cast<unsigned>(down)),
           .block = dim3(kThreads),
           .shared_bytes = kBytes},
-         kernel, p);
+         combine_backward_kernel<kSlots>, p);
 }
 
 }  // namespace
@@ -238,14 +236,14 @@ bool combine_backward(const Context& context, const CombineBackward& args) {
   const CombineForward& all = args.combine;
   const int64_t experts = args.centroids.k;
   const int64_t columns = all.columns.count_of(all.residual.dim(1));
-  const auto aligned = [](const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; };
   DSMOE_CHECK(args.centroids.layout == WeightLayout::column_major,
               "combine_backward reads the centroids as they lie");
   if (!has_clusters() || !all.routed || all.gate || all.routed.dtype != DType::BF16 ||
       all.store != Store::assign || all.index.dim(1) > 8 || experts > kMostExperts ||
       experts % 4 != 0 || columns % 8 != 0 || all.columns.begin % 8 != 0 ||
-      all.residual.dim(1) % 8 != 0 || !aligned(args.centroids.data) || !aligned(all.routed.data) ||
-      !aligned(all.shared.data) || !aligned(all.residual.data))
+      all.residual.dim(1) % 8 != 0 || !is_aligned(args.centroids.data) ||
+      !is_aligned(all.routed.data) || !is_aligned(all.shared.data) ||
+      !is_aligned(all.residual.data))
     return false;
   const Parameters p{.slots = {.index = all.index.as<int32_t>(),
                                .gate = nullptr,

@@ -153,15 +153,10 @@ __global__ void __launch_bounds__(V::kThreads, 1)
 }  // namespace
 
 void launch_experts_few_rows(const Context& context, ExpertsParameters& parameters) {
-  static unsigned* const memory = [] {
-    void* pointer = nullptr;
-    check(cudaGetSymbolAddress(&pointer, done_memory), "counters of the experts");
-    return static_cast<unsigned*>(pointer);
-  }();
+  static auto* const sets = *address_on_device(done_memory);
   static std::atomic<unsigned> turn{0};
-  parameters.done = memory + static_cast<std::size_t>(turn.fetch_add(1) % kSets) * kMaxExperts;
-  static const bool once = (allow_shared(experts_kernel, V::kSharedBytes), true);
-  (void)once;
+  parameters.done = sets[turn.fetch_add(1) % kSets];
+  allow_shared_once<experts_kernel>(V::kSharedBytes);
   launch(context,
          {.grid = dim3(static_cast<unsigned>(num_multiprocessors())),
           .block = dim3(V::kThreads),

@@ -347,13 +347,6 @@ bool fits(const ExpertFamily& family) {
   return !family.gate || (family.gate.dtype == DType::BF16 && family.gate.n % 8 == 0);
 }
 
-template <class T>
-T* symbol(const T& variable) {
-  void* pointer = nullptr;
-  check(cudaGetSymbolAddress(&pointer, variable), "memory of the few-token kernels");
-  return static_cast<T*>(pointer);
-}
-
 template <int kStages, int kSharedStages = kStages>
 bool launch_ffn(const Context& context, const FewFfnParameters& p) {
   const FfnShared shared(kStages, p);
@@ -407,12 +400,12 @@ bool few_tokens_ffn(const Context& context, const FewTokensFfn& args) {
   p.residual = args.residual.as<float>();
   p.tokens = tokens;
   p.hidden = hidden;
-  static unsigned* const left = symbol(left_memory);
-  static uint32_t* const launches = symbol(launches_memory);
-  static uint64_t* const partial = *symbol(partial_memory);
+  static unsigned* const left = address_on_device(left_memory);
+  static uint32_t* const launches = address_on_device(launches_memory);
+  static unsigned* const ups = address_on_device(ups_memory);
+  static uint64_t* const partial = *address_on_device(partial_memory);
   p.left = left;
   p.launches = launches;
-  static unsigned* const ups = symbol(ups_memory);
   p.ups = ups;
   p.partial = partial;
   const int shared_tiles = p.shared.gate ? p.shared.width / 8 : 0;

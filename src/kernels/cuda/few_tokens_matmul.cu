@@ -147,12 +147,11 @@ struct QkvKernels {
   }
 };
 
-bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
-
 bool fits(const TensorView& x, const WeightStack& weight) {
   const int64_t tokens = x.dim(0);
   return tokens >= 1 && tokens <= kMaxFewRows && weight.dtype == DType::BF16 && weight.k % 8 == 0 &&
-         weight.n % 16 == 0 && weight.k <= (1 << 20) && aligned(x.data) && aligned(weight.data);
+         weight.n % 16 == 0 && weight.k <= (1 << 20) && is_aligned(x.data) &&
+         is_aligned(weight.data);
 }
 
 MatmulParameters describe(const TensorView& x, const WeightStack& weight, const TensorView& out) {
@@ -181,11 +180,7 @@ bool few_rows_matmul(const Context& context, const MatmulForward& args) {
 bool few_tokens_head(const Context& context, const FewTokensHead& args) {
   // One stream has the memory in which blocks leave what they found.
   if (!fits(args.x, args.weight) || !waits_allowed(context)) return false;
-  static BestMemory* const best = [] {
-    void* pointer = nullptr;
-    check(cudaGetSymbolAddress(&pointer, best_memory), "memory of the few-token kernels");
-    return static_cast<BestMemory*>(pointer);
-  }();
+  static BestMemory* const best = address_on_device(best_memory);
   MatmulParameters p = describe(args.x, args.weight, args.logits);
   p.best = best;
   p.index = args.index.as<int32_t>();
@@ -197,7 +192,7 @@ bool few_tokens_qkv(const Context& context, const FewTokensQkv& args) {
   const int64_t head_dim = args.q.dim(2);
   if (tokens < 1 || tokens > kMaxFewRows || args.weight.dtype != DType::BF16 ||
       args.weight.k % 8 != 0 || head_dim % 16 != 0 || args.weight.k > (1 << 20) ||
-      !aligned(args.weight.data) || !aligned(args.residual.data) || !aligned(args.x.data))
+      !is_aligned(args.weight.data) || !is_aligned(args.residual.data) || !is_aligned(args.x.data))
     return false;
   QkvParameters p{.x = nullptr,
                   .residual = args.residual.as<float>(),

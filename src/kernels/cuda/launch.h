@@ -72,12 +72,33 @@ void launch(const Context& context, const LaunchShape& shape, void (*kernel)(Par
   ++num_launches();
 }
 
-// Once per kernel: lets it use more than 48 KiB of shared memory.
+// Lets a kernel use more than 48 KiB of shared memory.
 template <class Kernel>
 void allow_shared(Kernel* kernel, std::size_t bytes) {
   check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                              cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
         "raising the shared memory limit");
+}
+// The same where it is always as much.
+template <auto kKernel>
+void allow_shared_once(std::size_t bytes) {
+  [[maybe_unused]] static const bool once = (allow_shared(kKernel, bytes), true);
+}
+
+// How many blocks take `size` things, `each` of them to a block.
+inline unsigned blocks_for(int64_t size, int64_t each) {
+  return static_cast<unsigned>((size + each - 1) / each);
+}
+
+// What wide loads and the copy engine read.
+inline bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
+
+// Where a variable of the device lies.
+template <class T>
+T* address_on_device(const T& variable) {
+  void* pointer = nullptr;
+  check(cudaGetSymbolAddress(&pointer, variable), "address of a variable");
+  return static_cast<T*>(pointer);
 }
 
 // A view of memory for the copy engine. sizes[0] runs fastest; strides in bytes, from dimension 1

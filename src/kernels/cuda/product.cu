@@ -20,11 +20,7 @@ __device__ int32_t counters[kCounterSets * 2];
 }  // namespace
 
 int32_t* next_counters() {
-  static int32_t* const base = [] {
-    void* pointer = nullptr;
-    check(cudaGetSymbolAddress(&pointer, counters), "tile counters");
-    return static_cast<int32_t*>(pointer);
-  }();
+  static int32_t* const base = *address_on_device(counters);
   static std::atomic<unsigned> turn{0};
   return base + 2 * (turn.fetch_add(1) % kCounterSets);
 }
@@ -53,8 +49,6 @@ bool offsets_final(const Context& context, const ProductParameters& parameters) 
   }
   return true;
 }
-
-bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
 uint64_t distance(const WeightStack& a, const WeightStack& b) {
   const auto first = reinterpret_cast<uintptr_t>(a.data);
@@ -242,21 +236,20 @@ bool product_fits_hopper(const Product& product) {
     if (group.weight.dtype != DType::BF16 || group.weight.n % 8 != 0 || group.weight.k % 8 != 0 ||
         group.out.dim(1) % 8 != 0)
       return false;
-    if (!aligned(group.weight.data) || !aligned(group.x.data) || !aligned(group.out.data))
+    if (!is_aligned(group.weight.data) || !is_aligned(group.x.data) || !is_aligned(group.out.data))
       return false;
-    if (!aligned(group.bias.data) || !aligned(group.base.data)) return false;
-    if (!aligned(group.gate_out.data) || !aligned(group.up_out.data)) return false;
-    if (!aligned(group.swiglu.activation) || !aligned(group.swiglu.gate_product)) return false;
-    if (!aligned(group.swiglu.scaled_activation)) return false;
-    if (!aligned(group.second.data) || !aligned(group.second_x.data)) return false;
+    if (!is_aligned(group.bias.data) || !is_aligned(group.base.data)) return false;
+    if (!is_aligned(group.gate_out.data) || !is_aligned(group.up_out.data)) return false;
+    if (!is_aligned(group.swiglu.activation) || !is_aligned(group.swiglu.gate_product))
+      return false;
+    if (!is_aligned(group.swiglu.scaled_activation)) return false;
+    if (!is_aligned(group.second.data) || !is_aligned(group.second_x.data)) return false;
     if (group.out.dim(0) >= (1 << 30) ||
         group.x.dim(0) * (group.weight.k / 8) >= (int64_t{1} << 32))
       return false;
     if (product.epilogue == Epilogue::swiglu &&
-        (!aligned(group.second.data) ||
-         distance(group.weight, group.second) >= (uint64_t{1} << 40))) {
+        distance(group.weight, group.second) >= (uint64_t{1} << 40))
       return false;
-    }
     experts += group.weight.count;
   }
   return experts <= kMaxExperts;

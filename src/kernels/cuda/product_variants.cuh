@@ -27,14 +27,12 @@ constexpr int kLeastRowsTransposed = 128;
 
 template <class V, Epilogue kEpilogue, bool kGathered>
 void launch_one(const Context& context, const ProductParameters& parameters) {
-  const auto kernel = product_kernel<V, kEpilogue, kGathered>;
-  static const bool once = (allow_shared(kernel, V::kSharedBytes), true);
-  (void)once;
+  allow_shared_once<product_kernel<V, kEpilogue, kGathered>>(V::kSharedBytes);
   launch(context,
          {.grid = dim3(static_cast<unsigned>(num_multiprocessors() * V::kBlocksPerSm)),
           .block = dim3(V::kThreads),
           .shared_bytes = V::kSharedBytes},
-         kernel, parameters);
+         product_kernel<V, kEpilogue, kGathered>, parameters);
 }
 
 template <class V, Epilogue kEpilogue>

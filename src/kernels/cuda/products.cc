@@ -34,33 +34,21 @@ void run_families(const Context& context, std::span<const Family> families, Epil
   }
 }
 
-}  // namespace
-
-namespace {
-
 ProductGroup up_group(const TensorView& x, const ExpertFamily& family) {
   return {.weight = family.gate,
           .second = family.up,
           .x = family.x_rows ? family.x_rows : x,
-          .second_x = {},
           .offsets = family.offsets,
           .token_of_row = family.x_rows ? TensorView{} : family.token_of_row,
-          .bias = {},
           .out = family.activation,
           .gate_out = family.gate_product,
           .up_out = family.up_product};
 }
 ProductGroup down_group(const ExpertFamily& family, int64_t first_output = 0) {
   return {.weight = family.down,
-          .second = {},
           .x = family.activation,
-          .second_x = {},
           .offsets = family.offsets,
-          .token_of_row = {},
-          .bias = {},
           .out = family.out,
-          .gate_out = {},
-          .up_out = {},
           .first_output = first_output};
 }
 
@@ -124,12 +112,9 @@ void experts_down_backward(const Context& context, const ExpertsDownBackward& ar
       context, args.families, Epilogue::swiglu_backward, [&](const ExpertFamilyBackward& family) {
         check_transposes(family);
         ProductGroup group{.weight = family.down_transposed,
-                           .second = {},
                            .x = family.d_out_rows ? family.d_out_rows : args.d_out,
-                           .second_x = {},
                            .offsets = family.offsets,
                            .token_of_row = family.d_out_rows ? TensorView{} : family.token_of_row,
-                           .bias = {},
                            .out = family.d_up_product,
                            .gate_out = family.d_gate_product,
                            .up_out = family.up_product};
@@ -164,11 +149,8 @@ void experts_up_backward(const Context& context, const ExpertsUpBackward& args) 
 // Rows that the copy engine can read are worth a pass that lays them in order; a single product of
 // few rows gathers them as fast by itself (docs/performance.md).
 bool dispatch_rows(const Context& context, const DispatchRows& args) {
-  const auto aligned = [](const TensorView& rows) {
-    return reinterpret_cast<uintptr_t>(rows.data) % 16 == 0;
-  };
-  if (!is_hopper() || args.x.dtype != DType::BF16 || args.x.dim(1) % 8 != 0 || !aligned(args.x) ||
-      !aligned(args.out))
+  if (!is_hopper() || args.x.dtype != DType::BF16 || args.x.dim(1) % 8 != 0 ||
+      !is_aligned(args.x.data) || !is_aligned(args.out.data))
     return false;
   const int64_t experts = args.offsets.dim(0) - 1;
   if (args.readers < 2 && args.token_of_row.dim(0) <= kFewRowsPerExpert * experts) return false;
@@ -197,11 +179,7 @@ bool qkv_forward(const Context& context, const QkvForward& args) {
   TensorView out = args.q;
   out.shape = {tokens, args.weight.n};
   product.group[0] = {.weight = args.weight,
-                      .second = {},
                       .x = args.x,
-                      .second_x = {},
-                      .offsets = {},
-                      .token_of_row = {},
                       .bias = args.bias,
                       .out = out,
                       .rope = rope_store_of(args)};
@@ -219,16 +197,10 @@ void matmul_forward(const Context& context, const MatmulForward& args) {
                   .accumulate = args.store == Store::accumulate,
                   .num_groups = 1};
   product.group[0] = {.weight = args.weight,
-                      .second = {},
                       .x = args.x,
-                      .second_x = {},
-                      .offsets = {},
-                      .token_of_row = {},
                       .bias = args.bias,
                       .out = args.rounded ? args.rounded : args.out,
-                      .base = args.base,
-                      .gate_out = {},
-                      .up_out = {}};
+                      .base = args.base};
   run(context, product);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/reduce.cuh"
 #include "kernels/router.h"
 
 namespace dsmoe::kernels::cuda {
@@ -108,15 +109,6 @@ __device__ void add_block(float (&sum)[3][kTiles][4], const float (&c)[2][8],
       mma_16x8x16(sum[2][t], low, b);
     }
   }
-}
-
-__device__ inline float warp_sum(float value) {
-  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);
-  return value;
-}
-__device__ inline float warp_max(float value) {
-  for (int step = 16; step > 0; step /= 2) value = fmaxf(value, __shfl_xor_sync(~0u, value, step));
-  return value;
 }
 
 // Experts outside the best groups drop to -inf. `selection` lies in shared memory; lane g looks

@@ -167,11 +167,10 @@ __global__ void __launch_bounds__(kThreads)
     }
   }
   const float own = max;
-  max = block_reduce(
-      max, [](float a, float b) { return fmaxf(a, b); }, memory);
+  max = block_max(max, memory);
   if (argmax) {
     best = own == max ? best : 0x7fffffff;
-    for (int step = 16; step > 0; step /= 2) best = min(best, __shfl_xor_sync(~0u, best, step));
+    best = warp_reduce(best, [](int a, int b) { return min(a, b); });
     if (threadIdx.x % 32 == 0) best_id[threadIdx.x / 32] = best;
     __syncthreads();
     if (threadIdx.x == 0) {

@@ -236,12 +236,12 @@ GradientSide side_of(const TensorView& rows, int boxes) {
 }
 
 bool readable(const TensorView& rows) {
-  return rows.dtype == DType::BF16 && rows.dim(1) % 8 == 0 &&
-         reinterpret_cast<uintptr_t>(rows.data) % 16 == 0 && rows.dim(0) < (1 << 30);
+  return rows.dtype == DType::BF16 && rows.dim(1) % 8 == 0 && is_aligned(rows.data) &&
+         rows.dim(0) < (1 << 30);
 }
 bool fits(const WeightGradient& args) {
   return readable(args.x) && readable(args.dy) && !(args.x_of_row && args.dy_of_row) &&
-         reinterpret_cast<uintptr_t>(args.d_weight.data) % 16 == 0 && args.d_weight.dim(2) % 4 == 0;
+         is_aligned(args.d_weight.data) && args.d_weight.dim(2) % 4 == 0;
 }
 bool is_gathered(const WeightGradient& args) { return args.x_of_row || args.dy_of_row; }
 
@@ -344,8 +344,7 @@ void weight_gradients(const Context& context, const std::span<const WeightGradie
   GradientParameters p{};
   const auto run = [&] {
     if (p.num_problems == 0) return;
-    static const bool once = (allow_shared(weight_gradient_kernel, GradientShared::kBytes), true);
-    (void)once;
+    allow_shared_once<weight_gradient_kernel>(GradientShared::kBytes);
     p.counters = next_counters();
     launch(context,
            {.grid = dim3(static_cast<unsigned>(num_multiprocessors())),

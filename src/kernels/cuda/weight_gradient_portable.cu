@@ -267,14 +267,10 @@ __global__ void __launch_bounds__(kThreads) add_segments(const __grid_constant__
   p.d_weight[slot * size + i] = acc;
 }
 
-unsigned parts(int64_t size, int64_t part) {
-  return static_cast<unsigned>((size + part - 1) / part);
-}
-
 template <class X>
 void launch_f32(const Context& context, Parameters p, int64_t count, int64_t rows) {
   constexpr std::size_t kMostSegmentBytes = std::size_t{256} << 20;
-  const dim3 grid(parts(p.k, kThreads), parts(p.n, kShare), static_cast<unsigned>(count));
+  const dim3 grid(blocks_for(p.k, kThreads), blocks_for(p.n, kShare), static_cast<unsigned>(count));
   const int64_t segments = rows / kSegment + p.sequences;
   const auto bytes = static_cast<std::size_t>(segments * p.n * p.k) * 4;
   if (count > 1 || segments < 4 || segments > 65535 || bytes > kMostSegmentBytes) {
@@ -283,11 +279,13 @@ void launch_f32(const Context& context, Parameters p, int64_t count, int64_t row
   p.segments = static_cast<float*>(scratch_of(context, bytes));
   p.num_segments = static_cast<int32_t>(segments);
   launch(context,
-         {.grid = dim3(parts(p.k, kTileK), parts(p.n, kTileN), static_cast<unsigned>(segments)),
+         {.grid = dim3(blocks_for(p.k, kTileK), blocks_for(p.n, kTileN),
+                       static_cast<unsigned>(segments)),
           .block = dim3(kTileThreads)},
          gradient_f32_segments<X>, p);
   launch(context,
-         {.grid = dim3(parts(static_cast<int64_t>(p.n) * p.k, kThreads)), .block = dim3(kThreads)},
+         {.grid = dim3(blocks_for(static_cast<int64_t>(p.n) * p.k, kThreads)),
+          .block = dim3(kThreads)},
          add_segments, p);
 }
 
@@ -315,7 +313,8 @@ void weight_gradient_portable(const Context& context, const WeightGradient& args
                      .from_zero = args.start == GradientStart::from_zero};
   const int64_t count = args.sequence_offsets.dim(0);
   if (args.dy.dtype == DType::BF16) {
-    const dim3 grid(parts(p.k, 8 * (kThreads / 32)), parts(p.n, 16), static_cast<unsigned>(count));
+    const dim3 grid(blocks_for(p.k, 8 * (kThreads / 32)), blocks_for(p.n, 16),
+                    static_cast<unsigned>(count));
     return launch(context, {.grid = grid, .block = dim3(kThreads)}, gradient_bf16, p);
   }
   const int64_t rows = std::max(args.dy.dim(0), args.x.dim(0));
