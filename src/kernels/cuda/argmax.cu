@@ -1,15 +1,10 @@
-// The most likely id of each row, and the bf16 numbers a checkpoint may hold made those we compute
-// with.
-#include <cooperative_groups.h>
-
-#include "kernels/cuda/launch.h"
+// The most likely id of each row of logits.
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/row_blocks.cuh"
 
 namespace dsmoe::kernels::cuda {
 namespace {
-
-namespace cg = cooperative_groups;
 
 constexpr int kThreads = 512;
 constexpr int kNone = 0x7fffffff;
@@ -33,8 +28,7 @@ struct Best {
   }
 };
 
-// A row is the work of kBlocks blocks, a cluster where there are clusters: each takes every
-// kBlocks-th piece of the row, the first joins what they found.
+// Each block takes every kBlocks-th piece of the row, the first joins what they found.
 template <int kBlocks>
 __global__ void __launch_bounds__(kThreads)
     argmax_kernel(const float* logits, int32_t* index, int vocabulary) {
@@ -43,8 +37,9 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ int is_finite;
   wait_for_previous_kernel();
   let_next_kernel_start();
-  const int rank = static_cast<int>(blockIdx.x) % kBlocks;
-  const int64_t row_idx = blockIdx.x / kBlocks;
+  using Blocks = RowBlocks<kBlocks>;
+  const int rank = Blocks::rank();
+  const int64_t row_idx = Blocks::row();
   const float* row = logits + row_idx * vocabulary;
   Best best;
   bool finite = true;
@@ -80,31 +75,24 @@ __global__ void __launch_bounds__(kThreads)
       is_finite = finite;
     }
   }
-#if __CUDA_ARCH__ >= 900
   if constexpr (kBlocks > 1) {
-    cg::cluster_group cluster = cg::this_cluster();
-    cluster.sync();
+    Blocks::synchronise();
     if (rank == 0 && threadIdx.x == 0) {
       for (int other = 1; other < kBlocks; ++other) {
-        const Best theirs = *cluster.map_shared_rank(&found, other);
+        const Best theirs = Blocks::of_block(found, other);
         best.offer(theirs.value, theirs.id);
-        finite = finite && *cluster.map_shared_rank(&is_finite, other);
+        finite = finite && Blocks::of_block(is_finite, other);
       }
     }
-    cluster.sync();  // shared memory lives until the first block has read it
+    Blocks::synchronise();  // shared memory lives until the first block has read it
   }
-#endif
   if (rank == 0 && threadIdx.x == 0) index[row_idx] = finite ? best.id : -1;
 }
 
 template <int kBlocks>
 void launch_argmax(const Context& context, const ArgmaxForward& args) {
-  launch(context,
-         {.grid = dim3(static_cast<unsigned>(args.logits.dim(0) * kBlocks)),
-          .block = dim3(kThreads),
-          .cluster = kBlocks},
-         argmax_kernel<kBlocks>, args.logits.as<float>(), args.index.as<int32_t>(),
-         static_cast<int>(args.logits.dim(1)));
+  launch(context, RowBlocks<kBlocks>::shape(args.logits.dim(0), kThreads), argmax_kernel<kBlocks>,
+         args.logits.as<float>(), args.index.as<int32_t>(), static_cast<int>(args.logits.dim(1)));
 }
 
 }  // namespace

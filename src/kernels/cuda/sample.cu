@@ -1,18 +1,15 @@
-// Sampling. A row is the work of kBlocks blocks, a cluster where there are clusters; each warp
-// owns a run of neighbouring ids and computes their weights anew in every pass. All sums are of
-// integers, so that neither their order nor the number of blocks changes them.
-#include <cooperative_groups.h>
-
+// Sampling. A row is the work of kBlocks blocks; each warp owns a run of neighbouring ids and
+// computes their weights anew in every pass. All sums are of integers, so that neither their order
+// nor the number of blocks changes them.
 #include <algorithm>
 
-#include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/row_blocks.cuh"
 
 namespace dsmoe::kernels::cuda {
 namespace {
-
-namespace cg = cooperative_groups;
 
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / 32;
@@ -30,10 +27,6 @@ struct Parameters {
   SampleRule rule[kRowsOfLaunch];
 };
 
-__device__ uint64_t sum_of_warp(uint64_t value) {
-  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);
-  return value;
-}
 // Of this lane and those below it.
 __device__ uint64_t scan_of_warp(uint64_t value) {
   for (int step = 1; step < 32; step *= 2) {
@@ -57,7 +50,10 @@ struct Shared {
 };
 
 template <int kBlocks>
-class Row {
+class Row : RowBlocks<kBlocks> {
+  using RowBlocks<kBlocks>::of_block;
+  using RowBlocks<kBlocks>::synchronise;
+
  public:
   __device__ Row(const Parameters& p, int row, Shared& shared)
       : logits_(p.logits + static_cast<int64_t>(row) * p.vocabulary),
@@ -65,7 +61,7 @@ class Row {
         shared_(shared),
         lane_(threadIdx.x % 32),
         warp_(threadIdx.x / 32),
-        rank_(static_cast<int>(blockIdx.x) % kBlocks) {
+        rank_(RowBlocks<kBlocks>::rank()) {
     const int warps = kBlocks * kWarps;
     ids_of_warp_ = ((vocabulary_ + warps - 1) / warps + 31) / 32 * 32;
   }
@@ -97,20 +93,6 @@ class Row {
   }
 
  private:
-  __device__ void synchronise() const {
-#if __CUDA_ARCH__ >= 900
-    if constexpr (kBlocks > 1) return cg::this_cluster().sync();
-#endif
-    __syncthreads();
-  }
-  template <class T>
-  __device__ const T& of_block(const T& mine, int rank) const {
-#if __CUDA_ARCH__ >= 900
-    if constexpr (kBlocks > 1) return *cg::this_cluster().map_shared_rank(&mine, rank);
-#endif
-    return mine;
-  }
-
   __device__ float weight_of(int id) const { return sample_weight(logits_[id], best_, scale_); }
   // Calls f(weight) for every id of this warp.
   template <class F>
@@ -138,7 +120,7 @@ class Row {
       });
       __syncthreads();
       for (int bin = warp_; bin < kBins; bin += kWarps) {
-        const uint64_t sum = sum_of_warp(shared_.column[bin][lane_]);
+        const uint64_t sum = warp_sum(shared_.column[bin][lane_]);
         if (lane_ == 0) shared_.bin[digit % 2][bin] = sum;
       }
       synchronise();
@@ -180,8 +162,8 @@ class Row {
       if (key > kept.above) mass += sample_mass(weight);
       ties += key == kept.above ? 1 : 0;
     });
-    mass = sum_of_warp(mass);
-    ties = sum_of_warp(ties);
+    mass = warp_sum(mass);
+    ties = warp_sum(ties);
     if (lane_ == 0) shared_.found[warp_] = {.mass = mass, .ties = ties};
     synchronise();
   }
@@ -191,7 +173,7 @@ class Row {
     for (int i = lane_; i < kBlocks * kWarps; i += 32) {
       mass += of_block(shared_.found[i % kWarps], i / kWarps).mass;
     }
-    return sum_of_warp(mass) + kept.ties * mass_of_sample_key(kept.above);
+    return warp_sum(mass) + kept.ties * mass_of_sample_key(kept.above);
   }
 
   // One warp: finds the warp whose ids hold the draw, then the id.
@@ -253,20 +235,17 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(const __grid_constant_
   __shared__ Shared shared;
   wait_for_previous_kernel();
   let_next_kernel_start();
-  const int row = static_cast<int>(blockIdx.x) / kBlocks;
+  const int row = RowBlocks<kBlocks>::row();
   const SampleRule& rule = p.rule[row];
   const int best = p.best[row];
   int chosen = best;
   if (best >= 0 && rule.top_k != 1) chosen = Row<kBlocks>(p, row, shared).draw(best, rule);
-  if (blockIdx.x % kBlocks == 0 && threadIdx.x == 0) p.index[row] = chosen;
+  if (RowBlocks<kBlocks>::rank() == 0 && threadIdx.x == 0) p.index[row] = chosen;
 }
 
 template <int kBlocks>
 void launch_sample(const Context& context, const Parameters& p, std::size_t rows) {
-  launch(context,
-         {.grid = dim3(static_cast<unsigned>(rows * kBlocks)),
-          .block = dim3(kThreads),
-          .cluster = kBlocks},
+  launch(context, RowBlocks<kBlocks>::shape(static_cast<int64_t>(rows), kThreads),
          sample_kernel<kBlocks>, p);
 }
 
