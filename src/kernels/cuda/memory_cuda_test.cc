@@ -1,4 +1,5 @@
 // Device memory: what is uploaded stays, and work beside is ordered where it says so.
+#include "kernels/cuda/negative_control.h"
 #include "kernels/cuda/test_support.h"
 
 namespace dsmoe::kernels {
@@ -22,35 +23,43 @@ TEST_F(MemoryCudaTest, WhatIsUploadedIsNotZeroedAfterwards) {
   }
 }
 
-// A long tensor, so that who does not wait comes too early: a piece for what was issued before it,
-// whoever follows for the pieces. What is left unfinished may be any that came later.
-TEST_F(MemoryCudaTest, PiecesBesideSeeWhatCameBeforeAndAreWaitedFor) {
-  const int64_t size = int64_t{1} << 28;
-  tensor::Arena arena("device", cuda_table().allocator);
-  const TensorView x = arena.tensor("x", DType::F32, {size});
-  const TensorView first = arena.tensor("first", DType::F32, {size});
-  const TensorView second = arena.tensor("second", DType::F32, {size});
-  const TensorView out = arena.tensor("out", DType::F32, {size});
-  const auto copy = [](const Context& context, const TensorView& from, const TensorView& to) {
-    round_values(context, {.x = from, .out = to});
-  };
-  const auto last_of = [&](TensorView view) {
-    view.data = view.as<float>() + size - 1;
-    view.shape = {1};
-    return view;
-  };
-  for (float value = 1; value <= 8; ++value) {
-    upload(cuda_, &value, last_of(x));
-    copy(cuda_, x, first);
-    run_beside(cuda_, [&](const Context& own) { copy(own, first, second); });
-    run_beside(cuda_, [&](const Context& own) { copy(own, x, first); });
-    wait_beside(cuda_, 1);
-    copy(cuda_, second, out);
-    float seen = 0;
-    download(cuda_, last_of(out), &seen);
-    EXPECT_EQ(seen, value);
-    wait_beside(cuda_, 0);
+class BesideCudaTest : public CudaTest {
+ protected:
+  // What whoever waits for a piece finds of it, in rounds that tell it 1, 2, .. All that must be
+  // waited for comes late; what is left unfinished may be any piece that came later.
+  std::vector<float> rounds(const KernelTable& table) {
+    const Context context{.table = &table, .pool = nullptr, .stream = stream_};
+    const TensorView told = device_tensor(DType::F32, {1});
+    const TensorView kept = device_tensor(DType::F32, {1});
+    const TensorView result = device_tensor(DType::F32, {1});
+    const auto copy = [](const Context& own, const TensorView& from, const TensorView& to) {
+      round_values(own, {.x = from, .out = to});
+    };
+    std::vector<float> found;
+    for (float value = 1; value <= 4; ++value) {
+      cuda::delay(context);
+      upload(context, &value, told);
+      run_beside(context, [&](const Context& own) {
+        copy(own, told, kept);
+        cuda::delay(own);
+        copy(own, kept, result);
+      });
+      run_beside(context, [&](const Context& own) { cuda::delay(own); });
+      wait_beside(context, 1);
+      download(context, result, &found.emplace_back());
+      wait_beside(cuda_, 0);
+    }
+    return found;
   }
+};
+
+TEST_F(BesideCudaTest, PiecesSeeWhatCameBeforeAndAreWaitedForAndControlsComeTooEarly) {
+  const std::vector<float> right = {1, 2, 3, 4};
+  EXPECT_EQ(rounds(cuda_table()), right);
+  void* const queue = begin_beside(cuda_).stream;
+  end_beside(cuda_);
+  EXPECT_NE(rounds(cuda::table_that_begins_early(queue)), right);
+  EXPECT_NE(rounds(cuda::table_that_waits_too_little()), right);
 }
 
 }  // namespace dsmoe::kernels

@@ -1,6 +1,7 @@
-// Kernels that break one rule of docs/numerics.md each. Linked into tests only.
+// What breaks one rule each, of docs/numerics.md or of a contract. Linked into tests only.
 #include "kernels/cuda/negative_control.h"
 
+#include "kernels/cuda/cuda_table.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx.cuh"
 
@@ -36,6 +37,17 @@ __global__ void split_k(const bf16* x, const bf16* w, float* out, int rows, int 
   }
 }
 
+__global__ void delay_kernel() {
+  const auto nanoseconds = [] {
+    uint64_t now;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+  };
+  for (const uint64_t start = nanoseconds(); nanoseconds() - start < 2'000'000;) __nanosleep(1000);
+}
+
+void* early_queue = nullptr;
+
 }  // namespace
 
 void product_split_k(const Context& context, const TensorView& x, const WeightStack& weight,
@@ -46,6 +58,26 @@ void product_split_k(const Context& context, const TensorView& x, const WeightSt
       static_cast<const bf16*>(x.data), static_cast<const bf16*>(weight.data), out.as<float>(),
       static_cast<int>(x.dim(0)), static_cast<int>(weight.n), static_cast<int>(weight.k));
   check(cudaGetLastError(), "split_k");
+}
+
+void delay(const Context& context) {
+  delay_kernel<<<1, 1, 0, stream_of(context)>>>();
+  check(cudaGetLastError(), "delay");
+}
+
+KernelTable table_that_begins_early(void* queue) {
+  early_queue = queue;
+  KernelTable table = cuda_table();
+  table.beside.begin = [](const Context&) { return early_queue; };
+  return table;
+}
+
+KernelTable table_that_waits_too_little() {
+  KernelTable table = cuda_table();
+  table.beside.wait = [](const Context& context, int pieces) {
+    cuda_table().beside.wait(context, pieces + 1);
+  };
+  return table;
 }
 
 }  // namespace dsmoe::kernels::cuda
