@@ -140,15 +140,11 @@ struct QkvTile {
       sine[i] = p.rope.sin[angle];
     }
   }
-  __device__ int kv_head() const {
-    const RopeStore& rope = p.rope;
-    return head < rope.heads ? head / (rope.heads / rope.kv_heads)
-                             : (head - rope.heads) % rope.kv_heads;
-  }
   __device__ void store(const float (&sum)[kTiles][4]) const {
     const RopeStore& rope = p.rope;
     const int half = rope.head_dim / 2;
     const bool is_value = head >= rope.heads + rope.kv_heads;
+    const int kv_head = (head - rope.heads) % rope.kv_heads;  // unless a query head
     const int row = head * rope.head_dim + d;
 #pragma unroll
     for (int i = 0; i < 2 * kTiles; ++i) {
@@ -171,7 +167,7 @@ struct QkvTile {
                          ? static_cast<bf16*>(rope.q) +
                                (static_cast<int64_t>(token) * rope.heads + head) * rope.head_dim
                          : static_cast<bf16*>(is_value ? rope.values : rope.keys) +
-                               ((page * rope.kv_heads + kv_head()) * kKeyBlock + slot % kKeyBlock) *
+                               ((page * rope.kv_heads + kv_head) * kKeyBlock + slot % kKeyBlock) *
                                    rope.head_dim;
       round_into(target[d], a);
       round_into(target[d + half], b);
