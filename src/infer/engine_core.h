@@ -106,6 +106,7 @@ class EngineCore {
   void read_routing(std::span<const Part> parts, int64_t top_k);
   void take_routes(const Part& part, int64_t first_row, int64_t top_k);
   void keep_blocks(Sequence& sequence, int64_t num_new);
+  void take_kept_page(Sequence& sequence, std::size_t block_idx);
   std::vector<Row> wanted_rows(std::span<const Part> parts) const;
   static DrawKey draw_key(const Row& row);
   void compute_rows(const tensor::TensorView& hidden, std::vector<Row>& rows);

@@ -180,12 +180,26 @@ void EngineCore::keep_blocks(Sequence& sequence, int64_t num_new) {
         sequence.scope(), sequence.node,
         std::span(sequence.tokens).subspan(static_cast<std::size_t>(b * kBlock), kBlock),
         std::move(block));
-    if (sequence.node != PrefixCache::kRoot) continue;
+    if (sequence.node != PrefixCache::kRoot) {
+      take_kept_page(sequence, static_cast<std::size_t>(b));
+      continue;
+    }
     sequence.writes_prefix = false;
     index.clear();
     gate.clear();
     return;
   }
+}
+
+// Another sequence's page of the same block holds the same bits. Two of them would make the cache's
+// one impossible to evict while this sequence holds what follows it, and the pool may have no room
+// for both.
+void EngineCore::take_kept_page(Sequence& sequence, std::size_t block_idx) {
+  int32_t& page = sequence.kv.pages[block_idx];
+  const int32_t kept = prefix_.block(sequence.node).page;
+  if (page == kept) return;
+  cache_.share(kept);
+  cache_.release(std::exchange(page, kept));
 }
 
 std::vector<EngineCore::Row> EngineCore::wanted_rows(std::span<const Part> parts) const {
