@@ -80,10 +80,11 @@ Sample make_sample(const QuantizeOptions& options, const model::ModelConfig& con
       add_built_in(sample, config, text);
     }
   }
+  const int64_t context =
+      options.common.context > 0 ? options.common.context : config.max_position_embeddings;
   for (const std::vector<int32_t>& stream : sample.streams) {
     infer::check_tokens(config, stream, sample.what);
-    for (const infer::ScoredDocument& window :
-         infer::cut_windows(stream, config.max_position_embeddings, {})) {
+    for (const infer::ScoredDocument& window : infer::cut_windows(stream, context, {})) {
       sample.documents.push_back(window);
     }
   }
@@ -139,6 +140,14 @@ Quality quality_of(const infer::Divergence& divergence) {
           .num_targets = divergence.num_targets};
 }
 
+int64_t num_targets(std::span<const infer::ScoredDocument> documents) {
+  int64_t sum = 0;
+  for (const infer::ScoredDocument& document : documents) {
+    sum += static_cast<int64_t>(document.tokens.size()) - document.first_target;
+  }
+  return sum;
+}
+
 // One model after the other, so that memory holds one.
 infer::Outcome compare(const QuantizeOptions& options, const Engine& engine, const Sample& sample,
                        infer::Divergence& divergence) {
@@ -151,9 +160,10 @@ infer::Outcome compare(const QuantizeOptions& options, const Engine& engine, con
                                         kMaxReferenceBytes, cancelled);
   }
   if (reference.outcome == infer::Outcome::cancelled) return reference.outcome;
-  if (reference.documents.size() < sample.documents.size()) {
-    log_info("{}: the first {} of {} windows are compared", sample.what, reference.documents.size(),
-             sample.documents.size());
+  if (const int64_t all = num_targets(sample.documents), some = num_targets(reference.documents);
+      some < all) {
+    log_info("{}: the first {} of {} tokens are compared", sample.what, with_commas(some),
+             with_commas(all));
   }
   log_info("{}: logits of the quantised model", sample.what);
   CommonOptions quantised = options.common;

@@ -54,6 +54,17 @@ TEST(Quantize, WritesAFolderAndReportsItsQuality) {
   EXPECT_NE(over.err.find("already exists"), std::string::npos) << over.err;
 }
 
+TEST(Quantize, ComparesWithinTheContextAskedFor) {
+  const ScratchFolder scratch;
+  const std::string tokens = (scratch / "tokens.txt").string();
+  write_file(tokens, "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20");
+  const Ran ran = run_dsmoe({"quantize", golden("released_bf16"), "--to", "int8", "-o",
+                             (scratch / "out").string(), "--tokens", tokens, "--context", "8",
+                             "--json", "--quiet"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(parse_json(ran.out, "report")["tokens"], 19);
+}
+
 TEST(Quantize, WrongUsageExitsWith2) {
   const ScratchFolder scratch;
   const std::string out = (scratch / "out").string();
