@@ -1,6 +1,7 @@
 // The API as clients use it, on a small model in this process.
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <thread>
 
 #include "base/log.h"
@@ -54,6 +55,17 @@ TEST_F(ApiTest, PlainAndStreamedCompletionsSayTheSame) {
     EXPECT_TRUE(events.back()["choices"].empty());
     EXPECT_EQ(events.back()["usage"]["completion_tokens"], 12);
     EXPECT_EQ(events[events.size() - 2]["choices"][0]["finish_reason"], "length");
+  }
+}
+
+TEST_F(ApiTest, TheSeedOfAnAnswerCanBeSentAgain) {
+  const int64_t lowest = std::numeric_limits<int64_t>::min();
+  for (const Json& seed : {Json(-1), Json(lowest), Json(7), Json()}) {
+    const Json first = server().complete(greedy({{"temperature", 1}, {"seed", seed}})).json();
+    if (!seed.is_null()) EXPECT_EQ(first["seed"], seed);
+    const Answer again = server().complete(greedy({{"temperature", 1}, {"seed", first["seed"]}}));
+    ASSERT_EQ(again.status, 200) << again.body;
+    EXPECT_EQ(again.json()["choices"], first["choices"]);
   }
 }
 
