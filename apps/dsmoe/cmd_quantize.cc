@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 
 #include "base/functions.h"
 #include "base/log.h"
@@ -21,7 +22,8 @@ namespace {
 
 struct QuantizeOptions {
   CommonOptions common;
-  std::string to, head = "int8", out, text, tokens;
+  std::string to, head = "int8", out;
+  std::optional<std::string> text, tokens;  // at most one
   bool no_compare = false;
 };
 
@@ -65,14 +67,14 @@ void add_built_in(Sample& sample, const model::ModelConfig& config, const TextSi
 
 Sample make_sample(const QuantizeOptions& options, const model::ModelConfig& config) {
   Sample sample;
-  if (!options.tokens.empty()) {
-    sample.what = options.tokens;
-    add_stream(sample, read_token_file(options.tokens));
+  if (options.tokens) {
+    sample.what = *options.tokens;
+    add_stream(sample, read_token_file(*options.tokens));
   } else {
     const TextSide text(options.common.model);
-    if (!options.text.empty()) {
-      sample.what = options.text;
-      std::vector<int32_t> tokens = text.encode(read_text_file(options.text), AroundText::nothing);
+    if (options.text) {
+      sample.what = *options.text;
+      std::vector<int32_t> tokens = text.encode(read_text_file(*options.text), AroundText::nothing);
       if (const auto prefix = infer::prefix_token(config))
         tokens.insert(tokens.begin(), static_cast<int32_t>(*prefix));
       add_stream(sample, std::move(tokens));

@@ -65,6 +65,17 @@ TEST(Quantize, ComparesWithinTheContextAskedFor) {
   EXPECT_EQ(parse_json(ran.out, "report")["tokens"], 19);
 }
 
+TEST(Quantize, AFileWithoutANameIsNotTheBuiltInText) {
+  const ScratchFolder scratch;
+  for (const std::string flag : {"--tokens", "--text"}) {
+    const std::string out = (scratch / "out").string();
+    const Ran ran =
+        run_dsmoe({"quantize", golden("released_bf16"), "--to", "int8", "-o", out, flag, ""});
+    EXPECT_EQ(ran.code, 1) << flag << ": " << ran.out;
+    EXPECT_FALSE(std::filesystem::exists(out));
+  }
+}
+
 TEST(Quantize, WrongUsageExitsWith2) {
   const ScratchFolder scratch;
   const std::string out = (scratch / "out").string();
