@@ -140,6 +140,23 @@ TEST(Server, WhoReadsNothingIsClosedAfterTheWriteDeadline) {
   EXPECT_EQ(wait_for_metric(server, "dsmoe_connections", 1), 1);
 }
 
+// A long answer over a slow line takes longer than the deadline, but never stands still so long.
+TEST(Server, WhoReadsSlowlyGetsAllOfALongAnswer) {
+  constexpr auto kDeadline = std::chrono::milliseconds(500);
+  SmallServer server({.http = {.write_deadline = kDeadline}});
+  Client client(server.port(), 65536);
+  const Json body{{"prompt", "The cat"}, {"max_tokens", 240},  {"n", 64},
+                  {"logprobs", 20},      {"ignore_eos", true}, {"temperature", 0}};
+  client.send(format_request("POST", "/v1/completions", body.dump(), {"Connection: close"}));
+  std::string answer = client.receive_some();
+  const auto start = std::chrono::steady_clock::now();
+  for (std::string piece; !(piece = client.receive_some()).empty(); answer += piece) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_GT(std::chrono::steady_clock::now() - start, 2 * kDeadline) << "it was not slow";
+  EXPECT_TRUE(answer.ends_with("}")) << answer.size() << " bytes came";
+}
+
 TEST(Server, WhoLeavesTooMuchUnreadIsClosed) {
   // An answer so long that it is far from its end when the client is found out.
   SmallServer server({.http = {.max_backlog_bytes = 10000}}, {.positions = 4096});
