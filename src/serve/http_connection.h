@@ -35,6 +35,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   void start();
   void refuse_as_overloaded();
+  bool is_answering() const { return exchange_ || is_writing_; }
   // No further request is read; an answer under way is finished.
   void close_when_idle();
   // Now, whatever is under way.

@@ -140,21 +140,37 @@ TEST(Server, WhoReadsNothingIsClosedAfterTheWriteDeadline) {
   EXPECT_EQ(wait_for_metric(server, "dsmoe_connections", 1), 1);
 }
 
-// A long answer over a slow line takes longer than the deadline, but never stands still so long.
-TEST(Server, WhoReadsSlowlyGetsAllOfALongAnswer) {
-  constexpr auto kDeadline = std::chrono::milliseconds(500);
-  SmallServer server({.http = {.write_deadline = kDeadline}});
+// Asks for an answer of some 12 MB and reads it slowly: all that came. `begun` is called once
+// something has.
+template <class F>
+std::string read_slowly(SmallServer& server, F&& begun) {
   Client client(server.port(), 65536);
   const Json body{{"prompt", "The cat"}, {"max_tokens", 240},  {"n", 64},
                   {"logprobs", 20},      {"ignore_eos", true}, {"temperature", 0}};
   client.send(format_request("POST", "/v1/completions", body.dump(), {"Connection: close"}));
   std::string answer = client.receive_some();
-  const auto start = std::chrono::steady_clock::now();
+  begun();
   for (std::string piece; !(piece = client.receive_some()).empty(); answer += piece) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
+  return answer;
+}
+
+// A long answer over a slow line takes longer than the deadline, but never stands still so long.
+TEST(Server, WhoReadsSlowlyGetsAllOfALongAnswer) {
+  constexpr auto kDeadline = std::chrono::milliseconds(500);
+  SmallServer server({.http = {.write_deadline = kDeadline}});
+  std::chrono::steady_clock::time_point start;
+  const std::string answer = read_slowly(server, [&] { start = std::chrono::steady_clock::now(); });
   EXPECT_GT(std::chrono::steady_clock::now() - start, 2 * kDeadline) << "it was not slow";
   EXPECT_TRUE(answer.ends_with("}")) << answer.size() << " bytes came";
+}
+
+TEST(Server, DrainingWaitsForWhoReadsSlowly) {
+  SmallServer server;
+  const std::string answer = read_slowly(server, [&] { server.service().shut_down(); });
+  EXPECT_TRUE(answer.ends_with("}")) << answer.size() << " bytes came";
+  server.stop();
 }
 
 TEST(Server, WhoLeavesTooMuchUnreadIsClosed) {
