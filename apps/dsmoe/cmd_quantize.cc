@@ -59,6 +59,7 @@ void add_built_in(Sample& sample, const model::ModelConfig& config, const TextSi
     if (prefix) tokens.push_back(static_cast<int32_t>(*prefix));
     const std::string document = corpus.document(data::kDemoValidation + i).text;
     const std::vector<int32_t> encoded = text.encode(document, AroundText::nothing);
+    if (encoded.empty()) fail(ErrorKind::input, "the tokenizer makes no tokens of {}", sample.what);
     tokens.insert(tokens.end(), encoded.begin(), encoded.end());
     total += tokens.size();
     if (tokens.size() > 1) add_stream(sample, std::move(tokens));

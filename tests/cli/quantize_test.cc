@@ -76,6 +76,29 @@ TEST(Quantize, AFileWithoutANameIsNotTheBuiltInText) {
   }
 }
 
+// A vocabulary without tokens: no text is ever long enough.
+TEST(Quantize, ATokenizerThatMakesNoTokensIsRefused) {
+  const ScratchFolder scratch;
+  const std::string model = (scratch / "model").string(), out = (scratch / "out").string();
+  std::filesystem::create_directory(model);
+  std::filesystem::copy(golden("released_bf16"), model);
+  write_file(model + "/tokenizer.json",
+             R"({"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}})");
+  for (const char* eos : {"null", "1"}) {
+    Json config = parse_json(read_file(golden("released_bf16") + "/config.json"), "config.json");
+    config["bos_token_id"] = nullptr;
+    config["eos_token_id"] = parse_json(eos, "id");
+    write_file(model + "/config.json", config.dump());
+    const Ran ran = run_dsmoe({"quantize", model, "--to", "int8", "-o", out, "--quiet"});
+    EXPECT_EQ(ran.code, 1) << ran.out;
+    EXPECT_NE(ran.err.find("the tokenizer makes no tokens"), std::string::npos) << ran.err;
+    EXPECT_FALSE(std::filesystem::exists(out));
+  }
+  const Ran probe = run_dsmoe({"probe", model, "--quiet"});
+  EXPECT_EQ(probe.code, 1) << probe.out;
+  EXPECT_NE(probe.err.find("the tokenizer makes no tokens"), std::string::npos) << probe.err;
+}
+
 TEST(Quantize, WrongUsageExitsWith2) {
   const ScratchFolder scratch;
   const std::string out = (scratch / "out").string();
