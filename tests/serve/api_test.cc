@@ -62,7 +62,9 @@ TEST_F(ApiTest, TheSeedOfAnAnswerCanBeSentAgain) {
   const int64_t lowest = std::numeric_limits<int64_t>::min();
   for (const Json& seed : {Json(-1), Json(lowest), Json(7), Json()}) {
     const Json first = server().complete(greedy({{"temperature", 1}, {"seed", seed}})).json();
-    if (!seed.is_null()) EXPECT_EQ(first["seed"], seed);
+    if (!seed.is_null()) {
+      EXPECT_EQ(first["seed"], seed);
+    }
     const Answer again = server().complete(greedy({{"temperature", 1}, {"seed", first["seed"]}}));
     ASSERT_EQ(again.status, 200) << again.body;
     EXPECT_EQ(again.json()["choices"], first["choices"]);

@@ -128,6 +128,33 @@ double wait_for_metric(SmallServer& server, const std::string& name, double expe
   return value;
 }
 
+// While a long answer is written down, others are answered too.
+TEST(Server, ALongAnswerDoesNotHoldUpOthers) {
+  SmallServer server;
+  std::atomic<bool> is_there{false};
+  std::thread asking([&] {
+    const Json body{{"prompt", "The cat"}, {"max_tokens", 240},  {"n", 128},
+                    {"logprobs", 20},      {"ignore_eos", true}, {"temperature", 0}};
+    const Answer answer = server.complete(body);
+    is_there = true;
+    EXPECT_EQ(answer.json()["choices"].size(), 128u);
+    EXPECT_EQ(answer.json()["choices"][127]["index"], 127);
+    EXPECT_EQ(answer.json()["usage"]["completion_tokens"], 128 * 240);
+  });
+  int seen = 0;  // the engine is done with it, the answer is not there
+  Client client(server.port());
+  while (!is_there) {
+    const std::string text = client.get("/metrics").body;
+    const bool is_computed = text.find("\ndsmoe_sequences_running 0\n") != std::string::npos &&
+                             text.find("\ndsmoe_sequences_waiting 0\n") != std::string::npos;
+    const bool is_asked = text.find("\ndsmoe_requests_running 1\n") != std::string::npos &&
+                          text.find("\ndsmoe_answer_tokens_total 0\n") == std::string::npos;
+    seen += is_computed && is_asked ? 1 : 0;
+  }
+  asking.join();
+  EXPECT_GE(seen, 5);
+}
+
 constexpr int kUnreadBytes = 4096;
 
 // The one connection left is the one that asks.
