@@ -64,7 +64,8 @@ ExpertTable expert_table(infer::Session& session, const infer::Generation& gener
                          const TextSide& text) {
   const auto first = static_cast<std::size_t>(generation.prompt_tokens);
   const std::size_t end = first + generation.tokens.size();
-  if (session.tokens().size() + 1 == end &&
+  // An interrupted prompt may lack one token too: there is no answer then.
+  if (!generation.tokens.empty() && session.tokens().size() + 1 == end &&
       static_cast<int64_t>(session.tokens().size()) < session.max_positions()) {
     session.append(generation.tokens.back());
   }
