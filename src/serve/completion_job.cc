@@ -159,6 +159,8 @@ std::vector<CompletionJob::EncodedPrompt> CompletionJob::encode_prompts() const 
     return prompts;
   }
   for (const Prompt& prompt : request.prompts) {
+    // Refused before the next one is encoded: this thread has others to look after.
+    if (!prompts.empty()) answer_length(static_cast<int64_t>(prompts.back().tokens.size()));
     if (const auto* text = std::get_if<std::string>(&prompt)) {
       prompts.push_back({.tokens = model.encode(*text, text::AddSpecial::yes), .text = *text});
       continue;

@@ -168,6 +168,18 @@ TEST_F(ApiTest, SeveralChoicesAndPromptForms) {
             both["choices"][0]["text"]);
 }
 
+// One too many tokens is known before the texts behind it, megabytes perhaps, are encoded.
+TEST_F(ApiTest, TheFirstPromptThatDoesNotFitEndsTheRequest) {
+  std::string long_text;
+  for (int i = 0; i < 300; ++i) long_text += "zq ";
+  const std::string longer(1000000, 'x');  // refused for its bytes alone
+  const Answer refused = server().complete(greedy({{"prompt", {long_text, longer}}}));
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(refused.json()["error"]["code"], "context_length_exceeded");
+  const std::string message = refused.json()["error"]["message"];
+  EXPECT_NE(message.find("were asked for"), std::string::npos) << message;
+}
+
 TEST_F(ApiTest, StopStringsAndTokens) {
   const std::string text = server().complete(greedy()).json()["choices"][0]["text"];
   ASSERT_GT(text.size(), 6u);
