@@ -415,7 +415,7 @@ void CompletionJob::finish_answer() {
 // Choice by choice, and where there is much to write the thread looks after others in between.
 void CompletionJob::render_answer() {
   if (ended_) return;
-  constexpr std::size_t kAtOnce = std::size_t{1} << 20;
+  constexpr std::size_t kAtOnce = std::size_t{1} << 17;
   const std::size_t before = rendered_.size();
   while (num_rendered_ < choices_.size()) {
     if (rendered_.size() - before > kAtOnce) {
