@@ -210,6 +210,26 @@ TEST_P(Quantised, DivergesWhereAModelFromItselfDoesNot) {
   EXPECT_NE(divergence.nats, divergence.reference_nats);
 }
 
+// A window of a real vocabulary is larger than what is kept: its beginning is compared, not
+// nothing.
+TEST_P(Quantised, IsComparedOnTheBeginningThatFits) {
+  const auto original = infer::load_model(context_, goldens_folder() / GetParam().model, {});
+  const auto vocabulary = static_cast<std::size_t>(original->config.vocab_size);
+  const Tokens tokens = {3, 1, 4, 1, 5, 9, 2, 6};
+  const std::vector<infer::ScoredDocument> documents = {{.tokens = tokens, .first_target = 2},
+                                                        {.tokens = tokens}};
+  for (const int64_t kept : {0, 1, 5, 6, 7, 13, 20}) {
+    const infer::ReferenceLogits reference = infer::reference_logits(
+        context_, *original, documents, static_cast<std::size_t>(kept) * vocabulary * sizeof(float),
+        nullptr);
+    infer::Divergence self;
+    infer::compare_with(context_, *original, reference, nullptr, self);
+    EXPECT_EQ(self.num_targets, std::min<int64_t>(kept, 6 + 7));
+    EXPECT_EQ(self.kl, 0);
+    EXPECT_EQ(self.nats, self.reference_nats);
+  }
+}
+
 TEST_P(Quantised, CannotBeTrainedNorQuantisedAgain) {
   const auto message = [](auto&& call) {
     try {

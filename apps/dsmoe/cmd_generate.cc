@@ -1,4 +1,6 @@
 // dsmoe generate: one prompt, one answer, streamed as it comes.
+#include <optional>
+
 #include "base/log.h"
 #include "command.h"
 #include "expert_table.h"
@@ -16,16 +18,15 @@ namespace {
 struct GenerateCommand {
   CommonOptions common;
   SamplingFlags sampling;
-  std::string prompt, prompt_file, tokens;
+  std::optional<std::string> prompt, prompt_file, tokens;  // exactly one
   bool ignore_eos = false;
   int64_t show_experts = 0;  // per cell; 0: no table
 };
 
 std::vector<int32_t> prompt_tokens(const GenerateCommand& command, const TextSide& text) {
-  if (!command.tokens.empty()) return parse_token_list(command.tokens, "--tokens");
-  return text.encode(
-      command.prompt_file.empty() ? command.prompt : read_text_file(command.prompt_file),
-      AroundText::special);
+  if (command.tokens) return parse_token_list(*command.tokens, "--tokens");
+  return text.encode(command.prompt_file ? read_text_file(*command.prompt_file) : *command.prompt,
+                     AroundText::special);
 }
 
 // What one answer gave, as text and as tokens.
@@ -63,7 +64,8 @@ ExpertTable expert_table(infer::Session& session, const infer::Generation& gener
                          const TextSide& text) {
   const auto first = static_cast<std::size_t>(generation.prompt_tokens);
   const std::size_t end = first + generation.tokens.size();
-  if (session.tokens().size() + 1 == end &&
+  // An interrupted prompt may lack one token too: there is no answer then.
+  if (!generation.tokens.empty() && session.tokens().size() + 1 == end &&
       static_cast<int64_t>(session.tokens().size()) < session.max_positions()) {
     session.append(generation.tokens.back());
   }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 
 #include "base/functions.h"
 #include "base/log.h"
@@ -21,7 +22,8 @@ namespace {
 
 struct QuantizeOptions {
   CommonOptions common;
-  std::string to, head = "int8", out, text, tokens;
+  std::string to, head = "int8", out;
+  std::optional<std::string> text, tokens;  // at most one
   bool no_compare = false;
 };
 
@@ -57,6 +59,7 @@ void add_built_in(Sample& sample, const model::ModelConfig& config, const TextSi
     if (prefix) tokens.push_back(static_cast<int32_t>(*prefix));
     const std::string document = corpus.document(data::kDemoValidation + i).text;
     const std::vector<int32_t> encoded = text.encode(document, AroundText::nothing);
+    if (encoded.empty()) fail(ErrorKind::input, "the tokenizer makes no tokens of {}", sample.what);
     tokens.insert(tokens.end(), encoded.begin(), encoded.end());
     total += tokens.size();
     if (tokens.size() > 1) add_stream(sample, std::move(tokens));
@@ -65,14 +68,14 @@ void add_built_in(Sample& sample, const model::ModelConfig& config, const TextSi
 
 Sample make_sample(const QuantizeOptions& options, const model::ModelConfig& config) {
   Sample sample;
-  if (!options.tokens.empty()) {
-    sample.what = options.tokens;
-    add_stream(sample, read_token_file(options.tokens));
+  if (options.tokens) {
+    sample.what = *options.tokens;
+    add_stream(sample, read_token_file(*options.tokens));
   } else {
     const TextSide text(options.common.model);
-    if (!options.text.empty()) {
-      sample.what = options.text;
-      std::vector<int32_t> tokens = text.encode(read_text_file(options.text), AroundText::nothing);
+    if (options.text) {
+      sample.what = *options.text;
+      std::vector<int32_t> tokens = text.encode(read_text_file(*options.text), AroundText::nothing);
       if (const auto prefix = infer::prefix_token(config))
         tokens.insert(tokens.begin(), static_cast<int32_t>(*prefix));
       add_stream(sample, std::move(tokens));
@@ -80,10 +83,11 @@ Sample make_sample(const QuantizeOptions& options, const model::ModelConfig& con
       add_built_in(sample, config, text);
     }
   }
+  const int64_t context =
+      options.common.context > 0 ? options.common.context : config.max_position_embeddings;
   for (const std::vector<int32_t>& stream : sample.streams) {
     infer::check_tokens(config, stream, sample.what);
-    for (const infer::ScoredDocument& window :
-         infer::cut_windows(stream, config.max_position_embeddings, {})) {
+    for (const infer::ScoredDocument& window : infer::cut_windows(stream, context, {})) {
       sample.documents.push_back(window);
     }
   }
@@ -139,6 +143,14 @@ Quality quality_of(const infer::Divergence& divergence) {
           .num_targets = divergence.num_targets};
 }
 
+int64_t num_targets(std::span<const infer::ScoredDocument> documents) {
+  int64_t sum = 0;
+  for (const infer::ScoredDocument& document : documents) {
+    sum += static_cast<int64_t>(document.tokens.size()) - document.first_target;
+  }
+  return sum;
+}
+
 // One model after the other, so that memory holds one.
 infer::Outcome compare(const QuantizeOptions& options, const Engine& engine, const Sample& sample,
                        infer::Divergence& divergence) {
@@ -151,9 +163,10 @@ infer::Outcome compare(const QuantizeOptions& options, const Engine& engine, con
                                         kMaxReferenceBytes, cancelled);
   }
   if (reference.outcome == infer::Outcome::cancelled) return reference.outcome;
-  if (reference.documents.size() < sample.documents.size()) {
-    log_info("{}: the first {} of {} windows are compared", sample.what, reference.documents.size(),
-             sample.documents.size());
+  if (const int64_t all = num_targets(sample.documents), some = num_targets(reference.documents);
+      some < all) {
+    log_info("{}: the first {} of {} tokens are compared", sample.what, with_commas(some),
+             with_commas(all));
   }
   log_info("{}: logits of the quantised model", sample.what);
   CommonOptions quantised = options.common;

@@ -76,8 +76,13 @@ LabelledText embedded_text(const data::Encoder& encoder, const TextLimits& limit
   for (uint64_t i = 0; !collector.all_full(); ++i) {
     const data::DemoDocument document = corpus.document(data::kDemoValidation + i);
     const auto label = static_cast<int32_t>(document.domain);
-    collector.add(data::encode_document({.parts = {{.text = document.text}}}, encoder, 0).tokens,
-                  label);
+    const std::vector<int32_t> tokens =
+        data::encode_document({.parts = {{.text = document.text}}}, encoder, 0).tokens;
+    // Else no label would ever have its share.
+    if (tokens.size() < 2) {
+      fail(ErrorKind::input, "the tokenizer makes no tokens of the embedded corpus");
+    }
+    collector.add(tokens, label);
   }
   return text;
 }

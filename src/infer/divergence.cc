@@ -70,10 +70,11 @@ ReferenceLogits reference_logits(const kernels::Context& context, const model::M
                                  const std::atomic<bool>* cancelled) {
   ReferenceLogits reference;
   const auto vocabulary = static_cast<std::size_t>(model.config.vocab_size);
-  for (const ScoredDocument& document : documents) {
-    const std::size_t rows = static_cast<std::size_t>(num_targets(document));
-    const std::size_t room = max_bytes / sizeof(float) - reference.logits.size();
-    if (rows > room / vocabulary) break;
+  for (ScoredDocument document : documents) {
+    const std::size_t room = (max_bytes / sizeof(float) - reference.logits.size()) / vocabulary;
+    if (room == 0) break;
+    const std::size_t end = static_cast<std::size_t>(document.first_target) + room;
+    document.tokens = document.tokens.first(std::min(document.tokens.size(), end));
     reference.documents.push_back(document);
     reference.outcome = for_each_target(
         context, model, document, cancelled, [&](std::span<const float> row, int32_t) {

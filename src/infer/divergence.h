@@ -20,7 +20,8 @@ struct Divergence {
 };
 
 // Logits before every target, row after row, as a reference for the other model: only one of the
-// two needs to be in memory. At most `max_bytes`: documents beyond are left out.
+// two needs to be in memory. At most `max_bytes`: the document at the limit ends there, those
+// beyond are left out.
 struct ReferenceLogits {
   std::vector<ScoredDocument> documents;
   std::vector<float> logits;  // [targets, vocabulary]

@@ -345,8 +345,12 @@ void EngineCore::fail(Sequence& sequence, ErrorKind kind, const std::string& mes
 }
 
 void EngineCore::fail_all(ErrorKind kind, const std::string& message) {
-  while (!running_.empty()) fail(*running_.front(), kind, message);
-  while (!waiting_.empty()) fail(*waiting_.front(), kind, message);
+  const auto end = [&](auto& sequences) {
+    for (const SequencePtr& sequence : sequences) sequence->request.sink->on_error(kind, message);
+    sequences.clear();
+  };
+  end(running_);
+  end(waiting_);
 }
 
 EngineStats EngineCore::stats() const {

@@ -70,7 +70,7 @@ class EngineCore {
   void cancel(Id id);  // frees its pages at once; unknown ids are ignored
   // One forward pass and what follows from it. False: there was nothing to do.
   bool step();
-  // Ends everything.
+  // Tells everyone, and touches nothing else: the device may be what has failed. The last call.
   void fail_all(ErrorKind kind, const std::string& message);
 
   EngineStats stats() const;
@@ -101,11 +101,12 @@ class EngineCore {
                            std::vector<Part>& parts);
   void learn_patience(std::span<const Part> parts, double seconds);
   void run(std::span<const Part> parts);
-  void forward(std::span<const Part> parts);
+  tensor::TensorView forward(std::span<const Part> parts, int64_t top_k);
   RoutingInput routing_input(std::span<const Part> parts, int64_t top_k) const;
   void read_routing(std::span<const Part> parts, int64_t top_k);
   void take_routes(const Part& part, int64_t first_row, int64_t top_k);
   void keep_blocks(Sequence& sequence, int64_t num_new);
+  void take_kept_page(Sequence& sequence, std::size_t block_idx);
   std::vector<Row> wanted_rows(std::span<const Part> parts) const;
   static DrawKey draw_key(const Row& row);
   void compute_rows(const tensor::TensorView& hidden, std::vector<Row>& rows);

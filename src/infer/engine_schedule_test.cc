@@ -120,5 +120,33 @@ TEST_F(EngineSchedule, ShortPromptsThatKeepComingDoNotStopALongOne) {
   EXPECT_LE(steps, 25);  // a quarter of 32 each
 }
 
+// Scores of a prompt are computed without the prefix cache, which already knows its beginning: the
+// pages that hold it twice must not be missing at the end of a context that fills the pool.
+TEST_F(EngineSchedule, APromptThatFillsThePoolIsScoredBesideItsOwnCachedBeginning) {
+  for (const int64_t pages : {2, 3, 4}) {
+    const int64_t context = pages * kernels::kKeyBlock;
+    const auto model =
+        load_model(context_, std::filesystem::path(DSMOE_SOURCE_DIR) / "tests/goldens/released",
+                   {.context = context});
+    EngineCore core(context_, *model,
+                    {.max_batch = 1, .chunk_tokens = kernels::kKeyBlock, .num_pages = pages}, load_,
+                    [] {});
+    for (EngineCore::Id id = 1; id <= 3; ++id) {
+      EngineRequest request;
+      request.prompt.assign(static_cast<std::size_t>(context), 9);
+      request.max_tokens = 1;
+      request.num_top_scores = 0;
+      request.scores_prompt = true;
+      const auto sink = std::make_shared<Counter>();
+      request.sink = sink;
+      core.add(id, id, std::move(request));
+      int steps = 0;
+      while (sink->num_tokens == 0 && steps < 50) ++steps, core.step();
+      EXPECT_EQ(steps, pages) << "request " << id << " on " << pages << " pages";
+      EXPECT_EQ(core.stats().preemptions, 0);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace dsmoe::infer

@@ -34,25 +34,34 @@ DrawKey EngineCore::draw_key(const Row& row) {
 }
 
 // A sequence whose numbers break must not take the others with it: they run again without it, to
-// the same bits.
+// the same bits. What fails behind the pass is no sequence's fault, and nothing can run again: its
+// tokens count as forwarded.
 void EngineCore::run(std::span<const Part> parts) {
+  int64_t top_k = 0;
+  for (const Part& part : parts) top_k = std::max(top_k, part.sequence->top_k);
+  tensor::TensorView hidden;
   try {
-    forward(parts);
+    hidden = forward(parts, top_k);
   } catch (const Error& e) {
     if (parts.size() == 1) return fail(*parts[0].sequence, e.kind(), e.what());
     for (const Part& part : parts) run({&part, 1});
+    return;
   }
+  stats_.forwarded_tokens += static_cast<int64_t>(step_tokens_.size());
+  // The head is under way before anything is waited for.
+  std::vector<Row> rows = wanted_rows(parts);
+  compute_rows(hidden, rows);
+  read_routing(parts, top_k);
+  deliver(parts, rows);
 }
 
-void EngineCore::forward(std::span<const Part> parts) {
+tensor::TensorView EngineCore::forward(std::span<const Part> parts, int64_t top_k) {
   std::vector<model::Segment> segments;
-  int64_t top_k = 0;
   step_tokens_.clear();
   for (const Part& part : parts) {
     const auto begin = part.sequence->tokens.begin() + part.sequence->kv.length;
     step_tokens_.insert(step_tokens_.end(), begin, begin + part.num_tokens);
     segments.push_back({.sequence = &part.sequence->kv, .num_tokens = part.num_tokens});
-    top_k = std::max(top_k, part.sequence->top_k);
   }
   const RoutingInput routing = routing_input(parts, top_k);
   // Passes that are watched are not recorded. Where they can be (a GPU) a step takes milliseconds,
@@ -60,18 +69,12 @@ void EngineCore::forward(std::span<const Part> parts) {
   const auto observe = [&](int64_t, const moe::LayerState&, const tensor::TensorView&) { beat_(); };
   model::BlockObserver observer(observe);
   const bool is_recorded = kernels::Recording::possible(context_);
-  const tensor::TensorView hidden = pass_.run({.tokens = step_tokens_,
-                                               .segments = segments,
-                                               .top_k = top_k,
-                                               .experts_of_token = routing.experts_of_token,
-                                               .replayed_index = routing.replayed,
-                                               .observer = is_recorded ? nullptr : &observer});
-  stats_.forwarded_tokens += static_cast<int64_t>(step_tokens_.size());
-  // The head is under way before anything is waited for.
-  std::vector<Row> rows = wanted_rows(parts);
-  compute_rows(hidden, rows);
-  read_routing(parts, top_k);
-  deliver(parts, rows);
+  return pass_.run({.tokens = step_tokens_,
+                    .segments = segments,
+                    .top_k = top_k,
+                    .experts_of_token = routing.experts_of_token,
+                    .replayed_index = routing.replayed,
+                    .observer = is_recorded ? nullptr : &observer});
 }
 
 // What the tokens of a step differ in: how many experts they choose, and whether they choose at
@@ -180,12 +183,26 @@ void EngineCore::keep_blocks(Sequence& sequence, int64_t num_new) {
         sequence.scope(), sequence.node,
         std::span(sequence.tokens).subspan(static_cast<std::size_t>(b * kBlock), kBlock),
         std::move(block));
-    if (sequence.node != PrefixCache::kRoot) continue;
+    if (sequence.node != PrefixCache::kRoot) {
+      take_kept_page(sequence, static_cast<std::size_t>(b));
+      continue;
+    }
     sequence.writes_prefix = false;
     index.clear();
     gate.clear();
     return;
   }
+}
+
+// Another sequence's page of the same block holds the same bits. Two of them would make the cache's
+// one impossible to evict while this sequence holds what follows it, and the pool may have no room
+// for both.
+void EngineCore::take_kept_page(Sequence& sequence, std::size_t block_idx) {
+  int32_t& page = sequence.kv.pages[block_idx];
+  const int32_t kept = prefix_.block(sequence.node).page;
+  if (page == kept) return;
+  cache_.share(kept);
+  cache_.release(std::exchange(page, kept));
 }
 
 std::vector<EngineCore::Row> EngineCore::wanted_rows(std::span<const Part> parts) const {

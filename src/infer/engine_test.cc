@@ -476,6 +476,30 @@ TEST_F(EngineTest, ADeadThreadIsSeen) {
   EXPECT_EQ(engine.submit(std::move(late)).admission, Admission::dead);
 }
 
+// What fails behind a pass is the device, not a sequence: nothing is computed twice, everyone is
+// told, and the thread ends, so that whoever asks after its health hears of it.
+TEST_F(EngineTest, AFailedDeviceEndsTheThread) {
+  static std::atomic<int> num_failures{0};
+  static const kernels::KernelTable& cpu = kernels::select_cpu_table();
+  kernels::KernelTable table = cpu;
+  table.sample_forward = [](const kernels::Context&, const kernels::SampleForward&) {
+    ++num_failures;
+    fail(ErrorKind::internal, "the device has failed");
+  };
+  table.memory.zero = [](const kernels::Context& context, void* data, std::size_t bytes) {
+    if (num_failures > 0) fail(ErrorKind::internal, "the device has failed");
+    cpu.memory.zero(context, data, bytes);
+  };
+  const Loaded loaded("released", table);
+  Engine engine(loaded.context, *loaded.model, {.max_batch = 4});
+  auto sinks = send(engine, {request(), request(), request()});
+  for (auto& sink : sinks) {
+    EXPECT_EQ(sink->wait().end, "error: the engine has died: the device has failed");
+  }
+  EXPECT_EQ(num_failures, 1);
+  EXPECT_FALSE(engine.is_alive());
+}
+
 TEST_F(EngineTest, ASilentThreadIsNotAlive) {
   Engine engine(loaded_.context, *loaded_.model, {.stall_seconds = 0.3});
   const auto becomes = [&](bool alive) {

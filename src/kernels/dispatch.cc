@@ -413,7 +413,7 @@ void sample_forward(const Context& context, const SampleForward& args) {
   check.tensor("best", args.best, DType::I32, {rows});
   check.tensor("index", args.index, DType::I32, {rows});
   check.that(static_cast<int64_t>(args.rule.size()) == rows, "every row needs a rule");
-  check.that(args.logits.dim(1) < kMostSampled, "there are too many ids to draw from");
+  check.that(args.logits.dim(1) <= kMostSampled, "there are too many ids to draw from");
   launch(context, DType::F32, &KernelTable::sample_forward, args);
 }
 

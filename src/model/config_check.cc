@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "kernels/combine.h"
+#include "kernels/sample.h"
 #include "model/config.h"
 
 namespace dsmoe::model {
@@ -11,7 +12,7 @@ namespace {
 
 // Far above any published model; they keep every product of sizes inside an int64_t and hostile
 // files small.
-constexpr int64_t kMaxVocab = int64_t{1} << 24;
+constexpr int64_t kMaxVocab = kernels::kMostSampled;  // a token has to be drawn from it
 constexpr int64_t kMaxHidden = int64_t{1} << 17;
 constexpr int64_t kMaxWidth = int64_t{1} << 20;
 constexpr int64_t kMaxLayers = 1024;

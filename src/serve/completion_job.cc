@@ -159,6 +159,8 @@ std::vector<CompletionJob::EncodedPrompt> CompletionJob::encode_prompts() const 
     return prompts;
   }
   for (const Prompt& prompt : request.prompts) {
+    // Refused before the next one is encoded: this thread has others to look after.
+    if (!prompts.empty()) answer_length(static_cast<int64_t>(prompts.back().tokens.size()));
     if (const auto* text = std::get_if<std::string>(&prompt)) {
       prompts.push_back({.tokens = model.encode(*text, text::AddSpecial::yes), .text = *text});
       continue;
@@ -288,7 +290,8 @@ void CompletionJob::make_choices() {
       auto choice =
           std::make_unique<Choice>(parts_.model, static_cast<int64_t>(choices_.size()), prompt);
       infer::EngineRequest engine = engine_request(prompt.tokens);
-      engine.choice = static_cast<uint32_t>(n);
+      // Not n: the same prompt twice is asked for two answers.
+      engine.choice = static_cast<uint32_t>(choice->index);
       engine.replayed = replay;
       choice->sink = std::make_shared<Sink>(shared_from_this());
       engine.sink = choice->sink;
@@ -332,10 +335,15 @@ void CompletionJob::start() {
   }
 }
 
-// Runs by itself on the I/O thread: what goes wrong here must end this request, not the server.
 void CompletionJob::collect() {
+  guarded([this] { take_deltas(); });
+}
+
+// What runs by itself on the I/O thread: what goes wrong must end this request, not the server.
+template <class F>
+void CompletionJob::guarded(F&& f) {
   try {
-    take_deltas();
+    f();
   } catch (const std::exception& e) {
     log_warning("request {}: {}", parts_.request_id, e.what());
     if (!ended_) fail({500, "an internal error; the server's log has more"});
@@ -356,7 +364,7 @@ void CompletionJob::take_deltas() {
     }
     take(*choices_[i], std::move(deltas[i]));
   }
-  if (num_open_ == 0 && !ended_) finish_answer();
+  if (num_open_ == 0 && num_rendered_ == 0 && !ended_) finish_answer();
 }
 
 void CompletionJob::take(Choice& choice, ChoiceDelta delta) {
@@ -401,15 +409,31 @@ void CompletionJob::finish_answer() {
     parts_.responder->end_stream();
     return end(200);
   }
-  Json choices = Json::array();
-  for (const auto& choice : choices_) {
-    Json json = render(*choice, choice->all);
-    json["finish_reason"] = finish_reason(*choice->all.finish);
-    choices.push_back(std::move(json));
+  render_answer();
+}
+
+// Choice by choice, and where there is much to write the thread looks after others in between.
+void CompletionJob::render_answer() {
+  if (ended_) return;
+  constexpr std::size_t kAtOnce = std::size_t{1} << 17;
+  const std::size_t before = rendered_.size();
+  while (num_rendered_ < choices_.size()) {
+    if (rendered_.size() - before > kAtOnce) {
+      return parts_.post(
+          [job = shared_from_this()] { job->guarded([&] { job->render_answer(); }); });
+    }
+    Choice& choice = *choices_[num_rendered_];
+    Json json = render(choice, choice.all);
+    json["finish_reason"] = finish_reason(*choice.all.finish);
+    if (num_rendered_++ > 0) rendered_ += ',';
+    rendered_ += to_text(json);
+    choice.all = {};
   }
-  Json answer = body(is_chat() ? "chat.completion" : "text_completion", std::move(choices));
+  Json answer = body(is_chat() ? "chat.completion" : "text_completion", Json::array());
   answer["usage"] = usage();
-  parts_.responder->respond(json_response(answer));
+  std::string text = to_text(answer);
+  text.insert(text.find("[]") + 1, rendered_);  // "choices" is the first key
+  parts_.responder->respond({.body = std::move(text)});
   end(200);
 }
 

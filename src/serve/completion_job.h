@@ -92,10 +92,13 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
   void make_choices();
 
   void collect();
+  template <class F>
+  void guarded(F&& f);
   void take_deltas();
   void take(Choice& choice, ChoiceDelta delta);
   void send_chunk(const Json& choice);
   void finish_answer();
+  void render_answer();
   void fail(const ApiError& error);
   void end(int status);
 
@@ -122,7 +125,9 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
   std::mutex mutex_;       // guards the sinks' deltas and the next field
   bool is_awake_ = false;  // collect() is on its way
   int64_t usage_prompt_ = 0, usage_answer_ = 0, usage_reused_ = 0;
-  std::size_t num_open_ = 0;  // choices that have not ended
+  std::size_t num_open_ = 0;      // choices that have not ended
+  std::string rendered_;          // the choices of a plain answer
+  std::size_t num_rendered_ = 0;  // of them
   bool ended_ = false;
 };
 

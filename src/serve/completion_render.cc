@@ -25,7 +25,7 @@ Json CompletionJob::body(const char* object, Json choices) const {
             {"model", parts_.model.id()},
             {"system_fingerprint", "dsmoe-" DSMOE_VERSION},
             {"choices", std::move(choices)},
-            {"seed", seed_}};
+            {"seed", static_cast<int64_t>(seed_)}};  // as it may be sent again
   if (parts_.request.stream && parts_.request.include_usage) json["usage"] = nullptr;
   return json;
 }

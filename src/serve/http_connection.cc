@@ -289,31 +289,35 @@ void HttpConnection::write_next() {
     outgoing_[0] += outgoing_[1];
     outgoing_.erase(outgoing_.begin() + 1);
   }
-  if (write_at_once()) return;
+  if (!write_at_once()) write_rest();
+}
+
+// A long answer may take its time, but not stand still: every piece that goes out sets the deadline
+// anew.
+void HttpConnection::write_rest() {
   write_timer_.expires_after(options_.write_deadline);
   write_timer_.async_wait([self = shared_from_this()](ErrorCode error) {
     // One that had struck already when its write ended finds the time set anew, or nothing to do.
     const bool is_due = self->write_timer_.expiry() <= std::chrono::steady_clock::now();
     if (!error && is_due && self->is_writing_) self->gone();
   });
-  net::async_write(socket_, net::buffer(outgoing_.front()),
-                   [self = shared_from_this()](ErrorCode error, std::size_t) {
-                     self->write_timer_.cancel();
-                     self->on_written(error);
-                   });
+  socket_.async_write_some(net::buffer(outgoing_.front()) + num_written_,
+                           [self = shared_from_this()](ErrorCode error, std::size_t count) {
+                             self->write_timer_.cancel();
+                             self->num_written_ += count;
+                             const bool is_all =
+                                 self->num_written_ == self->outgoing_.front().size();
+                             if (error || self->closing_ || is_all) return self->on_written(error);
+                             self->write_rest();
+                           });
 }
 
 // What the socket's buffer takes, nearly always all of it, needs neither a deadline nor a wake-up.
 // An error is left to the write that waits, which meets it too.
 bool HttpConnection::write_at_once() {
-  std::string& front = outgoing_.front();
   ErrorCode error;
-  const std::size_t count = socket_.write_some(net::buffer(front), error);
-  if (error || count < front.size()) {
-    outgoing_bytes_ -= count;
-    front.erase(0, count);
-    return false;
-  }
+  num_written_ = socket_.write_some(net::buffer(outgoing_.front()), error);
+  if (error || num_written_ < outgoing_.front().size()) return false;
   if (exchange_ && exchange_->is_done()) {
     // Not from inside the job that is writing.
     net::post(socket_.get_executor(), [self = shared_from_this()] { self->on_written({}); });

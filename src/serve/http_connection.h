@@ -35,6 +35,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
 
   void start();
   void refuse_as_overloaded();
+  bool is_answering() const { return exchange_ || is_writing_; }
   // No further request is read; an answer under way is finished.
   void close_when_idle();
   // Now, whatever is under way.
@@ -57,6 +58,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void send(std::string bytes);
   void write_next();
   bool write_at_once();
+  void write_rest();
   void on_written(ErrorCode error);
   void finish_exchange();
   void linger();
@@ -78,6 +80,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool closing_ = false;
   std::deque<std::string> outgoing_;
   std::size_t outgoing_bytes_ = 0;
+  std::size_t num_written_ = 0;  // of the first of them
   bool is_writing_ = false;
   std::shared_ptr<Exchange> exchange_;
   std::array<char, 4096> discarded_;

@@ -1,6 +1,7 @@
 // Accepting, draining, signals.
 #include "serve/http_server.h"
 
+#include <algorithm>
 #include <csignal>
 #include <list>
 
@@ -88,9 +89,18 @@ struct HttpServer::State {
     if (!again) poll_drain();
   }
 
+  // An answer that is complete here may still be on its way to a client that reads slowly.
+  bool is_answering() const {
+    return api->num_jobs() > 0 ||
+           std::any_of(connections.begin(), connections.end(), [](const auto& weak) {
+             const auto connection = weak.lock();
+             return connection && connection->is_answering();
+           });
+  }
+
   void poll_drain() {
     const auto now = std::chrono::steady_clock::now();
-    if (api->num_jobs() == 0 || (aborted && now > drain_end + kAfterAbort)) return end();
+    if (!is_answering() || (aborted && now > drain_end + kAfterAbort)) return end();
     if (now >= drain_end && !aborted) {
       aborted = true;
       api->abort_all();

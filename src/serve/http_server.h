@@ -21,7 +21,7 @@ struct HttpOptions {
   std::chrono::milliseconds header_deadline{10'000};
   std::chrono::milliseconds body_deadline{30'000};
   std::chrono::milliseconds idle_deadline{60'000};   // between requests
-  std::chrono::milliseconds write_deadline{30'000};  // for one piece of an answer
+  std::chrono::milliseconds write_deadline{30'000};  // for an answer that stands still
   std::chrono::milliseconds drain_deadline{30'000};
   bool handles_signals = false;  // SIGTERM and SIGINT drain; a second one ends at once
 };

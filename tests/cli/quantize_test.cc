@@ -54,6 +54,51 @@ TEST(Quantize, WritesAFolderAndReportsItsQuality) {
   EXPECT_NE(over.err.find("already exists"), std::string::npos) << over.err;
 }
 
+TEST(Quantize, ComparesWithinTheContextAskedFor) {
+  const ScratchFolder scratch;
+  const std::string tokens = (scratch / "tokens.txt").string();
+  write_file(tokens, "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20");
+  const Ran ran = run_dsmoe({"quantize", golden("released_bf16"), "--to", "int8", "-o",
+                             (scratch / "out").string(), "--tokens", tokens, "--context", "8",
+                             "--json", "--quiet"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+  EXPECT_EQ(parse_json(ran.out, "report")["tokens"], 19);
+}
+
+TEST(Quantize, AFileWithoutANameIsNotTheBuiltInText) {
+  const ScratchFolder scratch;
+  for (const std::string flag : {"--tokens", "--text"}) {
+    const std::string out = (scratch / "out").string();
+    const Ran ran =
+        run_dsmoe({"quantize", golden("released_bf16"), "--to", "int8", "-o", out, flag, ""});
+    EXPECT_EQ(ran.code, 1) << flag << ": " << ran.out;
+    EXPECT_FALSE(std::filesystem::exists(out));
+  }
+}
+
+// A vocabulary without tokens: no text is ever long enough.
+TEST(Quantize, ATokenizerThatMakesNoTokensIsRefused) {
+  const ScratchFolder scratch;
+  const std::string model = (scratch / "model").string(), out = (scratch / "out").string();
+  std::filesystem::create_directory(model);
+  std::filesystem::copy(golden("released_bf16"), model);
+  write_file(model + "/tokenizer.json",
+             R"({"version": "1.0", "model": {"type": "BPE", "vocab": {}, "merges": []}})");
+  for (const char* eos : {"null", "1"}) {
+    Json config = parse_json(read_file(golden("released_bf16") + "/config.json"), "config.json");
+    config["bos_token_id"] = nullptr;
+    config["eos_token_id"] = parse_json(eos, "id");
+    write_file(model + "/config.json", config.dump());
+    const Ran ran = run_dsmoe({"quantize", model, "--to", "int8", "-o", out, "--quiet"});
+    EXPECT_EQ(ran.code, 1) << ran.out;
+    EXPECT_NE(ran.err.find("the tokenizer makes no tokens"), std::string::npos) << ran.err;
+    EXPECT_FALSE(std::filesystem::exists(out));
+  }
+  const Ran probe = run_dsmoe({"probe", model, "--quiet"});
+  EXPECT_EQ(probe.code, 1) << probe.out;
+  EXPECT_NE(probe.err.find("the tokenizer makes no tokens"), std::string::npos) << probe.err;
+}
+
 TEST(Quantize, WrongUsageExitsWith2) {
   const ScratchFolder scratch;
   const std::string out = (scratch / "out").string();

@@ -186,6 +186,11 @@ TEST_F(TextModel, GenerateRefusesBadInput) {
   refused({"--num-experts-per-tok", "17"}, 1, "1 to 16");
   refused({"--min-p", "-1"}, 2, "--min-p");
   refused({"--tokens", "1"}, 2, "Exactly 1");
+  // As "$IDS" gives it where IDS is not set: not another kind of prompt.
+  for (const std::string flag : {"--tokens", "--prompt-file"}) {
+    const Ran nothing = run_dsmoe({"generate", model(), flag, "", "--max-tokens", "3"});
+    EXPECT_EQ(nothing.code, 1) << flag << ": " << nothing.out;
+  }
   const std::string long_prompt = path("long.txt");
   std::string text;
   for (int i = 0; i < 3000; ++i) text += "zq ";

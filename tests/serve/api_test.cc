@@ -1,6 +1,7 @@
 // The API as clients use it, on a small model in this process.
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <thread>
 
 #include "base/log.h"
@@ -54,6 +55,19 @@ TEST_F(ApiTest, PlainAndStreamedCompletionsSayTheSame) {
     EXPECT_TRUE(events.back()["choices"].empty());
     EXPECT_EQ(events.back()["usage"]["completion_tokens"], 12);
     EXPECT_EQ(events[events.size() - 2]["choices"][0]["finish_reason"], "length");
+  }
+}
+
+TEST_F(ApiTest, TheSeedOfAnAnswerCanBeSentAgain) {
+  const int64_t lowest = std::numeric_limits<int64_t>::min();
+  for (const Json& seed : {Json(-1), Json(lowest), Json(7), Json()}) {
+    const Json first = server().complete(greedy({{"temperature", 1}, {"seed", seed}})).json();
+    if (!seed.is_null()) {
+      EXPECT_EQ(first["seed"], seed);
+    }
+    const Answer again = server().complete(greedy({{"temperature", 1}, {"seed", first["seed"]}}));
+    ASSERT_EQ(again.status, 200) << again.body;
+    EXPECT_EQ(again.json()["choices"], first["choices"]);
   }
 }
 
@@ -141,10 +155,29 @@ TEST_F(ApiTest, SeveralChoicesAndPromptForms) {
   EXPECT_EQ(one["choices"][0]["text"], three["choices"][0]["text"]);
   const Json both = server().complete(greedy({{"prompt", {"The cat", "The dog"}}})).json();
   EXPECT_EQ(both["choices"][0]["text"], server().complete(greedy()).json()["choices"][0]["text"]);
+  // The same prompt again is another draw, as with n; its choices have the same indices as there.
+  const Json repeated =
+      server()
+          .complete(greedy(
+              {{"prompt", {"The cat", "The cat", "The cat"}}, {"temperature", 1}, {"seed", 1}}))
+          .json();
+  EXPECT_EQ(repeated["choices"], three["choices"]);
   const Json ids = server().post("/tokenize", {{"prompt", "The cat"}}).json();
   EXPECT_EQ(ids["tokens"][0], 0);  // BOS
   EXPECT_EQ(server().complete(greedy({{"prompt", ids["tokens"]}})).json()["choices"][0]["text"],
             both["choices"][0]["text"]);
+}
+
+// One too many tokens is known before the texts behind it, megabytes perhaps, are encoded.
+TEST_F(ApiTest, TheFirstPromptThatDoesNotFitEndsTheRequest) {
+  std::string long_text;
+  for (int i = 0; i < 300; ++i) long_text += "zq ";
+  const std::string longer(1000000, 'x');  // refused for its bytes alone
+  const Answer refused = server().complete(greedy({{"prompt", {long_text, longer}}}));
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(refused.json()["error"]["code"], "context_length_exceeded");
+  const std::string message = refused.json()["error"]["message"];
+  EXPECT_NE(message.find("were asked for"), std::string::npos) << message;
 }
 
 TEST_F(ApiTest, StopStringsAndTokens) {

@@ -128,6 +128,34 @@ double wait_for_metric(SmallServer& server, const std::string& name, double expe
   return value;
 }
 
+// While a long answer is written down, others are answered too.
+TEST(Server, ALongAnswerDoesNotHoldUpOthers) {
+  SmallServer server;
+  std::atomic<bool> is_there{false};
+  std::thread asking([&] {
+    const Json body{{"prompt", "The cat"}, {"max_tokens", 240},  {"n", 48},
+                    {"logprobs", 20},      {"ignore_eos", true}, {"temperature", 0}};
+    const Answer answer = server.complete(body);
+    is_there = true;
+    const Json json = answer.json();
+    EXPECT_EQ(json["choices"].size(), 48u);
+    EXPECT_EQ(json["choices"][47]["index"], 47);
+    EXPECT_EQ(json["usage"]["completion_tokens"], 48 * 240);
+  });
+  int seen = 0;  // the engine is done with it, the answer is not there
+  Client client(server.port());
+  while (!is_there) {
+    const std::string text = client.get("/metrics").body;
+    const bool is_computed = text.find("\ndsmoe_sequences_running 0\n") != std::string::npos &&
+                             text.find("\ndsmoe_sequences_waiting 0\n") != std::string::npos;
+    const bool is_asked = text.find("\ndsmoe_requests_running 1\n") != std::string::npos &&
+                          text.find("\ndsmoe_answer_tokens_total 0\n") == std::string::npos;
+    seen += is_computed && is_asked ? 1 : 0;
+  }
+  asking.join();
+  EXPECT_GE(seen, 3);
+}
+
 constexpr int kUnreadBytes = 4096;
 
 // The one connection left is the one that asks.
@@ -138,6 +166,39 @@ TEST(Server, WhoReadsNothingIsClosedAfterTheWriteDeadline) {
   for (int i = 0; i < 3000; ++i) many += "GET / HTTP/1.1\r\n\r\n";
   client.send(many);
   EXPECT_EQ(wait_for_metric(server, "dsmoe_connections", 1), 1);
+}
+
+// Asks for an answer of some 12 MB and reads it slowly: all that came. `begun` is called once
+// something has.
+template <class F>
+std::string read_slowly(SmallServer& server, F&& begun) {
+  Client client(server.port(), 65536);
+  const Json body{{"prompt", "The cat"}, {"max_tokens", 240},  {"n", 64},
+                  {"logprobs", 20},      {"ignore_eos", true}, {"temperature", 0}};
+  client.send(format_request("POST", "/v1/completions", body.dump(), {"Connection: close"}));
+  std::string answer = client.receive_some();
+  begun();
+  for (std::string piece; !(piece = client.receive_some()).empty(); answer += piece) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(12));
+  }
+  return answer;
+}
+
+// A long answer over a slow line takes longer than the deadline, but never stands still so long.
+TEST(Server, WhoReadsSlowlyGetsAllOfALongAnswer) {
+  constexpr auto kDeadline = std::chrono::milliseconds(800);
+  SmallServer server({.http = {.write_deadline = kDeadline}});
+  std::chrono::steady_clock::time_point start;
+  const std::string answer = read_slowly(server, [&] { start = std::chrono::steady_clock::now(); });
+  EXPECT_GT(std::chrono::steady_clock::now() - start, 2 * kDeadline) << "it was not slow";
+  EXPECT_TRUE(answer.ends_with("}")) << answer.size() << " bytes came";
+}
+
+TEST(Server, DrainingWaitsForWhoReadsSlowly) {
+  SmallServer server;
+  const std::string answer = read_slowly(server, [&] { server.service().shut_down(); });
+  EXPECT_TRUE(answer.ends_with("}")) << answer.size() << " bytes came";
+  server.stop();
 }
 
 TEST(Server, WhoLeavesTooMuchUnreadIsClosed) {
