@@ -290,8 +290,7 @@ void CompletionJob::make_choices() {
       auto choice =
           std::make_unique<Choice>(parts_.model, static_cast<int64_t>(choices_.size()), prompt);
       infer::EngineRequest engine = engine_request(prompt.tokens);
-      // Not n: the same prompt twice is asked for two answers.
-      engine.choice = static_cast<uint32_t>(choice->index);
+      engine.choice = static_cast<uint32_t>(n);
       engine.replayed = replay;
       choice->sink = std::make_shared<Sink>(shared_from_this());
       engine.sink = choice->sink;
