@@ -10,6 +10,7 @@
 #include "base/sha256.h"
 #include "base/system_memory.h"
 #include "kernels/table.h"
+#include "train/disk_plan.h"
 #include "train/name_pattern.h"
 #include "train/routing_stats.h"
 #include "train/run_state.h"
@@ -83,6 +84,8 @@ class Run {
 
  private:
   void make_model(const Context& context);
+  void expect_disk(const std::vector<tensor::TensorSpec>& all,
+                   const std::vector<tensor::TensorSpec>& trained);
   void describe_memory() const;
   void save();
   std::optional<double> validate();
@@ -101,6 +104,7 @@ class Run {
   std::unique_ptr<data::PackedBatches> validation_;
   int64_t step_ = 0;  // done
   int64_t saved_step_ = -1;
+  uint64_t checkpoint_bytes_ = 0;
 };
 
 Run::Run(const Context& context, const RunOptions& options, const RunInput& input,
@@ -147,6 +151,7 @@ void Run::make_model(const Context& context) {
     log_info("{} of {} tensors train; with masters, moments and gradients they take {} bytes",
              trained.size(), all.size(), bytes);
   }
+  expect_disk(all, trained);
   if (context.table->device == kernels::Device::cpu) expect_memory("training", bytes);
   model_ = model::make_model(context, options_.config, frozen_,
                              {.operand = options_.config.torch_dtype,
@@ -171,6 +176,33 @@ void Run::make_model(const Context& context) {
   describe_memory();
 }
 
+// What the checkpoints will take, said and compared with the disk before hours are spent.
+void Run::expect_disk(const std::vector<tensor::TensorSpec>& all,
+                      const std::vector<tensor::TensorSpec>& trained) {
+  store::CheckpointContent content{.model = all};
+  for (const tensor::TensorSpec& spec : trained) {
+    for (const char* part : {"master.", "first_moment.", "second_moment."}) {
+      content.state.push_back({part + spec.name, tensor::DType::F32, spec.shape});
+    }
+  }
+  checkpoint_bytes_ = store::num_bytes_of(content);
+  const int64_t done = start_ ? start_->step : 0;
+  const store::CheckpointRoom room = store::checkpoint_room(options_.out, options_.retention, done,
+                                                            store::free_disk_bytes(options_.out));
+  const DiskPlan plan =
+      plan_disk({.bytes = checkpoint_bytes_,
+                 .num_added = num_checkpoints_added(options_, done, room.num_kept)},
+                room);
+  if (plan.message.empty()) return;
+  const std::string text = fmt::format("{}: {}", options_.out.string(), plan.message);
+  if (plan.kind == DiskPlan::Kind::impossible) fail(ErrorKind::resource, "{}", text);
+  if (plan.kind == DiskPlan::Kind::tight) {
+    log_warning("{}", text);
+  } else {
+    log_info("{}", text);
+  }
+}
+
 void Run::describe_memory() const {
   std::vector<const tensor::Arena*> arenas = trainer_->arenas();
   arenas.insert(arenas.begin(), &model_->weights);
@@ -185,6 +217,11 @@ void Run::describe_memory() const {
 
 void Run::save() {
   if (saved_step_ == step_) return;
+  for (const std::string& name :
+       store::make_room(options_.out, options_.retention, saved_step_, checkpoint_bytes_,
+                        store::free_disk_bytes(options_.out))) {
+    log_warning("{} was removed: the disk has no room for the next checkpoint beside it", name);
+  }
   save_checkpoint({.run = options_.out,
                    .step = step_,
                    .config = options_.config,

@@ -48,6 +48,30 @@ grep -q "is training there" "$work/err" || fail "the refusal says: $(cat "$work/
 kill -s KILL $busy
 wait $busy 2> /dev/null
 
+# Disks of a few checkpoints, where a file system may be mounted for oneself. The last of eight is saved where older ones
+# can make room; where not even one fits, that is told before the first step.
+mkdir "$work/disk"
+on_a_disk_of() { # SIZE
+  unshare -rm bash -c '
+    mount -t tmpfs -o size="$1" tmpfs "$2/disk" || exit 77
+    "$3" train --config "$2/config.json" --data "$2/corpus.txt" --out "$2/disk/run" --steps 40 --batch 4 --seq 32 \
+      --threads 1 --save-every 5 --keep 10 2> "$2/err"
+    code=$?
+    ls "$2/disk/run" > "$2/files"
+    exit $code' - "$1" "$work" "$program" > /dev/null 2>&1
+}
+on_a_disk_of 2000k
+code=$?
+if [ $code != 77 ] && unshare -rm true 2> /dev/null; then
+  [ $code = 0 ] || fail "a disk of a few checkpoints: exit $code: $(cat "$work/err")"
+  grep -q step-00000040 "$work/files" || fail "the last checkpoint is missing: $(cat "$work/files")"
+  grep -q "step-00000005 was removed" "$work/err" || fail "nothing was said: $(cat "$work/err")"
+  grep -q "more at a time" "$work/err" || fail "no word at the start: $(cat "$work/err")"
+  on_a_disk_of 1000k && fail "a run that can never be saved was begun"
+  grep -q "a checkpoint takes" "$work/err" || fail "the refusal says: $(cat "$work/err")"
+  grep -q metrics.jsonl "$work/files" && fail "steps were made that cannot be saved"
+fi
+
 # An error that nobody can be told of.
 "$program" info /no/such/model 2> /dev/full
 [ $? = 1 ] || fail "exit $? when the message cannot be written"
