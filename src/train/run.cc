@@ -281,7 +281,12 @@ RunOutcome Run::loop() {
     if (step_ == total || is_due(options_.valid_every)) {
       metrics.validation_loss = outcome.validation_loss = validate();
     }
-    log.add(metrics, result);
+    try {
+      log.add(metrics, result);
+    } catch (const Error&) {
+      save();  // a log that cannot be written ends the run; its steps are not lost for that
+      throw;
+    }
     for (const std::string& warning : watch.add(result.load)) log_warning("{}", warning);
     if (hooks_.on_step) hooks_.on_step(metrics, result);
     const bool stop = hooks_.should_stop && hooks_.should_stop();

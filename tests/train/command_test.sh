@@ -72,6 +72,16 @@ if [ $code != 77 ] && unshare -rm true 2> /dev/null; then
   grep -q metrics.jsonl "$work/files" && fail "steps were made that cannot be saved"
 fi
 
+# A log that can no longer be written ends the run, but not before its steps are saved.
+(
+  trap '' XFSZ
+  ulimit -f 200 # KiB: more than any file of a checkpoint, less than the metrics of 1000 steps
+  become_train "$work/log" 1000 --save-every 0
+) > /dev/null 2> "$work/err"
+[ $? = 1 ] || fail "a log that is full: exit $?"
+grep -q "cannot write .*metrics.jsonl" "$work/err" || fail "a full log: $(cat "$work/err")"
+ls -d "$work"/log/step-* > /dev/null 2>&1 || fail "the steps before the log was full are lost"
+
 # An error that nobody can be told of.
 "$program" info /no/such/model 2> /dev/full
 [ $? = 1 ] || fail "exit $? when the message cannot be written"
