@@ -63,10 +63,16 @@ struct CompareData {
   std::unique_ptr<data::TokenCorpus> corpus;
 };
 
+// Once the settings are written, all runs share what lies there.
+FoundTokenizer found_tokenizer(const CompareOptions& options) {
+  return fs::exists(options.out / kCompareFile) ? FoundTokenizer::is_the_runs
+                                                : FoundTokenizer::must_fit;
+}
+
 CompareData embedded_data(CompareOptions& options, ThreadPool& pool) {
   CompareSettings& s = options.settings;
   const data::DemoCorpus corpus(kDataSeed);
-  make_demo_tokenizer(options.out, s.base, corpus, pool);
+  make_demo_tokenizer(options.out, found_tokenizer(options), s.base, kDataSeed, pool);
   CompareData data{.tokenizer = prepare_tokenizer({.run = options.out}, s.base, pool)};
   const data::Encoder encoder = encoder_of(data.tokenizer, s.base);
   const uint64_t count = num_demo_documents(s.steps * s.batch * s.seq, kTokensPerDocument);
@@ -84,7 +90,8 @@ CompareData files_data(CompareOptions& options, ThreadPool& pool) {
   CompareData data{.tokenizer = prepare_tokenizer({.given = options.tokenizer,
                                                    .run = options.out,
                                                    .data = options.data,
-                                                   .separator = options.separator},
+                                                   .separator = options.separator,
+                                                   .found = found_tokenizer(options)},
                                                   s.base, pool)};
   data::BuiltCorpus built = prepare_corpus(
       {.data = options.data,

@@ -142,7 +142,7 @@ int train_demo(DemoOptions options) {
   const store::RunLock lock(run.out);
   const InterruptScope interrupt;
   const data::DemoCorpus corpus(run.seed);
-  make_demo_tokenizer(run.out, run.config, corpus, engine.pool());
+  make_demo_tokenizer(run.out, found_tokenizer(run.out), run.config, run.seed, engine.pool());
   const TrainTokenizer tokenizer = prepare_tokenizer({.run = run.out}, run.config, engine.pool());
   const data::Encoder encoder = encoder_of(tokenizer, run.config);
   const DemoData data = make_data(run, corpus, encoder);

@@ -121,7 +121,8 @@ int train_run(TrainOptions& options) {
                                                       .init = options.init,
                                                       .run = run.out,
                                                       .data = options.data,
-                                                      .separator = options.separator},
+                                                      .separator = options.separator,
+                                                      .found = found_tokenizer(run.out)},
                                                      run.config, engine.pool());
   const data::BuiltCorpus built =
       prepare_corpus({.data = options.data,

@@ -7,7 +7,6 @@
 #include "base/progress.h"
 #include "data/content_hash.h"
 #include "interrupt.h"
-#include "train_tokenizer.h"
 
 namespace dsmoe::app {
 namespace {
@@ -25,9 +24,12 @@ fs::path tokenizer_folder(const TokenizerRequest& request, const model::ModelCon
   if (!request.init.empty() && fs::exists(fs::path(request.init) / "tokenizer.json")) {
     return request.init;
   }
-  if (!fs::exists(request.run / "tokenizer.json")) {
-    train_tokenizer({.run = request.run, .data = request.data, .separator = request.separator},
-                    config, pool);
+  if (!request.data.empty()) {
+    ensure_tokenizer({.run = request.run,
+                      .data = request.data,
+                      .separator = request.separator,
+                      .found = request.found},
+                     config, pool);
   }
   return request.run;
 }

@@ -13,6 +13,7 @@
 #include "model/config.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
+#include "train_tokenizer.h"
 
 namespace dsmoe::app {
 
@@ -28,6 +29,7 @@ struct TokenizerRequest {
   std::filesystem::path run;      // what was trained before lies here
   std::vector<std::string> data;  // to train one on
   std::string separator;
+  FoundTokenizer found = FoundTokenizer::must_fit;  // in `run`
 };
 
 // --tokenizer, else that of --init, else the run's own, trained on the data the first time.

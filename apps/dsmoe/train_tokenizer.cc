@@ -4,12 +4,20 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/mapped_file.h"
 #include "base/progress.h"
+#include "data/byte_stream.h"
+#include "data/content_hash.h"
 #include "data/documents.h"
+#include "store/checkpoint.h"
 #include "text/bpe_train.h"
 
 namespace dsmoe::app {
 namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kKeyFile = ".tokenizer-key";
 
 text::SpecialTokens special_tokens(const model::ModelConfig& config) {
   text::SpecialTokens special;
@@ -61,6 +69,45 @@ void count_words(const NewTokenizer& request, text::WordCounts& counts, ThreadPo
   }
 }
 
+// Of the bytes a tokenizer is trained on.
+uint64_t key_of_files(const NewTokenizer& request) {
+  data::ContentHash key;
+  key.update_u64(request.separator.size());
+  key.update(request.separator);
+  std::vector<char> buffer(std::size_t{1} << 20);
+  for (const std::string& path : request.data) {
+    data::FileStream file(path);
+    while (const std::size_t count = file.read(buffer)) {
+      key.update(std::string_view(buffer.data(), count));
+    }
+    key.update_u64(file.file_bytes_read());
+    key.update_u64(static_cast<uint64_t>(data::resolve_format(path, data::InputFormat::automatic)));
+  }
+  return key.value();
+}
+
+// Of everything that decides the files.
+std::string key_of(uint64_t text_key, const text::BpeTrainOptions& options,
+                   const model::ModelConfig& config) {
+  data::ContentHash key;
+  key.update_u64(text_key);
+  key.update_u64(static_cast<uint64_t>(options.vocab_size));
+  key.update_u64(static_cast<uint64_t>(config.max_position_embeddings));
+  for (const auto& token : {options.special.bos, options.special.eos, options.special.pad}) {
+    key.update_u64(token ? static_cast<uint64_t>(token->id) : UINT64_MAX);
+  }
+  return fmt::format("{:016x}\n", key.value());
+}
+
+bool is_usable(const fs::path& run, FoundTokenizer found, const std::string& key) {
+  if (!fs::exists(run / "tokenizer.json")) return false;
+  if (found == FoundTokenizer::is_the_runs || !fs::exists(run / kKeyFile)) return true;
+  if (read_small_file(run / kKeyFile, 1024) == key) return true;
+  log_info("{}: its tokenizer was trained on other text or for another config; training it anew",
+           run.string());
+  return false;
+}
+
 }  // namespace
 
 int32_t eos_of(const model::ModelConfig& config) {
@@ -70,31 +117,45 @@ int32_t eos_of(const model::ModelConfig& config) {
   return static_cast<int32_t>(config.eos_token_ids.front());
 }
 
-void train_tokenizer(const NewTokenizer& request, const model::ModelConfig& config,
-                     ThreadPool& pool) {
-  log_info("no --tokenizer: training one of {} tokens on the data", config.vocab_size);
-  train_tokenizer(request.run, config,
-                  [&](text::WordCounts& counts) { count_words(request, counts, pool); });
+FoundTokenizer found_tokenizer(const fs::path& run) {
+  return store::has_checkpoints(run) ? FoundTokenizer::is_the_runs : FoundTokenizer::must_fit;
 }
 
-void train_tokenizer(const std::filesystem::path& run, const model::ModelConfig& config,
-                     FunctionRef<void(text::WordCounts&)> count) {
+void ensure_tokenizer(const NewTokenizer& request, const model::ModelConfig& config,
+                      ThreadPool& pool) {
+  const bool is_there = fs::exists(request.run / "tokenizer.json");
+  if (is_there && request.found == FoundTokenizer::is_the_runs) return;
+  const auto count = [&](text::WordCounts& counts) {
+    log_info("no --tokenizer: training one of {} tokens on the data", config.vocab_size);
+    count_words(request, counts, pool);
+  };
+  ensure_tokenizer(request.run, request.found, config,
+                   {.text_key = key_of_files(request), .count = count});
+}
+
+void ensure_tokenizer(const fs::path& run, FoundTokenizer found, const model::ModelConfig& config,
+                      const CountedText& text) {
   text::BpeTrainOptions options{.vocab_size = static_cast<int32_t>(config.vocab_size),
                                 .special = special_tokens(config)};
+  const std::string key = key_of(text.text_key, options, config);
+  if (is_usable(run, found, key)) return;
   text::check_train_options(options);
   std::vector<std::string> delimiters = options.special.contents();
   delimiters.emplace_back(data::kEndOfText);
   text::WordCounts counts(delimiters);
-  count(counts);
+  text.count(counts);
   Progress progress({.label = "merge", .total = config.vocab_size, .unit = "tokens"});
   options.on_progress = [&](int64_t done, int64_t) { progress.update(done); };
   const text::TrainedBpe trained = text::train_bpe(counts, options);
   progress.update(config.vocab_size);
   progress.finish();
+  std::error_code ignored;
+  fs::remove(run / "tokenizer.json", ignored);  // never beside files that are not its own
+  atomic_write_file(run / kKeyFile, key);
   atomic_write_file(run / "tokenizer_config.json",
                     text::to_tokenizer_config_json(
                         trained, static_cast<int32_t>(config.max_position_embeddings)));
-  // Last: whoever finds it finds both.
+  // Last: whoever finds it finds all.
   atomic_write_file(run / "tokenizer.json", text::to_tokenizer_json(trained));
 }
 

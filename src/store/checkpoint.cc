@@ -282,6 +282,8 @@ NewestCheckpoint newest_checkpoint(const fs::path& run) {
   return newest;
 }
 
+bool has_checkpoints(const fs::path& run) { return !listed_steps(run).empty(); }
+
 void remove_old_checkpoints(const fs::path& run, const Retention& retention, int64_t newest) {
   int64_t kept = 0;
   for (const int64_t step : listed_steps(run)) {

@@ -88,6 +88,8 @@ struct NewestCheckpoint {
   std::vector<PassedOver> passed_over;  // newer than it
 };
 NewestCheckpoint newest_checkpoint(const std::filesystem::path& run);
+// Whether there is any, without a look inside.
+bool has_checkpoints(const std::filesystem::path& run);
 
 // Keeps the last `last` and those whose step is a multiple of `every` (0: none besides).
 struct Retention {

@@ -39,6 +39,24 @@ stopped INT 130
 stopped TERM 143
 stopped HUP 129
 
+# A run that ended before its first checkpoint, then another text: a tokenizer is trained on that.
+seq 1 5000 | tr '\n' ' ' > "$work/numbers.txt"
+"$program" train --config "$work/config.json" --data "$work/numbers.txt" --out "$work/other" --steps 30 --batch 4 --seq 32 \
+  --threads 1 --quiet > /dev/null || fail "train on numbers: exit $?"
+rm -r "$work"/other/step-*
+train "$work/other" 30 > /dev/null || fail "train where another run began: exit $?"
+same "$work/whole/step-00000030" "$work/other/step-00000030"
+# The tokenizer of checkpoints stays, and so does one that the program did not make for the run.
+cp "$work/other/tokenizer.json" "$work/before.json"
+"$program" train --config "$work/config.json" --data "$work/numbers.txt" --out "$work/other" --steps 31 --batch 4 --seq 32 \
+  --threads 1 --quiet --resume > /dev/null 2>&1 && fail "resumed with other data"
+cmp -s "$work/other/tokenizer.json" "$work/before.json" || fail "the tokenizer of a run was replaced"
+mkdir "$work/own"
+cp "$work/other/tokenizer.json" "$work/own"
+"$program" train --config "$work/config.json" --data "$work/numbers.txt" --out "$work/own" --steps 2 --batch 4 --seq 32 \
+  --threads 1 --quiet > /dev/null || fail "train with a tokenizer put into the run: exit $?"
+cmp -s "$work/own/tokenizer.json" "$work/before.json" || fail "a user's tokenizer was replaced"
+
 # A second writer on one run is refused while the first goes on.
 become_train "$work/busy" 100000 > /dev/null 2>&1 &
 busy=$!
