@@ -211,6 +211,10 @@ int compare(CompareOptions& options) {
   const std::vector<train::ComparedModel> models =
       train::compared_models(options.settings.base, options.settings.shape);
   describe(models, options.settings);
+  // Before the folder is bound to settings that no run can have.
+  for (const train::ComparedModel& model : models) {
+    train::check_rows(run_options(options, model, 1));
+  }
   const store::RunLock lock(options.out);
   const CompareData data = options.data.empty() ? embedded_data(options, engine.pool())
                                                 : files_data(options, engine.pool());

@@ -140,6 +140,7 @@ int train_demo(DemoOptions options) {
   run.config.torch_dtype = tensor::DType::BF16;
   fill_defaults(run);
   const store::RunLock lock(run.out);
+  train::check_start(run);
   const InterruptScope interrupt;
   const data::DemoCorpus corpus(run.seed);
   make_demo_tokenizer(run.out, found_tokenizer(run.out), run.config, run.seed, engine.pool());

@@ -51,6 +51,7 @@ RunIdentity identity_of(const RunOptions& o) {
 
 // The checkpoint to go on from, if any.
 std::optional<store::NewestCheckpoint> find_start(const RunOptions& options) {
+  check_start(options);
   store::remove_leftovers(options.out);
   store::NewestCheckpoint newest = store::newest_checkpoint(options.out);
   const bool is_empty = !newest.folder && newest.passed_over.empty();
@@ -58,12 +59,6 @@ std::optional<store::NewestCheckpoint> find_start(const RunOptions& options) {
     if (options.resume)
       log_info("{}: no checkpoint to resume; starting afresh", options.out.string());
     return std::nullopt;
-  }
-  if (!options.resume) {
-    fail(ErrorKind::input,
-         "{}: already holds checkpoints; add --resume to go on from them, or choose "
-         "another --out",
-         options.out.string());
   }
   for (const store::PassedOver& other : newest.passed_over) {
     log_warning("{} is passed over: {}", other.name, other.reason);
@@ -326,6 +321,7 @@ void check_rows(const RunOptions& o) {
   positive("batch", o.batch);
   positive("micro-batch", o.micro_batch);
   positive("seq", o.seq);
+  model::check_context(o.config, o.seq);
   if (o.batch % o.micro_batch != 0) {
     fail(ErrorKind::usage, "--micro-batch {} does not divide --batch {}", o.micro_batch, o.batch);
   }
@@ -339,6 +335,15 @@ void check_rows(const RunOptions& o) {
   if (o.device_alpha != 0 && o.config.n_routed_experts % o.num_devices != 0) {
     fail(ErrorKind::usage, "--devices {} does not divide the {} routed experts", o.num_devices,
          o.config.n_routed_experts);
+  }
+}
+
+void check_start(const RunOptions& options) {
+  if (!options.resume && store::has_checkpoints(options.out)) {
+    fail(ErrorKind::input,
+         "{}: already holds checkpoints; add --resume to go on from them, or choose "
+         "another --out",
+         options.out.string());
   }
 }
 

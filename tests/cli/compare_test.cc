@@ -105,6 +105,19 @@ TEST_F(CliCompare, RefusesUnequalShapesWithTheNumbers) {
   EXPECT_FALSE(fs::exists(scratch_ / "out"));
 }
 
+// A folder that settings were written to takes no others.
+TEST_F(CliCompare, WrongUsageLeavesTheFolderFree) {
+  for (const auto& [option, value] : {std::pair("--micro-batch", "3"), std::pair("--seq", "129")}) {
+    std::vector<std::string> arguments = command(tiny(7, 3));
+    if (std::string(option) == "--seq")
+      arguments.erase(arguments.begin() + 7, arguments.begin() + 9);
+    arguments.insert(arguments.end(), {option, value});
+    const Ran ran = run_dsmoe(arguments);
+    EXPECT_EQ(ran.code, 2) << ran.err;
+    EXPECT_FALSE(fs::exists(scratch_ / "out")) << option;
+  }
+}
+
 TEST_F(CliCompare, ReportsRefuseMalformedMetrics) {
   fs::create_directories(scratch_ / "run");
   const std::string run = (scratch_ / "run").string();

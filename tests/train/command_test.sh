@@ -113,7 +113,13 @@ train "$work/y" 30 --batch 4 --micro-batch 3 > /dev/null 2>&1
 [ $? = 2 ] || fail "a micro-batch that does not divide is wrong usage"
 "$program" train --config "$work/config.json" --data /no/such/file --out "$work/y" --batch 4 --micro-batch 3 2> /dev/null
 [ $? = 2 ] || fail "wrong usage is told after the data was read"
+for wrong in "--seq 65" "--train nothing.*" "--init $work/nowhere"; do
+  "$program" train --config "$work/config.json" --data /no/such/file --out "$work/y" $wrong 2> "$work/err"
+  grep -q "/no/such/file" "$work/err" && fail "$wrong is told after the data was read"
+done
 [ ! -e "$work/y" ] || fail "wrong usage left a run"
+"$program" train --config "$work/config.json" --data /no/such/file --out "$work/whole" 2> "$work/err"
+grep -q -- "--resume" "$work/err" || fail "a run in the way is told after the data was read: $(cat "$work/err")"
 train "$work/z" 30 --device-loss 1 --devices 7 > /dev/null 2> "$work/err"
 [ $? = 2 ] || fail "devices that do not divide the experts are wrong usage"
 grep -q -- "--devices 7 does not divide" "$work/err" || fail "the refusal says: $(cat "$work/err")"
