@@ -186,7 +186,13 @@ int train_demo(DemoOptions options) {
 
 int run_demo(const DemoOptions& options) {
   if (options.common.quiet) set_log_level(LogLevel::quiet);
-  return options.random ? write_random(options) : train_demo(options);
+  if (options.random) return write_random(options);
+  try {
+    return train_demo(options);
+  } catch (const DataInterrupted&) {
+    log_info("stopped before the first step: nothing was lost");
+    return InterruptScope::exit_code();
+  }
 }
 
 DemoOptions default_options() {

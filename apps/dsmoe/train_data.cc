@@ -148,8 +148,11 @@ data::BuiltCorpus prepare_corpus(const CorpusRequest& request, const TrainTokeni
   for (const std::string& path : request.data) options.inputs.push_back({.path = path});
 
   std::unique_ptr<Progress> progress;
-  options.progress = [&](const data::BuildProgress& state) {
+  options.poll = [] {
     if (InterruptScope::flag()) throw DataInterrupted();
+  };
+  options.progress = [&](const data::BuildProgress& state) {
+    options.poll();
     if (!progress) {
       progress = std::make_unique<Progress>(ProgressOptions{
           .label = "tokens", .total = static_cast<int64_t>(state.bytes_total), .unit = "bytes"});

@@ -9,6 +9,7 @@
 #include "data/byte_stream.h"
 #include "data/content_hash.h"
 #include "data/documents.h"
+#include "interrupt.h"
 #include "store/checkpoint.h"
 #include "text/bpe_train.h"
 
@@ -39,33 +40,22 @@ text::SpecialTokens special_tokens(const model::ModelConfig& config) {
   return special;
 }
 
-// All text of all files, chats as their contents, so that a tokenizer sees what will be encoded.
+void stop_if_interrupted() {
+  if (InterruptScope::flag()) throw DataInterrupted();
+}
+
+// So that a tokenizer sees what will be encoded.
 void count_words(const NewTokenizer& request, text::WordCounts& counts, ThreadPool& pool) {
-  data::ReaderOptions reader{.separator = request.separator};
-  reader.render_chat = [](std::span<const data::ChatMessage> messages) {
-    std::vector<data::DocumentPart> parts;
-    for (const data::ChatMessage& message : messages) parts.push_back({.text = message.content});
-    return parts;
-  };
-  Progress progress(
-      {.label = "read", .total = static_cast<int64_t>(request.data.size()), .unit = "files"});
-  constexpr std::size_t kPiece = std::size_t{16} << 20;  // counted at once, by all threads
-  for (std::size_t i = 0; i < request.data.size(); ++i) {
-    const auto documents =
-        data::open_documents(request.data[i], data::InputFormat::automatic, reader);
-    std::string text;
-    for (data::Document document; documents->next(document);) {
-      for (const data::DocumentPart& part : document.parts) {
-        // Words never reach over the border of two documents: the delimiter stands between.
-        text += part.text;
-        text += data::kEndOfText;
-      }
-      if (text.size() < kPiece) continue;
-      counts.add_text(text, pool);
-      text.clear();
-    }
-    counts.add_text(text, pool);
-    progress.update(static_cast<int64_t>(i) + 1);
+  uint64_t total = 0, done = 0;
+  for (const std::string& path : request.data) total += data::FileStream(path).file_bytes();
+  Progress progress({.label = "read", .total = static_cast<int64_t>(total), .unit = "bytes"});
+  for (const std::string& path : request.data) {
+    uint64_t read = 0;
+    count_documents(path, request.separator, counts, pool, [&](uint64_t bytes) {
+      read = bytes;
+      progress.update(static_cast<int64_t>(done + read));
+    });
+    done += read;
   }
 }
 
@@ -78,6 +68,7 @@ uint64_t key_of_files(const NewTokenizer& request) {
   for (const std::string& path : request.data) {
     data::FileStream file(path);
     while (const std::size_t count = file.read(buffer)) {
+      stop_if_interrupted();
       key.update(std::string_view(buffer.data(), count));
     }
     key.update_u64(file.file_bytes_read());
@@ -117,6 +108,33 @@ int32_t eos_of(const model::ModelConfig& config) {
   return static_cast<int32_t>(config.eos_token_ids.front());
 }
 
+void count_documents(const fs::path& path, const std::string& separator, text::WordCounts& counts,
+                     ThreadPool& pool, FunctionRef<void(uint64_t)> on_bytes) {
+  data::ReaderOptions reader{.separator = separator};
+  reader.render_chat = [](std::span<const data::ChatMessage> messages) {
+    std::vector<data::DocumentPart> parts;
+    for (const data::ChatMessage& message : messages) parts.push_back({.text = message.content});
+    return parts;
+  };
+  constexpr std::size_t kPiece = std::size_t{16} << 20;  // counted at once, by all threads
+  const auto documents = data::open_documents(path, data::InputFormat::automatic, reader);
+  std::string text;
+  for (data::Document document; documents->next(document);) {
+    stop_if_interrupted();
+    for (const data::DocumentPart& part : document.parts) {
+      // Words never reach over the border of two documents: the delimiter stands between.
+      text += part.text;
+      text += data::kEndOfText;
+    }
+    if (text.size() < kPiece) continue;
+    counts.add_text(text, pool);
+    text.clear();
+    on_bytes(documents->file_bytes_read());
+  }
+  counts.add_text(text, pool);
+  on_bytes(documents->file_bytes_read());
+}
+
 FoundTokenizer found_tokenizer(const fs::path& run) {
   return store::has_checkpoints(run) ? FoundTokenizer::is_the_runs : FoundTokenizer::must_fit;
 }
@@ -145,7 +163,10 @@ void ensure_tokenizer(const fs::path& run, FoundTokenizer found, const model::Mo
   text::WordCounts counts(delimiters);
   text.count(counts);
   Progress progress({.label = "merge", .total = config.vocab_size, .unit = "tokens"});
-  options.on_progress = [&](int64_t done, int64_t) { progress.update(done); };
+  options.on_progress = [&](int64_t done, int64_t) {
+    stop_if_interrupted();
+    progress.update(done);
+  };
   const text::TrainedBpe trained = text::train_bpe(counts, options);
   progress.update(config.vocab_size);
   progress.finish();

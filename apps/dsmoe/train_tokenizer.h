@@ -1,6 +1,7 @@
 // A tokenizer of the config's vocabulary size, trained on a run's data.
 #pragma once
 
+#include <exception>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -20,6 +21,15 @@ int32_t eos_of(const model::ModelConfig& config);
 // it.
 enum class FoundTokenizer { is_the_runs, must_fit };
 
+// A signal came while the data was read.
+struct DataInterrupted : std::exception {};
+
+// Adds all text of a file's documents, chats as their contents; `on_bytes` hears of the file's
+// bytes read so far. Throws DataInterrupted.
+void count_documents(const std::filesystem::path& path, const std::string& separator,
+                     text::WordCounts& counts, ThreadPool& pool,
+                     FunctionRef<void(uint64_t)> on_bytes);
+
 FoundTokenizer found_tokenizer(const std::filesystem::path& run);
 
 struct NewTokenizer {
@@ -28,7 +38,7 @@ struct NewTokenizer {
   std::string separator;
   FoundTokenizer found = FoundTokenizer::must_fit;
 };
-// Both train one unless it is there.
+// Both train one unless it is there, and throw DataInterrupted.
 void ensure_tokenizer(const NewTokenizer& request, const model::ModelConfig& config,
                       ThreadPool& pool);
 

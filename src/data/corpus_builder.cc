@@ -24,11 +24,12 @@ struct HashedInput {
   uint64_t hash, bytes;
 };
 
-HashedInput hash_file(const fs::path& path) {
+HashedInput hash_file(const fs::path& path, const std::function<void()>& poll) {
   FileStream file(path);
   ContentHash hash;
   std::vector<char> buffer(size_t{1} << 20);
   while (const size_t count = file.read(buffer)) {
+    if (poll) poll();
     hash.update(std::string_view(buffer.data(), count));
   }
   return {hash.value(), file.file_bytes_read()};
@@ -75,7 +76,7 @@ Inputs inspect(const CorpusOptions& options, const Encoder& encoder) {
   const std::vector<std::string> domains = domains_of(options.inputs);
   for (size_t i = 0; i < domains.size(); ++i) {
     const CorpusInput& input = options.inputs[i];
-    const HashedInput hashed = hash_file(input.path);
+    const HashedInput hashed = hash_file(input.path, options.poll);
     inputs.bytes += hashed.bytes;
     key.update_u64(hashed.hash);
     key.update_u64(hashed.bytes);

@@ -206,6 +206,12 @@ TEST_F(BuildCorpus, RefusesNothing) {
             std::string::npos);
 }
 
+TEST_F(BuildCorpus, CanBeGivenUpWhileFilesAreHashed) {
+  options_.poll = [] { fail(ErrorKind::resource, "stop here"); };
+  EXPECT_EQ(error_of([&] { build_corpus(options_, byte_encoder()); }), "stop here");
+  EXPECT_TRUE(cache_entries().empty());
+}
+
 TEST_F(BuildCorpus, ReportsProgress) {
   std::vector<BuildProgress> seen;
   options_.progress = [&](const BuildProgress& progress) { seen.push_back(progress); };

@@ -39,6 +39,16 @@ stopped INT 130
 stopped TERM 143
 stopped HUP 129
 
+# A signal while the data is read for a tokenizer ends that, too.
+seq 1 2000000 | sed 's/000$/000<|endoftext|>/' > "$work/long.txt"
+"$program" train --config "$work/config.json" --data "$work/long.txt" --out "$work/read" --threads 1 --quiet > /dev/null &
+child=$!
+until [ -e "$work/read/.lock" ]; do kill -0 $child 2> /dev/null || break; sleep 0.01; done
+kill -s INT $child 2> /dev/null
+wait $child
+[ $? = 130 ] || fail "INT while a tokenizer is trained: exit $?"
+[ ! -e "$work/read/tokenizer.json" ] || fail "INT was heard only after a tokenizer was trained"
+
 # A run that ended before its first checkpoint, then another text: a tokenizer is trained on that.
 seq 1 5000 | tr '\n' ' ' > "$work/numbers.txt"
 "$program" train --config "$work/config.json" --data "$work/numbers.txt" --out "$work/other" --steps 30 --batch 4 --seq 32 \
