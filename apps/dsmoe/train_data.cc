@@ -2,9 +2,11 @@
 #include "train_data.h"
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "base/progress.h"
+#include "base/utf8.h"
 #include "data/content_hash.h"
 #include "interrupt.h"
 
@@ -62,6 +64,39 @@ std::map<std::string, std::string> files_for_checkpoints(const fs::path& folder,
   return files;
 }
 
+// "eos_token" of tokenizer_config.json: a string, or an object with its content.
+std::string named_token(const fs::path& folder, const char* key) {
+  const fs::path path = folder / "tokenizer_config.json";
+  if (!fs::exists(path)) return "";
+  const Json json = parse_json(read_small_file(path, kMaxTokenizerBytes), path.string());
+  const auto found = json.is_object() ? json.find(key) : json.end();
+  if (found == json.end()) return "";
+  const Json token = found->is_object() ? found->value("content", Json()) : *found;
+  return token.is_string() ? token.get<std::string>() : "";
+}
+
+// A config made for another tokenizer would begin and end every document with some word of it, and
+// teach a model that no prompt looks like.
+void check_special_id(const fs::path& folder, const text::Tokenizer& tokenizer, const char* role,
+                      std::optional<int64_t> id) {
+  if (!id) return;
+  const std::string text = token_text(tokenizer, id);
+  const std::string named = named_token(folder, fmt::format("{}_token", role).c_str());
+  if (!text.empty() && (tokenizer.is_special(static_cast<int32_t>(*id)) || text == named)) return;
+  const std::string fault =
+      text.empty()
+          ? fmt::format("the config's {}_token_id {} is no token of the tokenizer", role, *id)
+          : fmt::format("the config's {}_token_id {} is the word {} of the tokenizer", role, *id,
+                        in_quotes(text));
+  const std::optional<int32_t> own = named.empty() ? std::nullopt : tokenizer.token_to_id(named);
+  if (own) {
+    fail(ErrorKind::input, "{}: {}, whose own is {} with id {}; set that in the config",
+         folder.string(), fault, in_quotes(named), *own);
+  }
+  if (text.empty()) fail(ErrorKind::input, "{}: {}", folder.string(), fault);
+  log_warning("{}: {}, no special token", folder.string(), fault);
+}
+
 // One part per message; an assistant's answer counts, the words that introduce it do not.
 std::vector<data::DocumentPart> render_chat(const text::ChatTemplate& chat_template,
                                             const text::ChatInput& base,
@@ -106,6 +141,10 @@ TrainTokenizer prepare_tokenizer(const TokenizerRequest& request, const model::M
   if (tokenizer.vocab_size() > config.vocab_size) {
     fail(ErrorKind::input, "{}: {} token ids, but the config's vocab_size is {}", path.string(),
          tokenizer.vocab_size(), config.vocab_size);
+  }
+  if (!request.run.empty()) {
+    check_special_id(folder, tokenizer, "bos", config.bos_token_id);
+    check_special_id(folder, tokenizer, "eos", eos_of(config));
   }
   std::optional<text::ChatTemplate> own = text::load_chat_template(folder);
   auto files = files_for_checkpoints(folder, json, tokenizer, config);

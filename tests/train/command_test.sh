@@ -67,6 +67,19 @@ cp "$work/other/tokenizer.json" "$work/own"
   --threads 1 --quiet > /dev/null || fail "train with a tokenizer put into the run: exit $?"
 cmp -s "$work/own/tokenizer.json" "$work/before.json" || fail "a user's tokenizer was replaced"
 
+# A tokenizer with other special ids than the config's: documents would begin and end with words.
+"$program" tokenizer train "$work/corpus.txt" --vocab-size 290 --bos-id 7 --eos-id 8 -o "$work/ids" > /dev/null 2>&1
+train "$work/z" 2 --tokenizer "$work/ids" > /dev/null 2> "$work/err" && fail "a config for another tokenizer was taken"
+grep -q 'bos_token_id 0 is the word ".*" of the tokenizer, whose own is .* with id 7' "$work/err" || fail "it says: $(cat "$work/err")"
+rm "$work/ids/tokenizer_config.json"
+train "$work/z" 2 --tokenizer "$work/ids" --resume > /dev/null 2> "$work/err" || fail "an ordinary token as eos: exit $?"
+sed 's/"eos_token_id": 1/"eos_token_id": 295/' "$work/config.json" > "$work/eos.json"
+"$program" train --config "$work/eos.json" --tokenizer "$work/whole" --data "$work/corpus.txt" --out "$work/e" --steps 1 --batch 4 --seq 32 \
+  > /dev/null 2>&1 && fail "an eos that is a word was taken"
+"$program" train --config "$work/eos.json" --tokenizer "$work/ids" --data "$work/corpus.txt" --out "$work/e" --steps 1 --batch 4 --seq 32 \
+  > /dev/null 2> "$work/err" && fail "an eos that is no token was taken"
+grep -q "eos_token_id 295 is no token of the tokenizer" "$work/err" || fail "it says: $(cat "$work/err")"
+
 # A second writer on one run is refused while the first goes on.
 become_train "$work/busy" 100000 > /dev/null 2>&1 &
 busy=$!
