@@ -82,6 +82,7 @@ class Run {
   void expect_disk(const std::vector<tensor::TensorSpec>& all,
                    const std::vector<tensor::TensorSpec>& trained);
   void describe_memory() const;
+  void expect_workspace() const;
   void save();
   std::optional<double> validate();
   bool is_due(int64_t every) const { return every > 0 && step_ % every == 0; }
@@ -169,6 +170,24 @@ void Run::make_model(const Context& context) {
                      .max_row_tokens = options_.seq,
                      .recompute = options_.recompute});
   describe_memory();
+  if (context.table->device == kernels::Device::cpu) expect_workspace();
+}
+
+// Linux promises any amount of memory and kills when it is filled, in the middle of a step.
+void Run::expect_workspace() const {
+  int64_t bytes = 0;
+  for (const tensor::Arena* arena : trainer_->arenas()) {
+    bytes += static_cast<int64_t>(arena->total_bytes());
+  }
+  // A row in host memory: tokens, targets and a piece for each at most, and tokens, targets and
+  // lengths once more without padding.
+  constexpr int64_t kTokenBytes = 5 * sizeof(int32_t) + sizeof(data::Piece);
+  const int64_t row = static_cast<int64_t>(sizeof(data::PackedRow)) + options_.seq * kTokenBytes;
+  int64_t rows = 0;
+  if (__builtin_mul_overflow(row, options_.batch, &rows)) rows = INT64_MAX / 2;
+  expect_memory(fmt::format("training with --batch {} and --micro-batch {}", options_.batch,
+                            options_.micro_batch),
+                bytes + rows);
 }
 
 // What the checkpoints will take, said and compared with the disk before hours are spent.

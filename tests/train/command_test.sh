@@ -143,6 +143,11 @@ done
 [ ! -e "$work/y" ] || fail "wrong usage left a run"
 "$program" train --config "$work/config.json" --data /no/such/file --out "$work/whole" 2> "$work/err"
 grep -q -- "--resume" "$work/err" || fail "a run in the way is told after the data was read: $(cat "$work/err")"
+(
+  ulimit -v 20000000 # KiB: whoever goes on regardless is not to take the machine down
+  exec "$program" train --config "$work/config.json" --data "$work/corpus.txt" --out "$work/rows" --steps 2 --batch 1000000000000 --seq 32
+) > /dev/null 2> "$work/err" && fail "a batch beyond all memory was begun"
+grep -q -- "--batch 1000000000000 .* would take" "$work/err" || fail "the refusal says: $(cat "$work/err")"
 train "$work/z" 30 --device-loss 1 --devices 7 > /dev/null 2> "$work/err"
 [ $? = 2 ] || fail "devices that do not divide the experts are wrong usage"
 grep -q -- "--devices 7 does not divide" "$work/err" || fail "the refusal says: $(cat "$work/err")"
