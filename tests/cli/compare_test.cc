@@ -118,6 +118,45 @@ TEST_F(CliCompare, WrongUsageLeavesTheFolderFree) {
   }
 }
 
+// A cache may hold more than one corpus: those of tries with other files.
+TEST_F(CliCompare, ReportsShowTheTextTheRunWasTrainedOn) {
+  write_file((scratch_ / "c.json").string(), tiny(7, 3));
+  const auto train = [&](const std::string& name, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments{"train",
+                                       "--config",
+                                       (scratch_ / "c.json").string(),
+                                       "--steps",
+                                       "1",
+                                       "--batch",
+                                       "2",
+                                       "--seq",
+                                       "64",
+                                       "--out",
+                                       (scratch_ / name).string(),
+                                       "--data"};
+    for (const std::string& file : {name + "-1.txt", name + "-2.txt"}) {
+      write_file((scratch_ / file).string(), "some words of " + file + " and a few more of them");
+      arguments.push_back((scratch_ / file).string());
+    }
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Ran ran = run_dsmoe(arguments);
+    ASSERT_EQ(ran.code, 0) << ran.err;
+  };
+  train("other", {});
+  train("run", {"--tokenizer", (scratch_ / "other").string()});
+  for (const auto& entry : fs::directory_iterator(scratch_ / "other/cache")) {
+    if (entry.is_directory()) {
+      fs::copy(entry.path(), scratch_ / "run/cache/tokens-0000000000000000");
+    }
+  }
+  ASSERT_TRUE(fs::exists(scratch_ / "run/cache/tokens-0000000000000000"));
+  const Ran report = run_dsmoe({"report", (scratch_ / "run").string(), "--threads", "1"});
+  ASSERT_EQ(report.code, 0) << report.err;
+  const std::string page = read_file((scratch_ / "run/report.html").string());
+  EXPECT_NE(page.find("run-1.txt"), std::string::npos);
+  EXPECT_EQ(page.find("other-1.txt"), std::string::npos);
+}
+
 TEST_F(CliCompare, ReportsRefuseMalformedMetrics) {
   fs::create_directories(scratch_ / "run");
   const std::string run = (scratch_ / "run").string();
