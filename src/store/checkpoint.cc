@@ -284,11 +284,16 @@ NewestCheckpoint newest_checkpoint(const fs::path& run) {
 
 bool has_checkpoints(const fs::path& run) { return !listed_steps(run).empty(); }
 
-void remove_old_checkpoints(const fs::path& run, const Retention& retention, int64_t newest) {
+void remove_old_checkpoints(const fs::path& run, const Retention& retention, int64_t newest,
+                            std::span<const int64_t> damaged) {
   int64_t kept = 0;
   for (const int64_t step : listed_steps(run)) {
     if (step > newest) continue;
-    if (kept < retention.last) {
+    const bool is_damaged =
+        step < newest && std::find(damaged.begin(), damaged.end(), step) != damaged.end();
+    if (is_damaged) {
+      remove_checkpoint(run / checkpoint_name(step));
+    } else if (kept < retention.last) {
       ++kept;
     } else if (!is_milestone(retention, step)) {
       remove_checkpoint(run / checkpoint_name(step));

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -97,9 +98,10 @@ struct Retention {
   int64_t every = 0;
 };
 // Counts from `newest`, the step just written: folders above it did not verify when the run was
-// resumed and must not push good ones out.
+// resumed and must not push good ones out. Nor may those below it that did not verify then, the
+// `damaged`: they are removed, as a newer one is there now.
 void remove_old_checkpoints(const std::filesystem::path& run, const Retention& retention,
-                            int64_t newest);
+                            int64_t newest, std::span<const int64_t> damaged = {});
 
 // Room for the next checkpoint where `available` bytes are free: `removable` are those of older
 // checkpoints that may go for it, which leaves the newest and every milestone.

@@ -130,6 +130,16 @@ TEST(Checkpoint, KeepsTheLastAndMilestones) {
                                             "step-00000009", "step-00000099"}));
 }
 
+TEST(Checkpoint, DamagedOnesPushNoGoodOnesOut) {
+  ScratchFolder run;
+  for (int64_t step = 1; step <= 5; ++step) write_checkpoint(run.path(), step);
+  const std::vector<int64_t> damaged{3, 4, 9};
+  remove_old_checkpoints(run.path(), {.last = 2}, 5, damaged);
+  EXPECT_TRUE(fs::exists(run / "step-00000005"));
+  EXPECT_TRUE(fs::exists(run / "step-00000002"));
+  EXPECT_EQ(entries(run.path()), 2u);
+}
+
 TEST(Checkpoint, RoomIsMadeOfOlderOnesOnly) {
   ScratchFolder run;
   for (int64_t step = 1; step <= 5; ++step) write_checkpoint(run.path(), step);

@@ -101,6 +101,7 @@ class Run {
   int64_t step_ = 0;  // done
   int64_t saved_step_ = -1;
   uint64_t checkpoint_bytes_ = 0;
+  std::vector<int64_t> damaged_;  // newer than the one resumed, but did not verify
 };
 
 Run::Run(const Context& context, const RunOptions& options, const RunInput& input,
@@ -121,6 +122,9 @@ Run::Run(const Context& context, const RunOptions& options, const RunInput& inpu
       log_info("the plan changed: {}", change);
     }
     step_ = saved_step_ = start_->step;
+    for (const store::PassedOver& other : start_->passed_over) {
+      if (const auto step = store::checkpoint_step(other.name)) damaged_.push_back(*step);
+    }
     log_info("resumed from {}", start_->folder->string());
   }
   try {
@@ -243,7 +247,7 @@ void Run::save() {
                    .files = options_.files},
                   trainer_->optimizer(), frozen_);
   saved_step_ = step_;
-  store::remove_old_checkpoints(options_.out, options_.retention, step_);
+  store::remove_old_checkpoints(options_.out, options_.retention, step_, damaged_);
   if (hooks_.on_saved) hooks_.on_saved(options_.out / store::checkpoint_name(step_));
 }
 
