@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/utf8.h"
 #include "command.h"
 #include "comparison_folder.h"
 #include "comparison_text.h"
@@ -101,7 +102,8 @@ CompareData files_data(CompareOptions& options, ThreadPool& pool) {
   s.data = fmt::format("{:016x}", built.corpus.corpus_key());
   std::string names;
   for (const std::string& path : options.data) {
-    names += (names.empty() ? "" : ", ") + fs::path(path).filename().string();
+    // A name of any bytes, into a file of JSON.
+    names += (names.empty() ? "" : ", ") + replace_ill_formed(fs::path(path).filename().string());
   }
   s.data_title =
       fmt::format("{}: {} documents, {} tokens", names, with_commas(built.corpus.num_documents()),
@@ -194,6 +196,12 @@ RunEnd train_all(const CompareOptions& options, const Engine& engine, const Comp
       const std::string label = fmt::format("{}/{} {} seed {}", number, total, model.name, seed);
       if (train_one(options, engine, data, split, run, label) == RunEnd::stopped) {
         return RunEnd::stopped;
+      }
+      if (!read_run(run.out, s.steps)) {
+        fail(ErrorKind::input,
+             "{}: its last checkpoint is there, but its metrics.jsonl does not hold the last "
+             "validation; remove the folder to have it trained again",
+             run.out.string());
       }
     }
   }

@@ -1,6 +1,8 @@
 // Lines of JSON, one per step.
 #include "train/metrics.h"
 
+#include <unistd.h>
+
 #include <cmath>
 
 #include "base/atomic_file.h"
@@ -109,6 +111,10 @@ void MetricsLog::add(const StepMetrics& metrics, const StepResult& result) {
     fail_errno("cannot write " + path_);
   }
   events_.add(metrics.step, scalars);
+}
+
+void MetricsLog::sync() {
+  if (::fsync(::fileno(file_)) != 0) fail_errno("cannot fsync " + path_);
 }
 
 }  // namespace dsmoe::train

@@ -308,7 +308,15 @@ RunOutcome Run::loop() {
     for (const std::string& warning : watch.add(result.load)) log_warning("{}", warning);
     if (hooks_.on_step) hooks_.on_step(metrics, result);
     const bool stop = hooks_.should_stop && hooks_.should_stop();
-    if (stop || step_ == total || is_due(options_.save_every)) save();
+    if (stop || step_ == total || is_due(options_.save_every)) {
+      try {
+        log.sync();
+      } catch (const Error&) {
+        save();
+        throw;
+      }
+      save();
+    }
     if (stop) break;
   }
   outcome.steps_done = step_;

@@ -77,6 +77,16 @@ TEST_F(CliCompare, TrainsAllArchitecturesOnceAndReports) {
   EXPECT_EQ(refused.code, 1);
   EXPECT_NE(refused.err.find("steps: it has 2, now 3"), std::string::npos) << refused.err;
 
+  // A finished run whose figures are gone would stay unfinished in every table.
+  fs::copy(scratch_ / "out", scratch_ / "copy", fs::copy_options::recursive);
+  fs::remove(scratch_ / "copy/b-seed-1/metrics.jsonl");
+  std::vector<std::string> copied = arguments;
+  ASSERT_EQ(copied[16], out_);
+  copied[16] = (scratch_ / "copy").string();
+  const Ran lost = run_dsmoe(copied);
+  EXPECT_EQ(lost.code, 1);
+  EXPECT_NE(lost.err.find("b-seed-1: its last checkpoint is there"), std::string::npos) << lost.err;
+
   const std::string page = read_file((scratch_ / "out/report.html").string());
   EXPECT_NE(page.find("(c) 1 shared + top 3 of 7"), std::string::npos);
 
@@ -96,6 +106,17 @@ TEST_F(CliCompare, TrainsAllArchitecturesOnceAndReports) {
   EXPECT_EQ(variants[0]["kind"], "whole");
   EXPECT_EQ(variants[7]["active_routed"], 4);
   EXPECT_EQ(variants[7]["shared"], 0);
+}
+
+TEST_F(CliCompare, FileNamesMayBeOfAnyBytes) {
+  const std::string name = (scratch_ / "caf\xe9.txt").string();
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += "some words " + std::to_string(i) + "<|endoftext|>\n";
+  write_file(name, text);
+  std::vector<std::string> arguments = command(tiny(7, 3));
+  arguments.insert(arguments.end(), {"--data", name});
+  const Ran ran = run_dsmoe(arguments);
+  EXPECT_EQ(ran.code, 0) << ran.err;
 }
 
 TEST_F(CliCompare, RefusesUnequalShapesWithTheNumbers) {
