@@ -46,7 +46,8 @@ RunIdentity identity_of(const RunOptions& o) {
                    {"warmup", o.schedule.warmup_steps},
                    {"weight_decay", o.optimizer.weight_decay},
                    {"clip", o.optimizer.clip},
-                   {"bias_rate", o.optimizer.bias_rate}}};
+                   {"bias_rate", o.optimizer.bias_rate}},
+          .config = o.config.to_json()};
 }
 
 // The checkpoint to go on from, if any.
@@ -276,6 +277,12 @@ RunOutcome Run::loop() {
     if (options_.config.is_moe_layer(layer)) moe_layers.push_back(layer);
   }
   const int64_t total = options_.schedule.total_steps;
+  if (step_ >= total) {
+    log_info("{} steps are done already; --steps {} leaves nothing to do", step_, total);
+    return {.steps_done = step_,
+            .finished = true,
+            .checkpoint = options_.out / store::checkpoint_name(step_)};
+  }
   MetricsLog log({.run = options_.out,
                   .steps_done = step_,
                   .layers = moe_layers,
@@ -320,7 +327,7 @@ RunOutcome Run::loop() {
     if (stop) break;
   }
   outcome.steps_done = step_;
-  outcome.finished = step_ >= total;
+  outcome.finished = step_ == total;
   if (saved_step_ >= 0) outcome.checkpoint = options_.out / store::checkpoint_name(saved_step_);
   return outcome;
 }
