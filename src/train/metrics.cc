@@ -71,7 +71,7 @@ void MetricsLog::add(const StepMetrics& metrics, const StepResult& result) {
                       {"epoch", metrics.epoch},
                       {"tokens", result.tokens},
                       {"counted_targets", result.counted},
-                      {"seconds", rounded(metrics.seconds)},
+                      {"seconds", std::round(metrics.seconds * 1e6) / 1e6},
                       {"tokens_per_second", rounded(speed)}};
   std::vector<Scalar> scalars{{"loss/training", result.language},
                               {"loss/balance", result.balance},

@@ -33,6 +33,10 @@ std::vector<int64_t> logged_steps(const fs::path& run) {
     const Json value = parse_json(line, "metrics.jsonl");
     steps.push_back(value.at("step").get<int64_t>());
     EXPECT_GT(value.at("loss").get<double>(), 0);
+    // Reports and comparisons take the speed from the seconds, also of steps of a millisecond.
+    const double speed = value.at("tokens_per_second").get<double>();
+    EXPECT_NEAR(value.at("tokens").get<double>() / value.at("seconds").get<double>(), speed,
+                0.01 * speed);
     EXPECT_EQ(value.at("layers").at(0).at("load").size(), 6u);
   }
   return steps;
