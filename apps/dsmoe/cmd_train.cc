@@ -177,7 +177,9 @@ void add_what_flags(CommandLine& command, TrainOptions& o) {
       .option("--tokenizer", o.tokenizer,
               "tokenizer.json or its folder; default: that of --init, else one is trained")
       .type("FILE");
-  command.option("--init", o.init, "start from this model; default: random weights").type("MODEL");
+  command.option("--init", o.init, "start from this model; default: random weights")
+      .check(fault_of_run)
+      .type("MODEL");
   command
       .option("--train", o.run.patterns,
               "only tensors whose names match train, such as '*.experts.3.*'; the others "

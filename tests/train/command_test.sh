@@ -140,6 +140,8 @@ for wrong in "--seq 65" "--train nothing.*" "--init $work/nowhere"; do
   "$program" train --config "$work/config.json" --data /no/such/file --out "$work/y" $wrong 2> "$work/err"
   grep -q "/no/such/file" "$work/err" && fail "$wrong is told after the data was read"
 done
+"$program" train --init "$work/whole" --data "$work/corpus.txt" --out "$work/y" 2> "$work/err"
+grep -q "is a training run; its newest model is .*step-00000030" "$work/err" || fail "--init RUN says: $(cat "$work/err")"
 [ ! -e "$work/y" ] || fail "wrong usage left a run"
 "$program" train --config "$work/config.json" --data /no/such/file --out "$work/whole" 2> "$work/err"
 grep -q -- "--resume" "$work/err" || fail "a run in the way is told after the data was read: $(cat "$work/err")"
