@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/utf8.h"
 #include "command.h"
 #include "comparison_folder.h"
 #include "comparison_text.h"
@@ -63,10 +64,16 @@ struct CompareData {
   std::unique_ptr<data::TokenCorpus> corpus;
 };
 
+// Once the settings are written, all runs share what lies there.
+FoundTokenizer found_tokenizer(const CompareOptions& options) {
+  return fs::exists(options.out / kCompareFile) ? FoundTokenizer::is_the_runs
+                                                : FoundTokenizer::must_fit;
+}
+
 CompareData embedded_data(CompareOptions& options, ThreadPool& pool) {
   CompareSettings& s = options.settings;
   const data::DemoCorpus corpus(kDataSeed);
-  make_demo_tokenizer(options.out, s.base, corpus, pool);
+  make_demo_tokenizer(options.out, found_tokenizer(options), s.base, kDataSeed, pool);
   CompareData data{.tokenizer = prepare_tokenizer({.run = options.out}, s.base, pool)};
   const data::Encoder encoder = encoder_of(data.tokenizer, s.base);
   const uint64_t count = num_demo_documents(s.steps * s.batch * s.seq, kTokensPerDocument);
@@ -84,7 +91,8 @@ CompareData files_data(CompareOptions& options, ThreadPool& pool) {
   CompareData data{.tokenizer = prepare_tokenizer({.given = options.tokenizer,
                                                    .run = options.out,
                                                    .data = options.data,
-                                                   .separator = options.separator},
+                                                   .separator = options.separator,
+                                                   .found = found_tokenizer(options)},
                                                   s.base, pool)};
   data::BuiltCorpus built = prepare_corpus(
       {.data = options.data,
@@ -94,7 +102,8 @@ CompareData files_data(CompareOptions& options, ThreadPool& pool) {
   s.data = fmt::format("{:016x}", built.corpus.corpus_key());
   std::string names;
   for (const std::string& path : options.data) {
-    names += (names.empty() ? "" : ", ") + fs::path(path).filename().string();
+    // A name of any bytes, into a file of JSON.
+    names += (names.empty() ? "" : ", ") + replace_ill_formed(fs::path(path).filename().string());
   }
   s.data_title =
       fmt::format("{}: {} documents, {} tokens", names, with_commas(built.corpus.num_documents()),
@@ -188,6 +197,12 @@ RunEnd train_all(const CompareOptions& options, const Engine& engine, const Comp
       if (train_one(options, engine, data, split, run, label) == RunEnd::stopped) {
         return RunEnd::stopped;
       }
+      if (!read_run(run.out, s.steps)) {
+        fail(ErrorKind::input,
+             "{}: its last checkpoint is there, but its metrics.jsonl does not hold the last "
+             "validation; remove the folder to have it trained again",
+             run.out.string());
+      }
     }
   }
   return RunEnd::finished;
@@ -204,6 +219,10 @@ int compare(CompareOptions& options) {
   const std::vector<train::ComparedModel> models =
       train::compared_models(options.settings.base, options.settings.shape);
   describe(models, options.settings);
+  // Before the folder is bound to settings that no run can have.
+  for (const train::ComparedModel& model : models) {
+    train::check_rows(run_options(options, model, 1));
+  }
   const store::RunLock lock(options.out);
   const CompareData data = options.data.empty() ? embedded_data(options, engine.pool())
                                                 : files_data(options, engine.pool());

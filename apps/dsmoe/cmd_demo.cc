@@ -140,9 +140,10 @@ int train_demo(DemoOptions options) {
   run.config.torch_dtype = tensor::DType::BF16;
   fill_defaults(run);
   const store::RunLock lock(run.out);
+  train::check_start(run);
   const InterruptScope interrupt;
   const data::DemoCorpus corpus(run.seed);
-  make_demo_tokenizer(run.out, run.config, corpus, engine.pool());
+  make_demo_tokenizer(run.out, found_tokenizer(run.out), run.config, run.seed, engine.pool());
   const TrainTokenizer tokenizer = prepare_tokenizer({.run = run.out}, run.config, engine.pool());
   const data::Encoder encoder = encoder_of(tokenizer, run.config);
   const DemoData data = make_data(run, corpus, encoder);
@@ -185,7 +186,13 @@ int train_demo(DemoOptions options) {
 
 int run_demo(const DemoOptions& options) {
   if (options.common.quiet) set_log_level(LogLevel::quiet);
-  return options.random ? write_random(options) : train_demo(options);
+  if (options.random) return write_random(options);
+  try {
+    return train_demo(options);
+  } catch (const DataInterrupted&) {
+    log_info("stopped before the first step: nothing was lost");
+    return InterruptScope::exit_code();
+  }
 }
 
 DemoOptions default_options() {

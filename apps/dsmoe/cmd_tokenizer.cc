@@ -18,10 +18,13 @@
 #include "base/thread_pool.h"
 #include "base/utf8.h"
 #include "command.h"
+#include "data/byte_stream.h"
+#include "data/documents.h"
 #include "output.h"
 #include "text/bpe_train.h"
 #include "text/tokenizer.h"
 #include "token_list.h"
+#include "train_tokenizer.h"
 
 namespace dsmoe::app {
 namespace {
@@ -82,6 +85,16 @@ text::SpecialTokens special_tokens(const TrainArguments& arguments) {
   return special;
 }
 
+// Files as dsmoe train takes them; plain text of any length, and of any bytes.
+void count_file(const std::string& file, text::WordCounts& counts, ThreadPool& pool) {
+  if (data::resolve_format(file, data::InputFormat::automatic) == data::InputFormat::jsonl) {
+    count_documents(file, "", counts, pool, [](uint64_t) {});
+    return;
+  }
+  const auto stream = data::open_text_bytes(file);
+  counts.add_stream([&](std::span<char> out) { return stream->read(out); }, pool);
+}
+
 int run_train(const TrainArguments& arguments) {
   text::BpeTrainOptions options{.vocab_size = arguments.vocab_size,
                                 .special = special_tokens(arguments),
@@ -94,14 +107,16 @@ int run_train(const TrainArguments& arguments) {
          arguments.out);
   }
   ThreadPool pool(arguments.threads);
-  text::WordCounts counts(options.special.contents());
+  std::vector<std::string> delimiters = options.special.contents();
+  delimiters.emplace_back(data::kEndOfText);  // as dsmoe train reads a corpus
+  text::WordCounts counts(delimiters);
   {
     Progress progress({.label = "read",
                        .total = static_cast<std::int64_t>(arguments.files.size()),
                        .unit = "files"});
     std::int64_t done = 0;
     for (const std::string& file : arguments.files) {
-      counts.add_file(file, pool);
+      count_file(file, counts, pool);
       progress.update(++done);
     }
   }
@@ -197,7 +212,7 @@ int run_decode(const DecodeArguments& arguments) {
 
 void add_training(CommandLine& parent) {
   const auto arguments = std::make_shared<TrainArguments>();
-  CommandLine train = parent.command("train", "Train a byte-level BPE tokenizer on text files");
+  CommandLine train = parent.command("train", "Train a byte-level BPE tokenizer on text");
   train.footer(
       "Writes tokenizer.json and tokenizer_config.json. The same files give the same tokenizer, "
       "whatever\n"
@@ -205,7 +220,7 @@ void add_training(CommandLine& parent) {
       "Example:\n  dsmoe tokenizer train corpus/*.txt --vocab-size 8192 -o my-model\n"
       "  dsmoe tokenizer train a.txt --vocab-size 102400 --bos-id 100000 --eos-id 100001 -o "
       "my-model");
-  train.option("files", arguments->files, "Text files").required().type("FILE");
+  train.option("files", arguments->files, "Text, JSONL, or either as .zst").required().type("FILE");
   train.option("-o,--out", arguments->out, "Folder to write to").required().type("DIR");
   train.option("--vocab-size", arguments->vocab_size, "Ids in all, special tokens included")
       .required();

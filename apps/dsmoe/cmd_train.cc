@@ -12,6 +12,7 @@
 #include "options.h"
 #include "output.h"
 #include "store/hf_folder.h"
+#include "train/name_pattern.h"
 #include "train/run.h"
 #include "train/sources.h"
 #include "train_data.h"
@@ -60,6 +61,7 @@ void fill_sizes(TrainOptions& options) {
   run.schedule.kind = train::parse_schedule(options.schedule);
   run.recompute = options.recompute ? model::Recompute::blocks : model::Recompute::nothing;
   train::check_rows(run);
+  train::select_tensors(model::expected_tensors(run.config), run.patterns);
 }
 
 // The rest, from the size of the corpus.
@@ -116,12 +118,15 @@ int train_run(TrainOptions& options) {
   train::RunOptions& run = options.run;
   run.config = config_of(options);
   fill_sizes(options);
+  const std::unique_ptr<tensor::TensorSource> initial = initial_weights(options);
   const store::RunLock lock(run.out);
+  train::check_start(run);
   const TrainTokenizer tokenizer = prepare_tokenizer({.given = options.tokenizer,
                                                       .init = options.init,
                                                       .run = run.out,
                                                       .data = options.data,
-                                                      .separator = options.separator},
+                                                      .separator = options.separator,
+                                                      .found = found_tokenizer(run.out)},
                                                      run.config, engine.pool());
   const data::BuiltCorpus built =
       prepare_corpus({.data = options.data,
@@ -140,7 +145,6 @@ int train_run(TrainOptions& options) {
            with_commas(run.config.num_parameters()),
            with_commas(run.config.num_active_parameters()), run.schedule.total_steps, run.batch,
            run.seq);
-  const std::unique_ptr<tensor::TensorSource> initial = initial_weights(options);
   TrainDisplay display;
   const train::RunOutcome outcome = train::run_training(
       engine.context(), run, {.lock = lock, .initial = *initial, .split = split},
@@ -173,7 +177,9 @@ void add_what_flags(CommandLine& command, TrainOptions& o) {
       .option("--tokenizer", o.tokenizer,
               "tokenizer.json or its folder; default: that of --init, else one is trained")
       .type("FILE");
-  command.option("--init", o.init, "start from this model; default: random weights").type("MODEL");
+  command.option("--init", o.init, "start from this model; default: random weights")
+      .check(fault_of_run)
+      .type("MODEL");
   command
       .option("--train", o.run.patterns,
               "only tensors whose names match train, such as '*.experts.3.*'; the others "

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "data/demo_corpus.h"
 #include "data/documents.h"
-#include "train_tokenizer.h"
 
 namespace dsmoe::app {
 namespace {
@@ -15,17 +15,18 @@ constexpr uint64_t kMaxDocuments = 100000;  // memory and the time to make them;
 
 }  // namespace
 
-void make_demo_tokenizer(const std::filesystem::path& run, const model::ModelConfig& config,
-                         const data::DemoCorpus& corpus, ThreadPool& pool) {
-  if (std::filesystem::exists(run / "tokenizer.json")) return;
-  train_tokenizer(run, config, [&](text::WordCounts& counts) {
+void make_demo_tokenizer(const std::filesystem::path& run, FoundTokenizer found,
+                         const model::ModelConfig& config, uint64_t seed, ThreadPool& pool) {
+  const auto count = [&](text::WordCounts& counts) {
+    const data::DemoCorpus corpus(seed);
     std::string text;
     for (uint64_t i = 0; i < kTokenizerDocuments; ++i) {
       text += corpus.document(i).text;
       text += data::kEndOfText;
     }
     counts.add_text(text, pool);
-  });
+  };
+  ensure_tokenizer(run, found, config, {.text_key = seed, .count = count});
 }
 
 uint64_t num_demo_documents(int64_t num_tokens, int64_t tokens_per_document) {

@@ -5,14 +5,14 @@
 #include <filesystem>
 
 #include "base/thread_pool.h"
-#include "data/demo_corpus.h"
 #include "model/config.h"
+#include "train_tokenizer.h"
 
 namespace dsmoe::app {
 
-// RUN/tokenizer.json, trained on the corpus unless it is there already.
-void make_demo_tokenizer(const std::filesystem::path& run, const model::ModelConfig& config,
-                         const data::DemoCorpus& corpus, ThreadPool& pool);
+// RUN/tokenizer.json, trained on the corpus of this seed unless it is there already.
+void make_demo_tokenizer(const std::filesystem::path& run, FoundTokenizer found,
+                         const model::ModelConfig& config, uint64_t seed, ThreadPool& pool);
 
 // Documents for about one pass of so many tokens, so that what is learned is the language and not
 // the text.

@@ -22,6 +22,8 @@ kernels::Context context_of(const CommonOptions& options, ThreadPool& pool) {
   return {.table = &kernels::select_cpu_table(), .pool = &pool};
 }
 
+}  // namespace
+
 // The newest by name: whether it is whole is looked at when it is used.
 std::string fault_of_run(const std::string& folder) {
   namespace fs = std::filesystem;
@@ -36,8 +38,6 @@ std::string fault_of_run(const std::string& folder) {
   return fmt::format("{} is a training run; its newest model is {}", folder,
                      (fs::path(folder) / newest).string());
 }
-
-}  // namespace
 
 void add_model_argument(CommandLine& command, CommonOptions& options, const std::string& help) {
   command.option("model", options.model, help).required().check(fault_of_run).type("MODEL");

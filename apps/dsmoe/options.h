@@ -21,6 +21,8 @@ struct CommonOptions {
   bool quiet = false;
 };
 
+// What is wrong with a training run in the place of a model; nothing if `folder` is none.
+std::string fault_of_run(const std::string& folder);
 void add_model_argument(CommandLine& command, CommonOptions& options,
                         const std::string& help = "model folder (config.json, *.safetensors)");
 void add_output_flags(CommandLine& command, CommonOptions& options);   // --json --quiet

@@ -54,21 +54,18 @@ std::string data_identity(const fs::path& folder) {
   return data != identity.end() && data->is_string() ? data->get<std::string>() : "";
 }
 
-// Token shards that the run, or the comparison around it, left behind.
-std::optional<fs::path> cached_tokens(const fs::path& run) {
+// Token shards that the run, or the comparison around it, left behind. A cache may hold others: the
+// data's identity begins with the key that is the folder's name.
+std::optional<fs::path> cached_tokens(const fs::path& run, const std::string& identity) {
+  constexpr std::size_t kKeyDigits = 16;
+  const std::string name = "tokens-" + identity.substr(0, kKeyDigits);
   std::vector<fs::path> places{run / "cache"};
-  const fs::path parent = fs::absolute(run).parent_path();
+  const fs::path parent = fs::weakly_canonical(run).parent_path();
   if (fs::exists(parent / kCompareFile)) places.push_back(parent / "cache");
-  std::vector<fs::path> found;
   for (const fs::path& place : places) {
-    if (!fs::is_directory(place)) continue;
-    for (const fs::directory_entry& entry : fs::directory_iterator(place)) {
-      if (entry.path().filename().string().starts_with("tokens-")) found.push_back(entry.path());
-    }
-    if (!found.empty()) break;
+    if (fs::is_directory(place / name)) return place / name;
   }
-  if (found.empty()) return std::nullopt;
-  return *std::min_element(found.begin(), found.end());
+  return std::nullopt;
 }
 
 struct ReportText {
@@ -84,13 +81,14 @@ std::optional<ReportText> choose_text(const RunReportRequest& request, const Sub
   if (!request.data.empty()) {
     return ReportText{.text = text_of_files(request.data, encoder, limits)};
   }
-  if (data_identity(subject.folder).starts_with("demo,")) {
+  const std::string identity = data_identity(subject.folder);
+  if (identity.starts_with("demo,")) {
     const data::DemoTokens tokens = data::encode_demo(
         data::DemoCorpus(1), {.first = data::kDemoValidation, .count = kFloorDocuments}, encoder);
     return ReportText{
         .text = embedded_text(encoder, limits), .floor = tokens.floor(), .is_embedded = true};
   }
-  if (const std::optional<fs::path> shards = cached_tokens(request.run)) {
+  if (const std::optional<fs::path> shards = cached_tokens(request.run, identity)) {
     const data::ShardCorpus corpus(*shards, data::ShardCheck::structure);
     if (corpus.vocab_size() == model.config.vocab_size && corpus.tokenizer_hash() == encoder.hash) {
       return ReportText{.text = text_of_corpus(corpus, limits)};

@@ -2,12 +2,13 @@
 #include "train_data.h"
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "base/progress.h"
+#include "base/utf8.h"
 #include "data/content_hash.h"
 #include "interrupt.h"
-#include "train_tokenizer.h"
 
 namespace dsmoe::app {
 namespace {
@@ -25,9 +26,12 @@ fs::path tokenizer_folder(const TokenizerRequest& request, const model::ModelCon
   if (!request.init.empty() && fs::exists(fs::path(request.init) / "tokenizer.json")) {
     return request.init;
   }
-  if (!fs::exists(request.run / "tokenizer.json")) {
-    train_tokenizer({.run = request.run, .data = request.data, .separator = request.separator},
-                    config, pool);
+  if (!request.data.empty()) {
+    ensure_tokenizer({.run = request.run,
+                      .data = request.data,
+                      .separator = request.separator,
+                      .found = request.found},
+                     config, pool);
   }
   return request.run;
 }
@@ -58,6 +62,39 @@ std::map<std::string, std::string> files_for_checkpoints(const fs::path& folder,
     files["tokenizer_config.json"] = tokens.dump(2) + "\n";
   }
   return files;
+}
+
+// "eos_token" of tokenizer_config.json: a string, or an object with its content.
+std::string named_token(const fs::path& folder, const char* key) {
+  const fs::path path = folder / "tokenizer_config.json";
+  if (!fs::exists(path)) return "";
+  const Json json = parse_json(read_small_file(path, kMaxTokenizerBytes), path.string());
+  const auto found = json.is_object() ? json.find(key) : json.end();
+  if (found == json.end()) return "";
+  const Json token = found->is_object() ? found->value("content", Json()) : *found;
+  return token.is_string() ? token.get<std::string>() : "";
+}
+
+// A config made for another tokenizer would begin and end every document with some word of it, and
+// teach a model that no prompt looks like.
+void check_special_id(const fs::path& folder, const text::Tokenizer& tokenizer, const char* role,
+                      std::optional<int64_t> id) {
+  if (!id) return;
+  const std::string text = token_text(tokenizer, id);
+  const std::string named = named_token(folder, fmt::format("{}_token", role).c_str());
+  if (!text.empty() && (tokenizer.is_special(static_cast<int32_t>(*id)) || text == named)) return;
+  const std::string fault =
+      text.empty()
+          ? fmt::format("the config's {}_token_id {} is no token of the tokenizer", role, *id)
+          : fmt::format("the config's {}_token_id {} is the word {} of the tokenizer", role, *id,
+                        in_quotes(text));
+  const std::optional<int32_t> own = named.empty() ? std::nullopt : tokenizer.token_to_id(named);
+  if (own) {
+    fail(ErrorKind::input, "{}: {}, whose own is {} with id {}; set that in the config",
+         folder.string(), fault, in_quotes(named), *own);
+  }
+  if (text.empty()) fail(ErrorKind::input, "{}: {}", folder.string(), fault);
+  log_warning("{}: {}, no special token", folder.string(), fault);
 }
 
 // One part per message; an assistant's answer counts, the words that introduce it do not.
@@ -105,6 +142,10 @@ TrainTokenizer prepare_tokenizer(const TokenizerRequest& request, const model::M
     fail(ErrorKind::input, "{}: {} token ids, but the config's vocab_size is {}", path.string(),
          tokenizer.vocab_size(), config.vocab_size);
   }
+  if (!request.run.empty()) {
+    check_special_id(folder, tokenizer, "bos", config.bos_token_id);
+    check_special_id(folder, tokenizer, "eos", eos_of(config));
+  }
   std::optional<text::ChatTemplate> own = text::load_chat_template(folder);
   auto files = files_for_checkpoints(folder, json, tokenizer, config);
   if (!own) {
@@ -146,8 +187,11 @@ data::BuiltCorpus prepare_corpus(const CorpusRequest& request, const TrainTokeni
   for (const std::string& path : request.data) options.inputs.push_back({.path = path});
 
   std::unique_ptr<Progress> progress;
-  options.progress = [&](const data::BuildProgress& state) {
+  options.poll = [] {
     if (InterruptScope::flag()) throw DataInterrupted();
+  };
+  options.progress = [&](const data::BuildProgress& state) {
+    options.poll();
     if (!progress) {
       progress = std::make_unique<Progress>(ProgressOptions{
           .label = "tokens", .total = static_cast<int64_t>(state.bytes_total), .unit = "bytes"});

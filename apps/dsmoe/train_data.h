@@ -1,7 +1,6 @@
 // From the files a user names to what a run trains on: a tokenizer, and a corpus of its tokens.
 #pragma once
 
-#include <exception>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -13,6 +12,7 @@
 #include "model/config.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
+#include "train_tokenizer.h"
 
 namespace dsmoe::app {
 
@@ -28,17 +28,16 @@ struct TokenizerRequest {
   std::filesystem::path run;      // what was trained before lies here
   std::vector<std::string> data;  // to train one on
   std::string separator;
+  FoundTokenizer found = FoundTokenizer::must_fit;  // in `run`
 };
 
 // --tokenizer, else that of --init, else the run's own, trained on the data the first time.
+// Throws DataInterrupted.
 TrainTokenizer prepare_tokenizer(const TokenizerRequest& request, const model::ModelConfig& config,
                                  ThreadPool& pool);
 
 // `tokenizer` must outlive it.
 data::Encoder encoder_of(const TrainTokenizer& tokenizer, const model::ModelConfig& config);
-
-// A signal came while the data was read.
-struct DataInterrupted : std::exception {};
 
 struct CorpusRequest {
   std::vector<std::string> data;

@@ -4,12 +4,21 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/mapped_file.h"
 #include "base/progress.h"
+#include "data/byte_stream.h"
+#include "data/content_hash.h"
 #include "data/documents.h"
+#include "interrupt.h"
+#include "store/checkpoint.h"
 #include "text/bpe_train.h"
 
 namespace dsmoe::app {
 namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kKeyFile = ".tokenizer-key";
 
 text::SpecialTokens special_tokens(const model::ModelConfig& config) {
   text::SpecialTokens special;
@@ -31,34 +40,63 @@ text::SpecialTokens special_tokens(const model::ModelConfig& config) {
   return special;
 }
 
-// All text of all files, chats as their contents, so that a tokenizer sees what will be encoded.
+void stop_if_interrupted() {
+  if (InterruptScope::flag()) throw DataInterrupted();
+}
+
+// So that a tokenizer sees what will be encoded.
 void count_words(const NewTokenizer& request, text::WordCounts& counts, ThreadPool& pool) {
-  data::ReaderOptions reader{.separator = request.separator};
-  reader.render_chat = [](std::span<const data::ChatMessage> messages) {
-    std::vector<data::DocumentPart> parts;
-    for (const data::ChatMessage& message : messages) parts.push_back({.text = message.content});
-    return parts;
-  };
-  Progress progress(
-      {.label = "read", .total = static_cast<int64_t>(request.data.size()), .unit = "files"});
-  constexpr std::size_t kPiece = std::size_t{16} << 20;  // counted at once, by all threads
-  for (std::size_t i = 0; i < request.data.size(); ++i) {
-    const auto documents =
-        data::open_documents(request.data[i], data::InputFormat::automatic, reader);
-    std::string text;
-    for (data::Document document; documents->next(document);) {
-      for (const data::DocumentPart& part : document.parts) {
-        // Words never reach over the border of two documents: the delimiter stands between.
-        text += part.text;
-        text += data::kEndOfText;
-      }
-      if (text.size() < kPiece) continue;
-      counts.add_text(text, pool);
-      text.clear();
-    }
-    counts.add_text(text, pool);
-    progress.update(static_cast<int64_t>(i) + 1);
+  uint64_t total = 0, done = 0;
+  for (const std::string& path : request.data) total += data::FileStream(path).file_bytes();
+  Progress progress({.label = "read", .total = static_cast<int64_t>(total), .unit = "bytes"});
+  for (const std::string& path : request.data) {
+    uint64_t read = 0;
+    count_documents(path, request.separator, counts, pool, [&](uint64_t bytes) {
+      read = bytes;
+      progress.update(static_cast<int64_t>(done + read));
+    });
+    done += read;
   }
+}
+
+// Of the bytes a tokenizer is trained on.
+uint64_t key_of_files(const NewTokenizer& request) {
+  data::ContentHash key;
+  key.update_u64(request.separator.size());
+  key.update(request.separator);
+  std::vector<char> buffer(std::size_t{1} << 20);
+  for (const std::string& path : request.data) {
+    data::FileStream file(path);
+    while (const std::size_t count = file.read(buffer)) {
+      stop_if_interrupted();
+      key.update(std::string_view(buffer.data(), count));
+    }
+    key.update_u64(file.file_bytes_read());
+    key.update_u64(static_cast<uint64_t>(data::resolve_format(path, data::InputFormat::automatic)));
+  }
+  return key.value();
+}
+
+// Of everything that decides the files.
+std::string key_of(uint64_t text_key, const text::BpeTrainOptions& options,
+                   const model::ModelConfig& config) {
+  data::ContentHash key;
+  key.update_u64(text_key);
+  key.update_u64(static_cast<uint64_t>(options.vocab_size));
+  key.update_u64(static_cast<uint64_t>(config.max_position_embeddings));
+  for (const auto& token : {options.special.bos, options.special.eos, options.special.pad}) {
+    key.update_u64(token ? static_cast<uint64_t>(token->id) : UINT64_MAX);
+  }
+  return fmt::format("{:016x}\n", key.value());
+}
+
+bool is_usable(const fs::path& run, FoundTokenizer found, const std::string& key) {
+  if (!fs::exists(run / "tokenizer.json")) return false;
+  if (found == FoundTokenizer::is_the_runs || !fs::exists(run / kKeyFile)) return true;
+  if (read_small_file(run / kKeyFile, 1024) == key) return true;
+  log_info("{}: its tokenizer was trained on other text or for another config; training it anew",
+           run.string());
+  return false;
 }
 
 }  // namespace
@@ -70,31 +108,75 @@ int32_t eos_of(const model::ModelConfig& config) {
   return static_cast<int32_t>(config.eos_token_ids.front());
 }
 
-void train_tokenizer(const NewTokenizer& request, const model::ModelConfig& config,
-                     ThreadPool& pool) {
-  log_info("no --tokenizer: training one of {} tokens on the data", config.vocab_size);
-  train_tokenizer(request.run, config,
-                  [&](text::WordCounts& counts) { count_words(request, counts, pool); });
+void count_documents(const fs::path& path, const std::string& separator, text::WordCounts& counts,
+                     ThreadPool& pool, FunctionRef<void(uint64_t)> on_bytes) {
+  data::ReaderOptions reader{.separator = separator};
+  reader.render_chat = [](std::span<const data::ChatMessage> messages) {
+    std::vector<data::DocumentPart> parts;
+    for (const data::ChatMessage& message : messages) parts.push_back({.text = message.content});
+    return parts;
+  };
+  constexpr std::size_t kPiece = std::size_t{16} << 20;  // counted at once, by all threads
+  const auto documents = data::open_documents(path, data::InputFormat::automatic, reader);
+  std::string text;
+  for (data::Document document; documents->next(document);) {
+    stop_if_interrupted();
+    for (const data::DocumentPart& part : document.parts) {
+      // Words never reach over the border of two documents: the delimiter stands between.
+      text += part.text;
+      text += data::kEndOfText;
+    }
+    if (text.size() < kPiece) continue;
+    counts.add_text(text, pool);
+    text.clear();
+    on_bytes(documents->file_bytes_read());
+  }
+  counts.add_text(text, pool);
+  on_bytes(documents->file_bytes_read());
 }
 
-void train_tokenizer(const std::filesystem::path& run, const model::ModelConfig& config,
-                     FunctionRef<void(text::WordCounts&)> count) {
+FoundTokenizer found_tokenizer(const fs::path& run) {
+  return store::has_checkpoints(run) ? FoundTokenizer::is_the_runs : FoundTokenizer::must_fit;
+}
+
+void ensure_tokenizer(const NewTokenizer& request, const model::ModelConfig& config,
+                      ThreadPool& pool) {
+  const bool is_there = fs::exists(request.run / "tokenizer.json");
+  if (is_there && request.found == FoundTokenizer::is_the_runs) return;
+  const auto count = [&](text::WordCounts& counts) {
+    log_info("no --tokenizer: training one of {} tokens on the data", config.vocab_size);
+    count_words(request, counts, pool);
+  };
+  ensure_tokenizer(request.run, request.found, config,
+                   {.text_key = key_of_files(request), .count = count});
+}
+
+void ensure_tokenizer(const fs::path& run, FoundTokenizer found, const model::ModelConfig& config,
+                      const CountedText& text) {
   text::BpeTrainOptions options{.vocab_size = static_cast<int32_t>(config.vocab_size),
                                 .special = special_tokens(config)};
+  const std::string key = key_of(text.text_key, options, config);
+  if (is_usable(run, found, key)) return;
   text::check_train_options(options);
   std::vector<std::string> delimiters = options.special.contents();
   delimiters.emplace_back(data::kEndOfText);
   text::WordCounts counts(delimiters);
-  count(counts);
+  text.count(counts);
   Progress progress({.label = "merge", .total = config.vocab_size, .unit = "tokens"});
-  options.on_progress = [&](int64_t done, int64_t) { progress.update(done); };
+  options.on_progress = [&](int64_t done, int64_t) {
+    stop_if_interrupted();
+    progress.update(done);
+  };
   const text::TrainedBpe trained = text::train_bpe(counts, options);
   progress.update(config.vocab_size);
   progress.finish();
+  std::error_code ignored;
+  fs::remove(run / "tokenizer.json", ignored);  // never beside files that are not its own
+  atomic_write_file(run / kKeyFile, key);
   atomic_write_file(run / "tokenizer_config.json",
                     text::to_tokenizer_config_json(
                         trained, static_cast<int32_t>(config.max_position_embeddings)));
-  // Last: whoever finds it finds both.
+  // Last: whoever finds it finds all.
   atomic_write_file(run / "tokenizer.json", text::to_tokenizer_json(trained));
 }
 

@@ -1,6 +1,7 @@
 // A tokenizer of the config's vocabulary size, trained on a run's data.
 #pragma once
 
+#include <exception>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -15,16 +16,38 @@ namespace dsmoe::app {
 // Throws Error(input) where the config names none.
 int32_t eos_of(const model::ModelConfig& config);
 
+// What lies in RUN already: with checkpoints it is theirs, whatever was asked for since; without,
+// it is taken only if this program made it of the same text for the same config, or did not make
+// it.
+enum class FoundTokenizer { is_the_runs, must_fit };
+
+// A signal came while the data was read.
+struct DataInterrupted : std::exception {};
+
+// Adds all text of a file's documents, chats as their contents; `on_bytes` hears of the file's
+// bytes read so far. Throws DataInterrupted.
+void count_documents(const std::filesystem::path& path, const std::string& separator,
+                     text::WordCounts& counts, ThreadPool& pool,
+                     FunctionRef<void(uint64_t)> on_bytes);
+
+FoundTokenizer found_tokenizer(const std::filesystem::path& run);
+
 struct NewTokenizer {
   std::filesystem::path run;  // tokenizer.json and tokenizer_config.json are written here
   std::vector<std::string> data;
   std::string separator;
+  FoundTokenizer found = FoundTokenizer::must_fit;
 };
-void train_tokenizer(const NewTokenizer& request, const model::ModelConfig& config,
-                     ThreadPool& pool);
+// Both train one unless it is there, and throw DataInterrupted.
+void ensure_tokenizer(const NewTokenizer& request, const model::ModelConfig& config,
+                      ThreadPool& pool);
 
-// The same of whatever text `count` adds.
-void train_tokenizer(const std::filesystem::path& run, const model::ModelConfig& config,
-                     FunctionRef<void(text::WordCounts&)> count);
+// The same of whatever text `count` adds; `text_key` stands for that text.
+struct CountedText {
+  uint64_t text_key = 0;
+  FunctionRef<void(text::WordCounts&)> count;
+};
+void ensure_tokenizer(const std::filesystem::path& run, FoundTokenizer found,
+                      const model::ModelConfig& config, const CountedText& text);
 
 }  // namespace dsmoe::app

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "base/atomic_file.h"
@@ -24,11 +26,12 @@ struct HashedInput {
   uint64_t hash, bytes;
 };
 
-HashedInput hash_file(const fs::path& path) {
+HashedInput hash_file(const fs::path& path, const std::function<void()>& poll) {
   FileStream file(path);
   ContentHash hash;
   std::vector<char> buffer(size_t{1} << 20);
   while (const size_t count = file.read(buffer)) {
+    if (poll) poll();
     hash.update(std::string_view(buffer.data(), count));
   }
   return {hash.value(), file.file_bytes_read()};
@@ -75,7 +78,7 @@ Inputs inspect(const CorpusOptions& options, const Encoder& encoder) {
   const std::vector<std::string> domains = domains_of(options.inputs);
   for (size_t i = 0; i < domains.size(); ++i) {
     const CorpusInput& input = options.inputs[i];
-    const HashedInput hashed = hash_file(input.path);
+    const HashedInput hashed = hash_file(input.path, options.poll);
     inputs.bytes += hashed.bytes;
     key.update_u64(hashed.hash);
     key.update_u64(hashed.bytes);
@@ -92,15 +95,14 @@ Inputs inspect(const CorpusOptions& options, const Encoder& encoder) {
 // One builder per corpus at a time. The file stays; the lock goes with the process.
 class BuildLock {
  public:
-  explicit BuildLock(const fs::path& path) {
+  BuildLock(const fs::path& path, const std::function<void()>& poll) {
     descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (descriptor_ < 0) fail_errno("cannot create " + path.string());
-    if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return;
-    log_info("another process is building the same corpus; waiting for it");
-    while (::flock(descriptor_, LOCK_EX) != 0) {
-      if (errno == EINTR) continue;
+    try {
+      wait(path, poll);
+    } catch (...) {
       ::close(descriptor_);
-      fail_errno("cannot lock " + path.string());
+      throw;
     }
   }
   BuildLock(const BuildLock&) = delete;
@@ -108,6 +110,17 @@ class BuildLock {
   ~BuildLock() { ::close(descriptor_); }
 
  private:
+  // A blocking flock would hear no signal: handlers restart it.
+  void wait(const fs::path& path, const std::function<void()>& poll) {
+    constexpr auto kPause = std::chrono::milliseconds(50);
+    for (bool told = false; ::flock(descriptor_, LOCK_EX | LOCK_NB) != 0; told = true) {
+      if (errno != EWOULDBLOCK && errno != EINTR) fail_errno("cannot lock " + path.string());
+      if (!told) log_info("another process is building the same corpus; waiting for it");
+      if (poll) poll();
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+
   int descriptor_;
 };
 
@@ -222,7 +235,7 @@ BuiltCorpus build_corpus(const CorpusOptions& options, const Encoder& encoder) {
   const Inputs inputs = inspect(options, encoder);
   const std::string name = fmt::format("tokens-{:016x}", inputs.key);
   const fs::path folder = options.cache_folder / name;
-  const BuildLock lock(options.cache_folder / fmt::format(".{}.lock", name));
+  const BuildLock lock(options.cache_folder / fmt::format(".{}.lock", name), options.poll);
   if (auto cached = open_cached(folder, inputs.key)) {
     return {.corpus = std::move(*cached), .folder = folder, .reused = true};
   }

@@ -51,6 +51,8 @@ struct CorpusOptions {
   uint64_t max_shard_tokens = uint64_t{1} << 28;
   uint64_t max_shard_documents = uint64_t{1} << 22;
   std::function<void(const BuildProgress&)> progress;  // after every document; may throw to give up
+  // Now and then before that: while files are hashed, and another process is waited for. May throw.
+  std::function<void()> poll;
 };
 
 struct BuiltCorpus {

@@ -1,7 +1,10 @@
 // From files to shards: encoding, caching by content, atomicity, progress.
 #include "data/corpus_builder.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <set>
 #include <string>
@@ -204,6 +207,28 @@ TEST_F(BuildCorpus, RefusesNothing) {
   options_.inputs.clear();
   EXPECT_NE(error_of([&] { build_corpus(options_, byte_encoder()); }).find("no data files"),
             std::string::npos);
+}
+
+TEST_F(BuildCorpus, CanBeGivenUpWhileFilesAreHashed) {
+  options_.poll = [] { fail(ErrorKind::resource, "stop here"); };
+  EXPECT_EQ(error_of([&] { build_corpus(options_, byte_encoder()); }), "stop here");
+  EXPECT_TRUE(cache_entries().empty());
+}
+
+TEST_F(BuildCorpus, CanBeGivenUpWhileAnotherBuilds) {
+  const std::filesystem::path built = build_corpus(options_, byte_encoder()).folder;
+  const std::string lock =
+      (built.parent_path() / ("." + built.filename().string() + ".lock")).string();
+  const int descriptor = ::open(lock.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_GE(descriptor, 0);
+  ASSERT_EQ(::flock(descriptor, LOCK_EX), 0);
+  int calls = 0;
+  options_.poll = [&] {
+    if (++calls == 10) fail(ErrorKind::resource, "stop here");
+  };
+  EXPECT_EQ(error_of([&] { build_corpus(options_, byte_encoder()); }), "stop here");
+  ::close(descriptor);
+  EXPECT_TRUE(build_corpus(options_, byte_encoder()).reused);
 }
 
 TEST_F(BuildCorpus, ReportsProgress) {

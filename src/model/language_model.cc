@@ -32,13 +32,7 @@ std::unique_ptr<Model> allocate_model(const Context& context, const ModelConfig&
   model->config = config;
   model->operand = options.operand;
   model->context = options.context > 0 ? options.context : config.max_position_embeddings;
-  if (model->context > config.max_position_embeddings && config.rope_kind == RopeKind::plain) {
-    fail(ErrorKind::usage,
-         "a context of {} positions was asked for, the model has max_position_embeddings {}; a "
-         "longer context needs "
-         "rope_scaling in config.json",
-         model->context, config.max_position_embeddings);
-  }
+  check_context(config, model->context);
   model->weights = std::move(memory);
   model->parameters =
       allocate_parameters(context, config, options.operand, options.passes, model->weights);
@@ -56,6 +50,15 @@ std::unique_ptr<Model> allocate_model(const Context& context, const ModelConfig&
 }
 
 }  // namespace
+
+void check_context(const ModelConfig& config, int64_t context) {
+  if (context > config.max_position_embeddings && config.rope_kind == RopeKind::plain) {
+    fail(ErrorKind::usage,
+         "a context of {} positions was asked for, the model has max_position_embeddings {}; a "
+         "longer context needs rope_scaling in config.json",
+         context, config.max_position_embeddings);
+  }
+}
 
 std::unique_ptr<Model> make_model(const Context& context, const ModelConfig& config,
                                   TensorSource& source, const ModelOptions& options) {

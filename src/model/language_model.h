@@ -29,6 +29,9 @@ struct Model {
   RopeTable rope;
 };
 
+// Throws Error(usage) where the model has fewer positions and no rope_scaling.
+void check_context(const ModelConfig& config, int64_t context);
+
 struct ModelOptions {
   DType operand = DType::F32;
   int64_t context = 0;  // 0: max_position_embeddings; more is refused unless rope_scaling is set

@@ -85,6 +85,30 @@ void remove_checkpoint(const fs::path& folder) {
   if (error) fail(ErrorKind::io, "cannot remove {}: {}", hidden.string(), error.message());
 }
 
+uint64_t folder_bytes(const fs::path& folder) {
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const uintmax_t size = entry.file_size(error);
+    if (!error) bytes += size;
+  }
+  return bytes;
+}
+
+bool is_milestone(const Retention& retention, int64_t step) {
+  return retention.every > 0 && step % retention.every == 0;
+}
+
+// Steps below the newest that room may be made of, the oldest first.
+std::vector<int64_t> removable_steps(const fs::path& run, const Retention& retention,
+                                     int64_t newest) {
+  std::vector<int64_t> steps = listed_steps(run);
+  std::erase_if(steps,
+                [&](int64_t step) { return step >= newest || is_milestone(retention, step); });
+  std::reverse(steps.begin(), steps.end());
+  return steps;
+}
+
 }  // namespace
 
 std::string checkpoint_name(int64_t step) { return fmt::format("{}{:08}", kPrefix, step); }
@@ -129,6 +153,14 @@ RunLock::RunLock(const fs::path& run) {
 
 RunLock::~RunLock() { ::close(descriptor_); }
 
+uint64_t num_bytes_of(const CheckpointContent& content) {
+  uint64_t bytes = uint64_t{1} << 20;
+  for (const auto* specs : {&content.model, &content.state}) {
+    for (const tensor::TensorSpec& spec : *specs) bytes += num_bytes_of(spec);
+  }
+  return bytes;
+}
+
 CheckpointWriter::CheckpointWriter(const fs::path& run, int64_t step, CheckpointContent content)
     : run_(run), target_(run / checkpoint_name(step)), step_(step) {
   if (fs::exists(target_)) {
@@ -141,13 +173,8 @@ CheckpointWriter::CheckpointWriter(const fs::path& run, int64_t step, Checkpoint
     if (verifies) fail(ErrorKind::input, "{}: already exists", target_.string());
     remove_checkpoint(target_);
   }
-  for (const auto* specs : {&content.model, &content.state}) {
-    for (const tensor::TensorSpec& spec : *specs) needed_bytes_ += num_bytes_of(spec);
-  }
-  needed_bytes_ += uint64_t{1} << 20;  // headers and small files
-  std::error_code error;
-  const fs::space_info space = fs::space(run, error);
-  if (!error && space.available < needed_bytes_) disk_full();
+  needed_bytes_ = num_bytes_of(content);
+  if (free_disk_bytes(run) < needed_bytes_) disk_full();
   guarded([&] {
     folder_ = std::make_unique<FolderWriter>(target_, std::move(content.model));
     state_ = std::make_unique<SafetensorsWriter>(folder_->staging() / kTrainStateName,
@@ -255,17 +282,58 @@ NewestCheckpoint newest_checkpoint(const fs::path& run) {
   return newest;
 }
 
-void remove_old_checkpoints(const fs::path& run, const Retention& retention, int64_t newest) {
+bool has_checkpoints(const fs::path& run) { return !listed_steps(run).empty(); }
+
+void remove_old_checkpoints(const fs::path& run, const Retention& retention, int64_t newest,
+                            std::span<const int64_t> damaged) {
   int64_t kept = 0;
   for (const int64_t step : listed_steps(run)) {
     if (step > newest) continue;
-    const bool is_milestone = retention.every > 0 && step % retention.every == 0;
-    if (kept < retention.last) {
+    const bool is_damaged =
+        step < newest && std::find(damaged.begin(), damaged.end(), step) != damaged.end();
+    if (is_damaged) {
+      remove_checkpoint(run / checkpoint_name(step));
+    } else if (kept < retention.last) {
       ++kept;
-    } else if (!is_milestone) {
+    } else if (!is_milestone(retention, step)) {
       remove_checkpoint(run / checkpoint_name(step));
     }
   }
+}
+
+uint64_t free_disk_bytes(const fs::path& run) {
+  std::error_code error;
+  const fs::space_info space = fs::space(run, error);
+  return error ? UINT64_MAX : space.available;
+}
+
+CheckpointRoom checkpoint_room(const fs::path& run, const Retention& retention, int64_t newest,
+                               uint64_t available) {
+  CheckpointRoom room{.available = available};
+  for (const int64_t step : removable_steps(run, retention, newest)) {
+    room.removable += folder_bytes(run / checkpoint_name(step));
+    ++room.num_kept;
+  }
+  if (fs::exists(run / checkpoint_name(newest)) && !is_milestone(retention, newest)) {
+    ++room.num_kept;
+  }
+  return room;
+}
+
+std::vector<std::string> make_room(const fs::path& run, const Retention& retention, int64_t newest,
+                                   uint64_t needed, uint64_t available) {
+  std::vector<std::string> removed;
+  if (available >= needed) return removed;
+  const CheckpointRoom room = checkpoint_room(run, retention, newest, available);
+  if (needed - available > room.removable) return removed;
+  for (const int64_t step : removable_steps(run, retention, newest)) {
+    const fs::path folder = run / checkpoint_name(step);
+    available += folder_bytes(folder);
+    remove_checkpoint(folder);
+    removed.push_back(checkpoint_name(step));
+    if (available >= needed) break;
+  }
+  return removed;
 }
 
 void remove_leftovers(const fs::path& run) {

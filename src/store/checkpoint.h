@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,6 +43,10 @@ struct CheckpointContent {
   std::vector<tensor::TensorSpec> state;
   std::map<std::string, std::string> state_metadata;
 };
+
+// What a checkpoint of this content takes on the disk: tensors, and 1 MiB for headers and small
+// files.
+uint64_t num_bytes_of(const CheckpointContent& content);
 
 // Written under a temporary name; commit() hashes every file into the manifest and renames. Until
 // then, and after any failure, RUN is as it was. Disk full is Error(resource) with the bytes needed
@@ -84,6 +89,8 @@ struct NewestCheckpoint {
   std::vector<PassedOver> passed_over;  // newer than it
 };
 NewestCheckpoint newest_checkpoint(const std::filesystem::path& run);
+// Whether there is any, without a look inside.
+bool has_checkpoints(const std::filesystem::path& run);
 
 // Keeps the last `last` and those whose step is a multiple of `every` (0: none besides).
 struct Retention {
@@ -91,9 +98,27 @@ struct Retention {
   int64_t every = 0;
 };
 // Counts from `newest`, the step just written: folders above it did not verify when the run was
-// resumed and must not push good ones out.
+// resumed and must not push good ones out. Nor may those below it that did not verify then, the
+// `damaged`: they are removed, as a newer one is there now.
 void remove_old_checkpoints(const std::filesystem::path& run, const Retention& retention,
-                            int64_t newest);
+                            int64_t newest, std::span<const int64_t> damaged = {});
+
+// Room for the next checkpoint where `available` bytes are free: `removable` are those of older
+// checkpoints that may go for it, which leaves the newest and every milestone.
+struct CheckpointRoom {
+  uint64_t available = 0;
+  uint64_t removable = 0;
+  int64_t num_kept = 0;  // checkpoints up to the newest, milestones aside
+};
+CheckpointRoom checkpoint_room(const std::filesystem::path& run, const Retention& retention,
+                               int64_t newest, uint64_t available);
+// Free bytes of the disk that holds `run`; endless where the system does not say.
+uint64_t free_disk_bytes(const std::filesystem::path& run);
+
+// Removes older checkpoints, the oldest first, until `needed` bytes are free; none where that could
+// not be enough. Returns the names of those removed.
+std::vector<std::string> make_room(const std::filesystem::path& run, const Retention& retention,
+                                   int64_t newest, uint64_t needed, uint64_t available);
 
 // What crashed writers left behind. Only under the RunLock.
 void remove_leftovers(const std::filesystem::path& run);

@@ -130,6 +130,39 @@ TEST(Checkpoint, KeepsTheLastAndMilestones) {
                                             "step-00000009", "step-00000099"}));
 }
 
+TEST(Checkpoint, DamagedOnesPushNoGoodOnesOut) {
+  ScratchFolder run;
+  for (int64_t step = 1; step <= 5; ++step) write_checkpoint(run.path(), step);
+  const std::vector<int64_t> damaged{3, 4, 9};
+  remove_old_checkpoints(run.path(), {.last = 2}, 5, damaged);
+  EXPECT_TRUE(fs::exists(run / "step-00000005"));
+  EXPECT_TRUE(fs::exists(run / "step-00000002"));
+  EXPECT_EQ(entries(run.path()), 2u);
+}
+
+TEST(Checkpoint, RoomIsMadeOfOlderOnesOnly) {
+  ScratchFolder run;
+  for (int64_t step = 1; step <= 5; ++step) write_checkpoint(run.path(), step);
+  const Retention retention{.last = 9, .every = 2};
+  const CheckpointRoom room = checkpoint_room(run.path(), retention, 5, 100);
+  EXPECT_EQ(room.num_kept, 3);  // 1, 3, 5: 2 and 4 are kept for good
+  EXPECT_EQ(room.available, 100u);
+  const uint64_t each = room.removable / 2;
+  ASSERT_GT(each, 500u);
+
+  EXPECT_TRUE(make_room(run.path(), retention, 5, 100, 100).empty()) << "there is room";
+  EXPECT_TRUE(make_room(run.path(), retention, 5, 100 + room.removable + 1, 100).empty())
+      << "nothing is given up in vain";
+  EXPECT_EQ(entries(run.path()), 5u);
+  EXPECT_EQ(make_room(run.path(), retention, 5, 101, 100),
+            std::vector<std::string>{"step-00000001"});
+  EXPECT_EQ(make_room(run.path(), retention, 5, 100 + each, 100),
+            std::vector<std::string>{"step-00000003"});
+  EXPECT_TRUE(make_room(run.path(), retention, 5, 101, 100).empty()) << "the newest stays";
+  EXPECT_EQ(newest_checkpoint(run.path()).step, 5);
+  EXPECT_EQ(entries(run.path()), 3u);
+}
+
 TEST(Checkpoint, AnyFailedWriteLeavesTheOldOneWhole) {
   for (const int code : {ENOSPC, EIO}) {
     ScratchFolder run;

@@ -110,22 +110,35 @@ void WordCounts::add_text(std::string_view text, ThreadPool& pool) {
   }
 }
 
-void WordCounts::add_file(const std::string& path, ThreadPool& pool) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) fail_errno(fmt::format("cannot open {}", path));
+void WordCounts::add_stream(FunctionRef<std::size_t(std::span<char>)> read, ThreadPool& pool) {
   std::string buffer;
-  while (true) {
-    const std::size_t kept = buffer.size();
-    buffer.resize(kept + kReadAtOnce);
-    file.read(buffer.data() + kept, static_cast<std::streamsize>(kReadAtOnce));
-    buffer.resize(kept + static_cast<std::size_t>(file.gcount()));
-    if (file.bad()) fail_errno(fmt::format("cannot read {}", path));
-    if (file.eof()) break;
+  for (bool ended = false; !ended;) {
+    std::size_t filled = buffer.size();
+    const std::size_t wanted = filled + kReadAtOnce;
+    buffer.resize(wanted);
+    while (filled < wanted && !ended) {
+      const std::size_t count = read(std::span(buffer).subspan(filled));
+      filled += count;
+      ended = count == 0;
+    }
+    buffer.resize(filled);
+    if (ended) break;
     const std::size_t cut = last_cut(buffer);
     add_text(std::string_view(buffer).substr(0, cut), pool);
     buffer.erase(0, cut);
   }
   add_text(buffer, pool);
+}
+
+void WordCounts::add_file(const std::string& path, ThreadPool& pool) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) fail_errno(fmt::format("cannot open {}", path));
+  const auto read = [&](std::span<char> out) {
+    file.read(out.data(), static_cast<std::streamsize>(out.size()));
+    if (file.bad()) fail_errno(fmt::format("cannot read {}", path));
+    return static_cast<std::size_t>(file.gcount());
+  };
+  add_stream(read, pool);
 }
 
 std::vector<std::pair<std::string, std::int64_t>> WordCounts::sorted() const {

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "base/thread_pool.h"
 #include "text/added_tokens.h"
 #include "text/pre_tokenizer.h"
@@ -22,7 +24,9 @@ class WordCounts {
   // Any bytes; those that are no UTF-8 separate words and are not counted.
   void add_text(std::string_view text, ThreadPool& pool);
 
-  // Reads in pieces, so memory does not grow with the file. Throws Error(io).
+  // Reads in pieces, so memory does not grow with the text; `read` gives 0 at the end.
+  void add_stream(FunctionRef<std::size_t(std::span<char>)> read, ThreadPool& pool);
+  // The same of a file. Throws Error(io).
   void add_file(const std::string& path, ThreadPool& pool);
 
   std::uint64_t num_bytes() const { return num_bytes_; }

@@ -1,6 +1,8 @@
 // Lines of JSON, one per step.
 #include "train/metrics.h"
 
+#include <unistd.h>
+
 #include <cmath>
 
 #include "base/atomic_file.h"
@@ -69,7 +71,7 @@ void MetricsLog::add(const StepMetrics& metrics, const StepResult& result) {
                       {"epoch", metrics.epoch},
                       {"tokens", result.tokens},
                       {"counted_targets", result.counted},
-                      {"seconds", rounded(metrics.seconds)},
+                      {"seconds", std::round(metrics.seconds * 1e6) / 1e6},
                       {"tokens_per_second", rounded(speed)}};
   std::vector<Scalar> scalars{{"loss/training", result.language},
                               {"loss/balance", result.balance},
@@ -109,6 +111,10 @@ void MetricsLog::add(const StepMetrics& metrics, const StepResult& result) {
     fail_errno("cannot write " + path_);
   }
   events_.add(metrics.step, scalars);
+}
+
+void MetricsLog::sync() {
+  if (::fsync(::fileno(file_)) != 0) fail_errno("cannot fsync " + path_);
 }
 
 }  // namespace dsmoe::train

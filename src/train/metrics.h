@@ -37,6 +37,8 @@ class MetricsLog {
 
   // One line and one event, written through at once.
   void add(const StepMetrics& metrics, const StepResult& result);
+  // Before a checkpoint that outlives a power cut: its steps' lines shall, too.
+  void sync();
 
  private:
   Options options_;

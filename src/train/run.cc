@@ -10,6 +10,7 @@
 #include "base/sha256.h"
 #include "base/system_memory.h"
 #include "kernels/table.h"
+#include "train/disk_plan.h"
 #include "train/name_pattern.h"
 #include "train/routing_stats.h"
 #include "train/run_state.h"
@@ -45,11 +46,13 @@ RunIdentity identity_of(const RunOptions& o) {
                    {"warmup", o.schedule.warmup_steps},
                    {"weight_decay", o.optimizer.weight_decay},
                    {"clip", o.optimizer.clip},
-                   {"bias_rate", o.optimizer.bias_rate}}};
+                   {"bias_rate", o.optimizer.bias_rate}},
+          .config = o.config.to_json()};
 }
 
 // The checkpoint to go on from, if any.
 std::optional<store::NewestCheckpoint> find_start(const RunOptions& options) {
+  check_start(options);
   store::remove_leftovers(options.out);
   store::NewestCheckpoint newest = store::newest_checkpoint(options.out);
   const bool is_empty = !newest.folder && newest.passed_over.empty();
@@ -57,12 +60,6 @@ std::optional<store::NewestCheckpoint> find_start(const RunOptions& options) {
     if (options.resume)
       log_info("{}: no checkpoint to resume; starting afresh", options.out.string());
     return std::nullopt;
-  }
-  if (!options.resume) {
-    fail(ErrorKind::input,
-         "{}: already holds checkpoints; add --resume to go on from them, or choose "
-         "another --out",
-         options.out.string());
   }
   for (const store::PassedOver& other : newest.passed_over) {
     log_warning("{} is passed over: {}", other.name, other.reason);
@@ -83,7 +80,10 @@ class Run {
 
  private:
   void make_model(const Context& context);
+  void expect_disk(const std::vector<tensor::TensorSpec>& all,
+                   const std::vector<tensor::TensorSpec>& trained);
   void describe_memory() const;
+  void expect_workspace() const;
   void save();
   std::optional<double> validate();
   bool is_due(int64_t every) const { return every > 0 && step_ % every == 0; }
@@ -101,6 +101,8 @@ class Run {
   std::unique_ptr<data::PackedBatches> validation_;
   int64_t step_ = 0;  // done
   int64_t saved_step_ = -1;
+  uint64_t checkpoint_bytes_ = 0;
+  std::vector<int64_t> damaged_;  // newer than the one resumed, but did not verify
 };
 
 Run::Run(const Context& context, const RunOptions& options, const RunInput& input,
@@ -121,6 +123,9 @@ Run::Run(const Context& context, const RunOptions& options, const RunInput& inpu
       log_info("the plan changed: {}", change);
     }
     step_ = saved_step_ = start_->step;
+    for (const store::PassedOver& other : start_->passed_over) {
+      if (const auto step = store::checkpoint_step(other.name)) damaged_.push_back(*step);
+    }
     log_info("resumed from {}", start_->folder->string());
   }
   try {
@@ -147,6 +152,7 @@ void Run::make_model(const Context& context) {
     log_info("{} of {} tensors train; with masters, moments and gradients they take {} bytes",
              trained.size(), all.size(), bytes);
   }
+  expect_disk(all, trained);
   if (context.table->device == kernels::Device::cpu) expect_memory("training", bytes);
   model_ = model::make_model(context, options_.config, frozen_,
                              {.operand = options_.config.torch_dtype,
@@ -169,6 +175,51 @@ void Run::make_model(const Context& context) {
                      .max_row_tokens = options_.seq,
                      .recompute = options_.recompute});
   describe_memory();
+  if (context.table->device == kernels::Device::cpu) expect_workspace();
+}
+
+// Linux promises any amount of memory and kills when it is filled, in the middle of a step.
+void Run::expect_workspace() const {
+  int64_t bytes = 0;
+  for (const tensor::Arena* arena : trainer_->arenas()) {
+    bytes += static_cast<int64_t>(arena->total_bytes());
+  }
+  // A row in host memory: tokens, targets and a piece for each at most, and tokens, targets and
+  // lengths once more without padding.
+  constexpr int64_t kTokenBytes = 5 * sizeof(int32_t) + sizeof(data::Piece);
+  const int64_t row = static_cast<int64_t>(sizeof(data::PackedRow)) + options_.seq * kTokenBytes;
+  int64_t rows = 0;
+  if (__builtin_mul_overflow(row, options_.batch, &rows)) rows = INT64_MAX / 2;
+  expect_memory(fmt::format("training with --batch {} and --micro-batch {}", options_.batch,
+                            options_.micro_batch),
+                bytes + rows);
+}
+
+// What the checkpoints will take, said and compared with the disk before hours are spent.
+void Run::expect_disk(const std::vector<tensor::TensorSpec>& all,
+                      const std::vector<tensor::TensorSpec>& trained) {
+  store::CheckpointContent content{.model = all};
+  for (const tensor::TensorSpec& spec : trained) {
+    for (const char* part : {"master.", "first_moment.", "second_moment."}) {
+      content.state.push_back({part + spec.name, tensor::DType::F32, spec.shape});
+    }
+  }
+  checkpoint_bytes_ = store::num_bytes_of(content);
+  const int64_t done = start_ ? start_->step : 0;
+  const store::CheckpointRoom room = store::checkpoint_room(options_.out, options_.retention, done,
+                                                            store::free_disk_bytes(options_.out));
+  const DiskPlan plan =
+      plan_disk({.bytes = checkpoint_bytes_,
+                 .num_added = num_checkpoints_added(options_, done, room.num_kept)},
+                room);
+  if (plan.message.empty()) return;
+  const std::string text = fmt::format("{}: {}", options_.out.string(), plan.message);
+  if (plan.kind == DiskPlan::Kind::impossible) fail(ErrorKind::resource, "{}", text);
+  if (plan.kind == DiskPlan::Kind::tight) {
+    log_warning("{}", text);
+  } else {
+    log_info("{}", text);
+  }
 }
 
 void Run::describe_memory() const {
@@ -185,6 +236,11 @@ void Run::describe_memory() const {
 
 void Run::save() {
   if (saved_step_ == step_) return;
+  for (const std::string& name :
+       store::make_room(options_.out, options_.retention, saved_step_, checkpoint_bytes_,
+                        store::free_disk_bytes(options_.out))) {
+    log_warning("{} was removed: the disk has no room for the next checkpoint beside it", name);
+  }
   save_checkpoint({.run = options_.out,
                    .step = step_,
                    .config = options_.config,
@@ -192,7 +248,7 @@ void Run::save() {
                    .files = options_.files},
                   trainer_->optimizer(), frozen_);
   saved_step_ = step_;
-  store::remove_old_checkpoints(options_.out, options_.retention, step_);
+  store::remove_old_checkpoints(options_.out, options_.retention, step_, damaged_);
   if (hooks_.on_saved) hooks_.on_saved(options_.out / store::checkpoint_name(step_));
 }
 
@@ -221,6 +277,12 @@ RunOutcome Run::loop() {
     if (options_.config.is_moe_layer(layer)) moe_layers.push_back(layer);
   }
   const int64_t total = options_.schedule.total_steps;
+  if (step_ >= total) {
+    log_info("{} steps are done already; --steps {} leaves nothing to do", step_, total);
+    return {.steps_done = step_,
+            .finished = true,
+            .checkpoint = options_.out / store::checkpoint_name(step_)};
+  }
   MetricsLog log({.run = options_.out,
                   .steps_done = step_,
                   .layers = moe_layers,
@@ -244,15 +306,28 @@ RunOutcome Run::loop() {
     if (step_ == total || is_due(options_.valid_every)) {
       metrics.validation_loss = outcome.validation_loss = validate();
     }
-    log.add(metrics, result);
+    try {
+      log.add(metrics, result);
+    } catch (const Error&) {
+      save();  // a log that cannot be written ends the run; its steps are not lost for that
+      throw;
+    }
     for (const std::string& warning : watch.add(result.load)) log_warning("{}", warning);
     if (hooks_.on_step) hooks_.on_step(metrics, result);
     const bool stop = hooks_.should_stop && hooks_.should_stop();
-    if (stop || step_ == total || is_due(options_.save_every)) save();
+    if (stop || step_ == total || is_due(options_.save_every)) {
+      try {
+        log.sync();
+      } catch (const Error&) {
+        save();
+        throw;
+      }
+      save();
+    }
     if (stop) break;
   }
   outcome.steps_done = step_;
-  outcome.finished = step_ >= total;
+  outcome.finished = step_ == total;
   if (saved_step_ >= 0) outcome.checkpoint = options_.out / store::checkpoint_name(saved_step_);
   return outcome;
 }
@@ -284,6 +359,7 @@ void check_rows(const RunOptions& o) {
   positive("batch", o.batch);
   positive("micro-batch", o.micro_batch);
   positive("seq", o.seq);
+  model::check_context(o.config, o.seq);
   if (o.batch % o.micro_batch != 0) {
     fail(ErrorKind::usage, "--micro-batch {} does not divide --batch {}", o.micro_batch, o.batch);
   }
@@ -297,6 +373,15 @@ void check_rows(const RunOptions& o) {
   if (o.device_alpha != 0 && o.config.n_routed_experts % o.num_devices != 0) {
     fail(ErrorKind::usage, "--devices {} does not divide the {} routed experts", o.num_devices,
          o.config.n_routed_experts);
+  }
+}
+
+void check_start(const RunOptions& options) {
+  if (!options.resume && store::has_checkpoints(options.out)) {
+    fail(ErrorKind::input,
+         "{}: already holds checkpoints; add --resume to go on from them, or choose "
+         "another --out",
+         options.out.string());
   }
 }
 

@@ -50,8 +50,11 @@ int64_t rows_per_balance_group(const RunOptions& options);
 // The micro-batch of about so many tokens: whole balance groups.
 int64_t default_micro_batch(const RunOptions& options, int64_t tokens);
 
-// Throws Error(usage) where rows, groups and devices do not divide: also before the data is read.
+// Throw what run_training would, before data is read for hours. check_rows: Error(usage) where
+// rows, groups and devices do not divide, or rows are longer than the model's context. check_start:
+// Error(input) when `out` holds checkpoints and resume is not set.
 void check_rows(const RunOptions& options);
+void check_start(const RunOptions& options);
 
 // What a run tells while it goes on. Any may be empty.
 struct RunHooks {

@@ -1,8 +1,11 @@
 // Masters and moments to and from train_state.safetensors.
 #include "train/run_state.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/log.h"
+#include "base/mapped_file.h"
 #include "kernels/memory.h"
 #include "kernels/table.h"
 #include "store/safetensors.h"
@@ -57,6 +60,25 @@ std::vector<std::string> differences(const Json& stored, const Json& wanted) {
       found.push_back(fmt::format("{}: the checkpoint has {}, this run has {}", key, before, now));
     }
   }
+  return found;
+}
+
+// The identity's differences, the config's key by key instead of its hash.
+std::vector<std::string> identity_differences(const fs::path& folder, const Json& stored,
+                                              const RunIdentity& identity) {
+  std::vector<std::string> found = differences(stored, identity.fixed);
+  const auto hash = std::find_if(found.begin(), found.end(), [](const std::string& difference) {
+    return difference.starts_with("config: ");
+  });
+  if (hash == found.end()) return found;
+  const fs::path path = folder / "config.json";
+  const Json config = parse_json(read_small_file(path, model::kMaxConfigBytes), path.string());
+  const std::vector<std::string> keys = differences(config, identity.config);
+  if (keys.empty()) return found;
+  const auto place = found.erase(hash);
+  std::vector<std::string> lines;
+  for (const std::string& key : keys) lines.push_back("config: " + key);
+  found.insert(place, lines.begin(), lines.end());
   return found;
 }
 
@@ -116,7 +138,7 @@ std::vector<std::string> restore_checkpoint(const Context& context, const fs::pa
          text("train_state"), kFormat);
   }
   const std::vector<std::string> faults =
-      differences(parse_json(text("identity"), path.string()), identity.fixed);
+      identity_differences(folder, parse_json(text("identity"), path.string()), identity);
   if (!faults.empty()) {
     std::string list;
     for (const std::string& fault : faults) list += "\n  " + fault;

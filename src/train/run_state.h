@@ -16,6 +16,7 @@ namespace dsmoe::train {
 struct RunIdentity {
   Json fixed = Json::object();
   Json plan = Json::object();
+  Json config = Json::object();  // of which `fixed` holds the hash: for messages
 };
 
 struct SaveRequest {

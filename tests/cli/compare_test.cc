@@ -77,6 +77,16 @@ TEST_F(CliCompare, TrainsAllArchitecturesOnceAndReports) {
   EXPECT_EQ(refused.code, 1);
   EXPECT_NE(refused.err.find("steps: it has 2, now 3"), std::string::npos) << refused.err;
 
+  // A finished run whose figures are gone would stay unfinished in every table.
+  fs::copy(scratch_ / "out", scratch_ / "copy", fs::copy_options::recursive);
+  fs::remove(scratch_ / "copy/b-seed-1/metrics.jsonl");
+  std::vector<std::string> copied = arguments;
+  ASSERT_EQ(copied[16], out_);
+  copied[16] = (scratch_ / "copy").string();
+  const Ran lost = run_dsmoe(copied);
+  EXPECT_EQ(lost.code, 1);
+  EXPECT_NE(lost.err.find("b-seed-1: its last checkpoint is there"), std::string::npos) << lost.err;
+
   const std::string page = read_file((scratch_ / "out/report.html").string());
   EXPECT_NE(page.find("(c) 1 shared + top 3 of 7"), std::string::npos);
 
@@ -98,11 +108,74 @@ TEST_F(CliCompare, TrainsAllArchitecturesOnceAndReports) {
   EXPECT_EQ(variants[7]["shared"], 0);
 }
 
+TEST_F(CliCompare, FileNamesMayBeOfAnyBytes) {
+  const std::string name = (scratch_ / "caf\xe9.txt").string();
+  std::string text;
+  for (int i = 0; i < 40; ++i) text += "some words " + std::to_string(i) + "<|endoftext|>\n";
+  write_file(name, text);
+  std::vector<std::string> arguments = command(tiny(7, 3));
+  arguments.insert(arguments.end(), {"--data", name});
+  const Ran ran = run_dsmoe(arguments);
+  EXPECT_EQ(ran.code, 0) << ran.err;
+}
+
 TEST_F(CliCompare, RefusesUnequalShapesWithTheNumbers) {
   const Ran ran = run_dsmoe(command(tiny(8, 3)));
   EXPECT_EQ(ran.code, 1);
   EXPECT_NE(ran.err.find("1 + 8 = 9"), std::string::npos) << ran.err;
   EXPECT_FALSE(fs::exists(scratch_ / "out"));
+}
+
+// A folder that settings were written to takes no others.
+TEST_F(CliCompare, WrongUsageLeavesTheFolderFree) {
+  for (const auto& [option, value] : {std::pair("--micro-batch", "3"), std::pair("--seq", "129")}) {
+    std::vector<std::string> arguments = command(tiny(7, 3));
+    if (std::string(option) == "--seq")
+      arguments.erase(arguments.begin() + 7, arguments.begin() + 9);
+    arguments.insert(arguments.end(), {option, value});
+    const Ran ran = run_dsmoe(arguments);
+    EXPECT_EQ(ran.code, 2) << ran.err;
+    EXPECT_FALSE(fs::exists(scratch_ / "out")) << option;
+  }
+}
+
+// A cache may hold more than one corpus: those of tries with other files.
+TEST_F(CliCompare, ReportsShowTheTextTheRunWasTrainedOn) {
+  write_file((scratch_ / "c.json").string(), tiny(7, 3));
+  const auto train = [&](const std::string& name, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments{"train",
+                                       "--config",
+                                       (scratch_ / "c.json").string(),
+                                       "--steps",
+                                       "1",
+                                       "--batch",
+                                       "2",
+                                       "--seq",
+                                       "64",
+                                       "--out",
+                                       (scratch_ / name).string(),
+                                       "--data"};
+    for (const std::string& file : {name + "-1.txt", name + "-2.txt"}) {
+      write_file((scratch_ / file).string(), "some words of " + file + " and a few more of them");
+      arguments.push_back((scratch_ / file).string());
+    }
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Ran ran = run_dsmoe(arguments);
+    ASSERT_EQ(ran.code, 0) << ran.err;
+  };
+  train("other", {});
+  train("run", {"--tokenizer", (scratch_ / "other").string()});
+  for (const auto& entry : fs::directory_iterator(scratch_ / "other/cache")) {
+    if (entry.is_directory()) {
+      fs::copy(entry.path(), scratch_ / "run/cache/tokens-0000000000000000");
+    }
+  }
+  ASSERT_TRUE(fs::exists(scratch_ / "run/cache/tokens-0000000000000000"));
+  const Ran report = run_dsmoe({"report", (scratch_ / "run").string(), "--threads", "1"});
+  ASSERT_EQ(report.code, 0) << report.err;
+  const std::string page = read_file((scratch_ / "run/report.html").string());
+  EXPECT_NE(page.find("run-1.txt"), std::string::npos);
+  EXPECT_EQ(page.find("other-1.txt"), std::string::npos);
 }
 
 TEST_F(CliCompare, ReportsRefuseMalformedMetrics) {

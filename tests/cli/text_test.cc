@@ -87,6 +87,35 @@ TEST_F(TextModel, DemoIsDeterministicAndNeverOverwrites) {
   EXPECT_NE(read_file(other + "/model.safetensors"), read_file(again + "/model.safetensors"));
 }
 
+// A zstd frame of one raw block: magic, one byte of size, the block's header and bytes.
+std::string zstd_frame(const std::string& text) {
+  std::string frame("\x28\xb5\x2f\xfd\x20", 5);
+  frame += static_cast<char>(text.size());
+  const std::size_t header = text.size() << 3 | 1;
+  for (int i = 0; i < 3; ++i) frame += static_cast<char>(header >> (8 * i));
+  return frame + text;
+}
+
+// Compressed bytes and JSON's keys are no words of a language.
+TEST_F(TextModel, TokenizersAreTrainedOnTheFilesThatTrainReads) {
+  const ScratchFolder scratch;
+  const std::string text = std::string(kText).substr(0, 200);
+  const auto trained = [&](const std::string& name, const std::string& bytes) {
+    write_file((scratch / name).string(), bytes);
+    const std::string out = (scratch / ("of-" + name)).string();
+    const Ran ran = run_dsmoe({"tokenizer", "train", (scratch / name).string(), "--vocab-size",
+                               "300", "-o", out, "--threads", "1"});
+    return ran.code == 0 ? read_file(out + "/tokenizer.json") : ran.err;
+  };
+  const std::string plain = trained("a.txt", text);
+  EXPECT_NE(plain.find("merges"), std::string::npos) << plain;
+  EXPECT_EQ(trained("a.txt.zst", zstd_frame(text)), plain);
+  EXPECT_EQ(trained("a.jsonl", Json{{"text", text}}.dump() + "\n"), plain);
+  EXPECT_EQ(trained("b.txt", text + "<|endoftext|>"), plain) << "what ends documents is no word";
+  const std::string gzip = trained("a.gz", "\x1f\x8b" + text);
+  EXPECT_NE(gzip.find("looks like gzip"), std::string::npos) << gzip;
+}
+
 TEST_F(TextModel, ATokenizerIsNeverOverwritten) {
   const std::string before = read_file(model() + "/tokenizer.json");
   const Ran ran =

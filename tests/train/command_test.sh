@@ -39,6 +39,47 @@ stopped INT 130
 stopped TERM 143
 stopped HUP 129
 
+# A signal while the data is read for a tokenizer ends that, too.
+seq 1 2000000 | sed 's/000$/000<|endoftext|>/' > "$work/long.txt"
+"$program" train --config "$work/config.json" --data "$work/long.txt" --out "$work/read" --threads 1 --quiet > /dev/null &
+child=$!
+until [ -e "$work/read/.lock" ]; do kill -0 $child 2> /dev/null || break; sleep 0.01; done
+kill -s INT $child 2> /dev/null
+wait $child
+[ $? = 130 ] || fail "INT while a tokenizer is trained: exit $?"
+[ ! -e "$work/read/tokenizer.json" ] || fail "INT was heard only after a tokenizer was trained"
+
+# A run that ended before its first checkpoint, then another text: a tokenizer is trained on that.
+seq 1 5000 | tr '\n' ' ' > "$work/numbers.txt"
+"$program" train --config "$work/config.json" --data "$work/numbers.txt" --out "$work/other" --steps 30 --batch 4 --seq 32 \
+  --threads 1 --quiet > /dev/null || fail "train on numbers: exit $?"
+rm -r "$work"/other/step-*
+train "$work/other" 30 > /dev/null || fail "train where another run began: exit $?"
+same "$work/whole/step-00000030" "$work/other/step-00000030"
+# The tokenizer of checkpoints stays, and so does one that the program did not make for the run.
+cp "$work/other/tokenizer.json" "$work/before.json"
+"$program" train --config "$work/config.json" --data "$work/numbers.txt" --out "$work/other" --steps 31 --batch 4 --seq 32 \
+  --threads 1 --quiet --resume > /dev/null 2>&1 && fail "resumed with other data"
+cmp -s "$work/other/tokenizer.json" "$work/before.json" || fail "the tokenizer of a run was replaced"
+mkdir "$work/own"
+cp "$work/other/tokenizer.json" "$work/own"
+"$program" train --config "$work/config.json" --data "$work/numbers.txt" --out "$work/own" --steps 2 --batch 4 --seq 32 \
+  --threads 1 --quiet > /dev/null || fail "train with a tokenizer put into the run: exit $?"
+cmp -s "$work/own/tokenizer.json" "$work/before.json" || fail "a user's tokenizer was replaced"
+
+# A tokenizer with other special ids than the config's: documents would begin and end with words.
+"$program" tokenizer train "$work/corpus.txt" --vocab-size 290 --bos-id 7 --eos-id 8 -o "$work/ids" > /dev/null 2>&1
+train "$work/z" 2 --tokenizer "$work/ids" > /dev/null 2> "$work/err" && fail "a config for another tokenizer was taken"
+grep -q 'bos_token_id 0 is the word ".*" of the tokenizer, whose own is .* with id 7' "$work/err" || fail "it says: $(cat "$work/err")"
+rm "$work/ids/tokenizer_config.json"
+train "$work/z" 2 --tokenizer "$work/ids" --resume > /dev/null 2> "$work/err" || fail "an ordinary token as eos: exit $?"
+sed 's/"eos_token_id": 1/"eos_token_id": 295/' "$work/config.json" > "$work/eos.json"
+"$program" train --config "$work/eos.json" --tokenizer "$work/whole" --data "$work/corpus.txt" --out "$work/e" --steps 1 --batch 4 --seq 32 \
+  > /dev/null 2>&1 && fail "an eos that is a word was taken"
+"$program" train --config "$work/eos.json" --tokenizer "$work/ids" --data "$work/corpus.txt" --out "$work/e" --steps 1 --batch 4 --seq 32 \
+  > /dev/null 2> "$work/err" && fail "an eos that is no token was taken"
+grep -q "eos_token_id 295 is no token of the tokenizer" "$work/err" || fail "it says: $(cat "$work/err")"
+
 # A second writer on one run is refused while the first goes on.
 become_train "$work/busy" 100000 > /dev/null 2>&1 &
 busy=$!
@@ -47,6 +88,40 @@ train "$work/busy" 100000 --resume > /dev/null 2> "$work/err" && fail "two write
 grep -q "is training there" "$work/err" || fail "the refusal says: $(cat "$work/err")"
 kill -s KILL $busy
 wait $busy 2> /dev/null
+
+# Disks of a few checkpoints, where a file system may be mounted for oneself. The last of eight is saved where older ones
+# can make room; where not even one fits, that is told before the first step.
+mkdir "$work/disk"
+on_a_disk_of() { # SIZE
+  unshare -rm bash -c '
+    mount -t tmpfs -o size="$1" tmpfs "$2/disk" || exit 77
+    "$3" train --config "$2/config.json" --data "$2/corpus.txt" --out "$2/disk/run" --steps 40 --batch 4 --seq 32 \
+      --threads 1 --save-every 5 --keep 10 2> "$2/err"
+    code=$?
+    ls "$2/disk/run" > "$2/files"
+    exit $code' - "$1" "$work" "$program" > /dev/null 2>&1
+}
+on_a_disk_of 2000k
+code=$?
+if [ $code != 77 ] && unshare -rm true 2> /dev/null; then
+  [ $code = 0 ] || fail "a disk of a few checkpoints: exit $code: $(cat "$work/err")"
+  grep -q step-00000040 "$work/files" || fail "the last checkpoint is missing: $(cat "$work/files")"
+  grep -q "step-00000005 was removed" "$work/err" || fail "nothing was said: $(cat "$work/err")"
+  grep -q "more at a time" "$work/err" || fail "no word at the start: $(cat "$work/err")"
+  on_a_disk_of 1000k && fail "a run that can never be saved was begun"
+  grep -q "a checkpoint takes" "$work/err" || fail "the refusal says: $(cat "$work/err")"
+  grep -q metrics.jsonl "$work/files" && fail "steps were made that cannot be saved"
+fi
+
+# A log that can no longer be written ends the run, but not before its steps are saved.
+(
+  trap '' XFSZ
+  ulimit -f 200 # KiB: more than any file of a checkpoint, less than the metrics of 1000 steps
+  become_train "$work/log" 1000 --save-every 0
+) > /dev/null 2> "$work/err"
+[ $? = 1 ] || fail "a log that is full: exit $?"
+grep -q "cannot write .*metrics.jsonl" "$work/err" || fail "a full log: $(cat "$work/err")"
+ls -d "$work"/log/step-* > /dev/null 2>&1 || fail "the steps before the log was full are lost"
 
 # An error that nobody can be told of.
 "$program" info /no/such/model 2> /dev/full
@@ -61,7 +136,20 @@ train "$work/y" 30 --batch 4 --micro-batch 3 > /dev/null 2>&1
 [ $? = 2 ] || fail "a micro-batch that does not divide is wrong usage"
 "$program" train --config "$work/config.json" --data /no/such/file --out "$work/y" --batch 4 --micro-batch 3 2> /dev/null
 [ $? = 2 ] || fail "wrong usage is told after the data was read"
+for wrong in "--seq 65" "--train nothing.*" "--init $work/nowhere"; do
+  "$program" train --config "$work/config.json" --data /no/such/file --out "$work/y" $wrong 2> "$work/err"
+  grep -q "/no/such/file" "$work/err" && fail "$wrong is told after the data was read"
+done
+"$program" train --init "$work/whole" --data "$work/corpus.txt" --out "$work/y" 2> "$work/err"
+grep -q "is a training run; its newest model is .*step-00000030" "$work/err" || fail "--init RUN says: $(cat "$work/err")"
 [ ! -e "$work/y" ] || fail "wrong usage left a run"
+"$program" train --config "$work/config.json" --data /no/such/file --out "$work/whole" 2> "$work/err"
+grep -q -- "--resume" "$work/err" || fail "a run in the way is told after the data was read: $(cat "$work/err")"
+(
+  ulimit -v 20000000 # KiB: whoever goes on regardless is not to take the machine down
+  exec "$program" train --config "$work/config.json" --data "$work/corpus.txt" --out "$work/rows" --steps 2 --batch 1000000000000 --seq 32
+) > /dev/null 2> "$work/err" && fail "a batch beyond all memory was begun"
+grep -q -- "--batch 1000000000000 .* would take" "$work/err" || fail "the refusal says: $(cat "$work/err")"
 train "$work/z" 30 --device-loss 1 --devices 7 > /dev/null 2> "$work/err"
 [ $? = 2 ] || fail "devices that do not divide the experts are wrong usage"
 grep -q -- "--devices 7 does not divide" "$work/err" || fail "the refusal says: $(cat "$work/err")"

@@ -44,7 +44,7 @@ function tick_text(value) {
   const size = Math.abs(value);
   if (size >= 1e6) return `${Number((value / 1e6).toPrecision(4))}M`;
   if (size >= 10000) return `${Number((value / 1e3).toPrecision(4))}k`;
-  if (size > 0 && size < 0.001) return value.toExponential(0).replace("e-", "e−");
+  if (size > 0 && size < 0.001) return Number(value.toPrecision(3)).toExponential().replace("e-", "e−");
   return String(Number(value.toPrecision(6)));
 }
 
@@ -59,12 +59,18 @@ function linear_ticks(low, high, count) {
   return ticks;
 }
 
-function log_ticks(low, high) {
-  const ticks = [];
-  for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); ++power) {
-    for (const f of [1, 2, 5]) ticks.push(Number((f * 10 ** power).toPrecision(3)));
-  }
-  return ticks.filter((t) => t >= low * 0.999 && t <= high * 1.001);
+// At most `count`: 1, 2, 5 of every power of ten, or its 1 only, or that of every few powers.
+function log_ticks(low, high, count) {
+  const first = Math.floor(Math.log10(low)), last = Math.ceil(Math.log10(high));
+  const of = (factors, stride) => {
+    const ticks = [];
+    for (let power = Math.ceil(first / stride) * stride; power <= last; power += stride) {
+      for (const f of factors) ticks.push(Number((f * 10 ** power).toPrecision(3)));
+    }
+    return ticks.filter((t) => t >= low * 0.999 && t <= high * 1.001);
+  };
+  const all = of([1, 2, 5], 1);
+  return all.length <= count ? all : of([1], Math.max(1, Math.ceil((last - first) / count)));
 }
 
 // An axis: value -> place between `from` and `to`.
@@ -151,7 +157,7 @@ function line_chart(holder, chart) {
   keep_drawn(plot, (width) => { redraw = () => draw_lines(width); draw_lines(width); });
 
   function draw_lines(width) {
-    const height = chart.height || 240, left = 46, right = width - 10, top = 12, bottom = height - 26;
+    const height = chart.height || 240, right = width - 10, top = 12, bottom = height - 26;
     canvas.replaceChildren();
     canvas.setAttribute("viewBox", `0 0 ${width} ${height}`);
     canvas.setAttribute("height", height);
@@ -163,10 +169,12 @@ function line_chart(holder, chart) {
     }));
     const [x0, x1] = range_of(chart.series.flatMap((s) => s.points.map((p) => p[0])));
     const [y0, y1] = y_range(chart, is_log);
+    let y_ticks = is_log ? log_ticks(y0, y1, (bottom - top) / 16) : linear_ticks(y0, y1, 5);
+    if (y_ticks.length < 2) y_ticks = linear_ticks(y0, y1, 4);
+    // The longest number finds room: cut at its left it would read as another.
+    const left = Math.max(46, 12 + 7 * Math.max(...y_ticks.map((t) => tick_text(t).length)));
     const x = make_scale(x0, x1, left, right, false), y = make_scale(y0, y1, bottom, top, is_log);
     const visible = (v) => !is_log || v > 0;
-    let y_ticks = is_log ? log_ticks(y0, y1) : linear_ticks(y0, y1, 5);
-    if (y_ticks.length < 2) y_ticks = linear_ticks(y0, y1, 4);
     for (const t of y_ticks) {
       shape(canvas, "line", { x1: left, x2: right, y1: y(t), y2: y(t), stroke: theme_colour("--grid") });
       shape(canvas, "text", { x: left - 8, y: y(t) + 4, "text-anchor": "end" }, tick_text(t));
