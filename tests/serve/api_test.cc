@@ -155,6 +155,12 @@ TEST_F(ApiTest, SeveralChoicesAndPromptForms) {
   EXPECT_EQ(one["choices"][0]["text"], three["choices"][0]["text"]);
   const Json both = server().complete(greedy({{"prompt", {"The cat", "The dog"}}})).json();
   EXPECT_EQ(both["choices"][0]["text"], server().complete(greedy()).json()["choices"][0]["text"]);
+  // Drawn or not: what else is in the list, and where, does not matter.
+  const Json list =
+      server()
+          .complete(greedy({{"prompt", {"The dog", "The cat"}}, {"temperature", 1}, {"seed", 1}}))
+          .json();
+  EXPECT_EQ(list["choices"][1]["text"], one["choices"][0]["text"]);
   const Json ids = server().post("/tokenize", {{"prompt", "The cat"}}).json();
   EXPECT_EQ(ids["tokens"][0], 0);  // BOS
   EXPECT_EQ(server().complete(greedy({{"prompt", ids["tokens"]}})).json()["choices"][0]["text"],
