@@ -136,44 +136,54 @@ CompletionJob::CompletionJob(Parts parts) : parts_(std::move(parts)) {
 
 CompletionJob::~CompletionJob() = default;
 
-std::vector<CompletionJob::EncodedPrompt> CompletionJob::encode_prompts() const {
-  const CompletionRequest& request = parts_.request;
+CompletionJob::EncodedPrompt CompletionJob::encode_messages() const {
   const ServedModel& model = parts_.model;
-  std::vector<EncodedPrompt> prompts;
+  if (!model.text().chat_template) {
+    throw ApiError(400,
+                   "this model has no chat template; use /v1/completions, or start the server "
+                   "with --chat-template FILE",
+                   "messages");
+  }
+  std::string rendered;
+  try {
+    rendered = model.text().chat_template->render({.messages = parts_.request.messages,
+                                                   .bos_token = model.text().special.bos,
+                                                   .eos_token = model.text().special.eos});
+  } catch (const Error& e) {
+    throw ApiError(400, e.what(), "messages");
+  }
+  return {.tokens = model.encode(rendered, text::AddSpecial::no)};
+}
+
+CompletionJob::EncodedPrompt CompletionJob::encode(const Prompt& prompt) const {
+  const ServedModel& model = parts_.model;
+  if (const auto* text = std::get_if<std::string>(&prompt)) {
+    return {.tokens = model.encode(*text, text::AddSpecial::yes), .text = *text};
+  }
+  EncodedPrompt encoded{.tokens = std::get<std::vector<int32_t>>(prompt)};
+  if (parts_.request.echo) {
+    TextStream stream(model, text::SkipSpecial::yes);
+    for (const int32_t id : encoded.tokens) encoded.text += stream.push(id);
+    encoded.text += stream.finish();
+  }
+  return encoded;
+}
+
+// False: there are more, and this thread has others to look after.
+bool CompletionJob::encode_some() {
+  constexpr std::size_t kAtOnce = std::size_t{1} << 16;  // bytes of text
   if (is_chat()) {
-    if (!model.text().chat_template) {
-      throw ApiError(400,
-                     "this model has no chat template; use /v1/completions, or start the server "
-                     "with --chat-template FILE",
-                     "messages");
-    }
-    std::string rendered;
-    try {
-      rendered = model.text().chat_template->render({.messages = request.messages,
-                                                     .bos_token = model.text().special.bos,
-                                                     .eos_token = model.text().special.eos});
-    } catch (const Error& e) {
-      throw ApiError(400, e.what(), "messages");
-    }
-    prompts.push_back({.tokens = model.encode(rendered, text::AddSpecial::no)});
-    return prompts;
+    prompts_.push_back(encode_messages());
+    return true;
   }
-  for (const Prompt& prompt : request.prompts) {
-    // Refused before the next one is encoded: this thread has others to look after.
-    if (!prompts.empty()) answer_length(static_cast<int64_t>(prompts.back().tokens.size()));
-    if (const auto* text = std::get_if<std::string>(&prompt)) {
-      prompts.push_back({.tokens = model.encode(*text, text::AddSpecial::yes), .text = *text});
-      continue;
-    }
-    EncodedPrompt encoded{.tokens = std::get<std::vector<int32_t>>(prompt)};
-    if (request.echo) {
-      TextStream stream(model, text::SkipSpecial::yes);
-      for (const int32_t id : encoded.tokens) encoded.text += stream.push(id);
-      encoded.text += stream.finish();
-    }
-    prompts.push_back(std::move(encoded));
+  for (std::size_t bytes = 0; prompts_.size() < parts_.request.prompts.size();) {
+    if (bytes > kAtOnce) return false;
+    prompts_.push_back(encode(parts_.request.prompts[prompts_.size()]));
+    bytes += prompts_.back().text.size();
+    // Refused before the next one is encoded.
+    answer_length(static_cast<int64_t>(prompts_.back().tokens.size()));
   }
-  return prompts;
+  return true;
 }
 
 // Before anything is made that grows with K.
@@ -282,10 +292,9 @@ infer::EngineRequest CompletionJob::engine_request(const std::vector<int32_t>& p
 }
 
 void CompletionJob::make_choices() {
-  check_top_k();
   const auto replay = std::make_shared<const std::vector<int32_t>>(flat_replay());
   std::vector<infer::EngineRequest> requests;
-  for (const EncodedPrompt& prompt : encode_prompts()) {
+  for (const EncodedPrompt& prompt : prompts_) {
     for (int64_t n = 0; n < parts_.request.num_choices; ++n) {
       auto choice =
           std::make_unique<Choice>(parts_.model, static_cast<int64_t>(choices_.size()), prompt);
@@ -311,20 +320,47 @@ void CompletionJob::make_choices() {
   engine_ids_ = std::move(submission.ids);
 }
 
-void CompletionJob::start() {
+void CompletionJob::submit() {
   try {
     make_choices();
   } catch (...) {
     choices_.clear();  // sinks and job hold each other
     throw;
   }
+  prompts_.clear();
+}
+
+void CompletionJob::start() {
+  check_top_k();
+  const bool is_encoded = encode_some();
+  if (is_encoded) submit();
   parts_.metrics.requests_running.fetch_add(1);
   parts_.responder->on_gone([weak = weak_from_this()] {
     if (const auto job = weak.lock()) job->abandon();
   });
+  is_encoded ? open_stream() : go_on_later();
+}
+
+void CompletionJob::go_on_later() {
+  parts_.post([job = shared_from_this()] { job->guarded([&] { job->go_on(); }); });
+}
+
+void CompletionJob::go_on() {
+  if (ended_) return;
+  try {
+    if (!encode_some()) return go_on_later();
+    submit();
+  } catch (const ApiError& error) {
+    return fail(error);
+  }
+  open_stream();
+}
+
+void CompletionJob::open_stream() {
   if (!parts_.request.stream) return;
   parts_.responder->begin_stream({.content_type = "text/event-stream; charset=utf-8",
                                   .headers = {{"Cache-Control", "no-cache"}}});
+  is_streaming_ = true;
   if (!is_chat()) return;
   for (const auto& choice : choices_) {
     send_chunk({{"index", choice->index},
@@ -438,7 +474,7 @@ void CompletionJob::render_answer() {
 
 void CompletionJob::fail(const ApiError& error) {
   const Json body = error_body(error);
-  if (parts_.request.stream) {
+  if (is_streaming_) {
     parts_.responder->write("data: " + to_text(body) + "\n\ndata: [DONE]\n\n");
     parts_.responder->end_stream();
   } else {

@@ -64,7 +64,8 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
   explicit CompletionJob(Parts parts);
   ~CompletionJob();
 
-  // Encodes, submits. Throws ApiError when the request cannot be taken.
+  // Encodes, submits: all of it or, where much is to be encoded, its beginning. Throws ApiError
+  // when it is known that the request cannot be taken; from then on the job answers by itself.
   void start();
   // The client has left: frees everything, says nothing.
   void abandon();
@@ -83,13 +84,19 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
     std::vector<int32_t> tokens;
     std::string text;  // as given; decoded where ids were given; only for echo
   };
-  std::vector<EncodedPrompt> encode_prompts() const;
+  EncodedPrompt encode_messages() const;
+  EncodedPrompt encode(const Prompt& prompt) const;
+  bool encode_some();
   void check_top_k() const;
   void check_extras(std::span<const infer::EngineRequest> requests) const;
   std::vector<int32_t> flat_replay() const;
   int64_t answer_length(int64_t num_prompt) const;
   infer::EngineRequest engine_request(const std::vector<int32_t>& prompt) const;
   void make_choices();
+  void submit();
+  void go_on_later();
+  void go_on();
+  void open_stream();
 
   void collect();
   template <class F>
@@ -120,6 +127,7 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
   int64_t created_ = 0;
   uint64_t seed_ = 0;
   int64_t top_k_ = 0;
+  std::vector<EncodedPrompt> prompts_;  // until they are submitted
   std::vector<std::unique_ptr<Choice>> choices_;
   std::vector<infer::Engine::Id> engine_ids_;
   std::mutex mutex_;       // guards the sinks' deltas and the next field
@@ -128,6 +136,7 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
   std::size_t num_open_ = 0;      // choices that have not ended
   std::string rendered_;          // the choices of a plain answer
   std::size_t num_rendered_ = 0;  // of them
+  bool is_streaming_ = false;
   bool ended_ = false;
 };
 

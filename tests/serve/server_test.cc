@@ -129,6 +129,30 @@ double wait_for_metric(SmallServer& server, const std::string& name, double expe
 }
 
 // While a long answer is written down, others are answered too.
+// Prompt by prompt; the last one ends the request before any is computed.
+TEST(Server, ManyLongPromptsDoNotHoldUpOthers) {
+  SmallServer server({}, {.positions = 65536});
+  std::string text;
+  for (int i = 0; i < 10000; ++i) text += "The cat ";
+  std::vector<std::string> prompts(60, text);
+  prompts.push_back(text + text + text + text + text + text);
+  std::atomic<bool> is_there{false};
+  std::thread asking([&] {
+    const Answer answer = server.complete({{"prompt", prompts}, {"max_tokens", 1}});
+    is_there = true;
+    EXPECT_EQ(answer.status, 400) << answer.body;
+    EXPECT_NE(answer.body.find("context_length_exceeded"), std::string::npos) << answer.body;
+  });
+  int seen = 0;
+  Client client(server.port());
+  while (!is_there) {
+    const std::string metrics = client.get("/metrics").body;
+    seen += metrics.find("\ndsmoe_requests_running 1\n") != std::string::npos;
+  }
+  asking.join();
+  EXPECT_GE(seen, 3);
+}
+
 TEST(Server, ALongAnswerDoesNotHoldUpOthers) {
   SmallServer server;
   std::atomic<bool> is_there{false};
