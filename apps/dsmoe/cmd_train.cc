@@ -11,6 +11,7 @@
 #include "model/initialise.h"
 #include "options.h"
 #include "output.h"
+#include "store/checkpoint.h"
 #include "store/hf_folder.h"
 #include "train/name_pattern.h"
 #include "train/run.h"
@@ -84,6 +85,15 @@ void fill_steps(TrainOptions& options, const data::DocumentSplit& split) {
                                              : std::max<int64_t>(1, schedule.total_steps / 20);
 }
 
+// A run that goes on has all it began with, should the folder of --init be gone by now.
+void replace_lost_init(TrainOptions& options) {
+  if (!options.run.resume || options.init.empty() || fs::exists(options.init)) return;
+  const store::NewestCheckpoint newest = store::newest_checkpoint(options.run.out);
+  if (!newest.folder) return;
+  log_info("{} is not there any more; {} takes its place", options.init, newest.folder->string());
+  options.init = newest.folder->string();
+}
+
 std::unique_ptr<tensor::TensorSource> initial_weights(const TrainOptions& options) {
   if (options.init.empty()) {
     return std::make_unique<model::InitialWeights>(options.run.config, options.run.seed);
@@ -116,6 +126,7 @@ int interrupted_code() { return InterruptScope::exit_code(); }
 int train_run(TrainOptions& options) {
   Engine engine(options.common);
   train::RunOptions& run = options.run;
+  replace_lost_init(options);
   run.config = config_of(options);
   fill_sizes(options);
   const std::unique_ptr<tensor::TensorSource> initial = initial_weights(options);

@@ -123,6 +123,14 @@ fi
 grep -q "cannot write .*metrics.jsonl" "$work/err" || fail "a full log: $(cat "$work/err")"
 ls -d "$work"/log/step-* > /dev/null 2>&1 || fail "the steps before the log was full are lost"
 
+# The model a run began with is not needed to go on.
+cp -r "$work/whole/step-00000030" "$work/base"
+train "$work/tuned" 20 --init "$work/base" --save-every 10 > /dev/null || fail "train --init: exit $?"
+cp -r "$work/tuned" "$work/stopped"
+rm -r "$work/stopped/step-00000020" "$work/base"
+train "$work/stopped" 20 --init "$work/base" --save-every 10 --resume > /dev/null || fail "resuming without --init's folder: exit $?"
+same "$work/tuned/step-00000020" "$work/stopped/step-00000020"
+
 # An error that nobody can be told of.
 "$program" info /no/such/model 2> /dev/full
 [ $? = 1 ] || fail "exit $? when the message cannot be written"
