@@ -169,6 +169,10 @@ class Chat {
     print("{}\n\n", cancelled ? " [stopped]" : "");
     flush_output();
     log_info("{}", describe_speed(generation, options_.seed));
+    if (generation.reason == infer::FinishReason::context) {
+      log_info("the context of {} tokens is full: the answer ends there; /reset starts a new one",
+               session_.max_positions());
+    }
     add("user", user);
     add("assistant", said);
     return !cancelled || editor_.is_terminal();

@@ -44,7 +44,7 @@ Stream read_stream(const EvalOptions& options, const model::ModelConfig& config)
   const TextSide text(options.common.model);
   const std::string bytes = read_text_file(options.text);
   stream.tokens = text.encode(bytes, AroundText::nothing);
-  if (stream.tokens.empty()) fail(ErrorKind::input, "{}: the file is empty", options.text);
+  if (stream.tokens.empty()) fail(ErrorKind::input, "{}: the text has no tokens", options.text);
   stream.num_bytes = static_cast<int64_t>(bytes.size());
   // Behind a prefix every byte is predicted; without one, those of the first token are not.
   if (const auto prefix = infer::prefix_token(config)) {

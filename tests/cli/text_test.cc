@@ -286,6 +286,18 @@ TEST_F(TextModel, ChatHelpAndFaults) {
   EXPECT_NE(no_template.err.find("--chat-template"), std::string::npos) << no_template.err;
 }
 
+TEST_F(TextModel, ChatSaysWhenTheContextEndedAnAnswer) {
+  const auto told = [](const std::string& max_tokens) {
+    const Ran ran = run({"chat", model(), "--chat-template", path("template.jinja")},
+                        {"--context", "24", "--max-tokens", max_tokens, "--logit-bias", "1:-1000"},
+                        {.input = "The cat\n"});
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    return ran.err.find("the context of 24 tokens is full") != std::string::npos;
+  };
+  EXPECT_TRUE(told("100"));
+  EXPECT_FALSE(told("1"));
+}
+
 TEST_F(TextModel, EvalTextCountsEveryByte) {
   const Ran ran = run_dsmoe(
       {"eval", model(), "--text", path("corpus.txt"), "--json", "--quiet", "--threads", "1"});
