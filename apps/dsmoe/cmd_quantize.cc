@@ -145,9 +145,7 @@ Quality quality_of(const infer::Divergence& divergence) {
 
 int64_t num_targets(std::span<const infer::ScoredDocument> documents) {
   int64_t sum = 0;
-  for (const infer::ScoredDocument& document : documents) {
-    sum += static_cast<int64_t>(document.tokens.size()) - document.first_target;
-  }
+  for (const infer::ScoredDocument& document : documents) sum += document.num_targets();
   return sum;
 }
 

@@ -64,24 +64,12 @@ std::map<std::string, std::string> files_for_checkpoints(const fs::path& folder,
   return files;
 }
 
-// "eos_token" of tokenizer_config.json: a string, or an object with its content.
-std::string named_token(const fs::path& folder, const char* key) {
-  const fs::path path = folder / "tokenizer_config.json";
-  if (!fs::exists(path)) return "";
-  const Json json = parse_json(read_small_file(path, kMaxTokenizerBytes), path.string());
-  const auto found = json.is_object() ? json.find(key) : json.end();
-  if (found == json.end()) return "";
-  const Json token = found->is_object() ? found->value("content", Json()) : *found;
-  return token.is_string() ? token.get<std::string>() : "";
-}
-
 // A config made for another tokenizer would begin and end every document with some word of it, and
 // teach a model that no prompt looks like.
 void check_special_id(const fs::path& folder, const text::Tokenizer& tokenizer, const char* role,
-                      std::optional<int64_t> id) {
+                      std::optional<int64_t> id, const std::string& named) {
   if (!id) return;
   const std::string text = token_text(tokenizer, id);
-  const std::string named = named_token(folder, fmt::format("{}_token", role).c_str());
   if (!text.empty() && (tokenizer.is_special(static_cast<int32_t>(*id)) || text == named)) return;
   const std::string fault =
       text.empty()
@@ -143,8 +131,9 @@ TrainTokenizer prepare_tokenizer(const TokenizerRequest& request, const model::M
          tokenizer.vocab_size(), config.vocab_size);
   }
   if (!request.run.empty()) {
-    check_special_id(folder, tokenizer, "bos", config.bos_token_id);
-    check_special_id(folder, tokenizer, "eos", eos_of(config));
+    const text::SpecialTokenTexts named = text::load_special_tokens(folder);
+    check_special_id(folder, tokenizer, "bos", config.bos_token_id, named.bos.value_or(""));
+    check_special_id(folder, tokenizer, "eos", eos_of(config), named.eos.value_or(""));
   }
   std::optional<text::ChatTemplate> own = text::load_chat_template(folder);
   auto files = files_for_checkpoints(folder, json, tokenizer, config);

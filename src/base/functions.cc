@@ -90,9 +90,21 @@ constexpr double kExpTerms[] = {1.0 / 6227020800, 1.0 / 479001600, 1.0 / 3991680
 void exp_each_plain(std::span<double> values) {
   for (double& value : values) value = exp_pair({value, 0.0});
 }
+void exp_each_plain(std::span<float> values) {
+  for (float& value : values) value = exp_f32(value);
+}
 // The same bits: fma is one rounding, by an instruction or by the library.
 [[gnu::target("avx2,fma")]] void exp_each_avx2(std::span<double> values) {
   for (double& value : values) value = exp_pair({value, 0.0});
+}
+[[gnu::target("avx2,fma")]] void exp_each_avx2(std::span<float> values) {
+  for (float& value : values) value = exp_f32(value);
+}
+
+template <class T>
+void exp_each(std::span<T> values) {
+  static const bool has_fma = cpu_features().avx2 && cpu_features().fma && cpu_features().os_avx;
+  has_fma ? exp_each_avx2(values) : exp_each_plain(values);
 }
 
 // 1/25 .. 1/5: atanh(s)/s - 1 - s^2/3 = s^4 (1/5 + s^2/7 + ...); the next term is below 2^-71 for
@@ -182,10 +194,8 @@ double sine_at(Quadrant q, int quarter_turns) {
 
 double exp_f64(double x) { return exp_pair({x, 0.0}); }
 
-void exp_f64(std::span<double> values) {
-  static const bool has_fma = cpu_features().avx2 && cpu_features().fma && cpu_features().os_avx;
-  has_fma ? exp_each_avx2(values) : exp_each_plain(values);
-}
+void exp_f64(std::span<double> values) { exp_each(values); }
+void exp_f32(std::span<float> values) { exp_each(values); }
 
 double sum_of_exp(std::span<const float> values, double max) {
   std::array<double, 512> piece;  // stays in the first-level cache

@@ -90,6 +90,8 @@ DSMOE_HD typename L::Float silu_lanes(typename L::Float x) {
 }
 
 DSMOE_HD float exp_f32(float x) { return exp_lanes<ScalarLanes>(x); }
+// Of each, in its place. Host only; the same bits, much faster.
+void exp_f32(std::span<float> values);
 DSMOE_HD float sigmoid_f32(float x) { return sigmoid_lanes<ScalarLanes>(x); }
 DSMOE_HD float silu_f32(float x) { return silu_lanes<ScalarLanes>(x); }
 

@@ -269,6 +269,21 @@ TEST(ExpF64, OfManyGivesTheBitsOfEach) {
   EXPECT_NE(std::memcmp(many.data(), by_another.data(), many.size() * sizeof(double)), 0);
 }
 
+TEST(ExpF32, OfManyGivesTheBitsOfEach) {
+  std::vector<float> x{0.0f, -0.0f, INFINITY, -INFINITY, NAN, -87.4f, 88.8f, 1e30f, -1e30f};
+  const Rng rng{.seed = 3, .purpose = RngPurpose::test};
+  for (uint64_t i = 0; i < 100000; ++i) x.push_back(180 * rng.uniform_f32(i) - 90);
+  std::vector<float> one_by_one(x.size()), by_another(x.size());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    one_by_one[i] = exp_f32(x[i]);
+    by_another[i] = std::exp(x[i]);
+  }
+  std::vector<float> many = x;
+  exp_f32(many);
+  EXPECT_EQ(std::memcmp(many.data(), one_by_one.data(), many.size() * sizeof(float)), 0);
+  EXPECT_NE(std::memcmp(many.data(), by_another.data(), many.size() * sizeof(float)), 0);
+}
+
 TEST(SumOfExp, AddsAscending) {
   std::vector<float> values(1300);
   Rng{.seed = 4, .purpose = RngPurpose::test}.fill_normal(0, values);

@@ -40,10 +40,6 @@ void add_row(std::span<const float> p, std::span<const float> q, int32_t target,
   ++divergence.num_targets;
 }
 
-int64_t num_targets(const ScoredDocument& document) {
-  return static_cast<int64_t>(document.tokens.size()) - document.first_target;
-}
-
 // Calls take(row, target) with the logits before each target of a document.
 template <class Take>
 Outcome for_each_target(const kernels::Context& context, const model::Model& model,
@@ -91,7 +87,7 @@ Outcome compare_with(const kernels::Context& context, const model::Model& model,
   const auto vocabulary = static_cast<std::size_t>(model.config.vocab_size);
   std::size_t num_rows = 0;
   for (const ScoredDocument& document : reference.documents) {
-    num_rows += static_cast<std::size_t>(num_targets(document));
+    num_rows += static_cast<std::size_t>(document.num_targets());
   }
   if (num_rows * vocabulary != reference.logits.size()) {
     fail(ErrorKind::input, "the models differ in their vocabularies: {} and {} tokens",

@@ -202,8 +202,7 @@ Outcome score_documents(const kernels::Context& context, const model::Model& mod
     for (model::KvSequence& sequence : sequences) cache.truncate(sequence, 0);
     std::size_t at = 0;
     for (std::size_t d = batch.begin; d < batch.end; ++d) {
-      const auto count =
-          documents[d].tokens.size() - static_cast<std::size_t>(documents[d].first_target);
+      const auto count = static_cast<std::size_t>(documents[d].num_targets());
       const std::span<const float> log_prob(scorer.log_prob.data() + at, count);
       if (const int64_t bad = first_non_finite(log_prob); bad >= 0) {
         fail(ErrorKind::input,

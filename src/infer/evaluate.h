@@ -20,6 +20,8 @@ namespace dsmoe::infer {
 struct ScoredDocument {
   std::span<const int32_t> tokens;
   int64_t first_target = 1;  // tokens[first_target..) are scored; at least 1
+
+  int64_t num_targets() const { return static_cast<int64_t>(tokens.size()) - first_target; }
 };
 
 // For each scored token, in order.

@@ -28,11 +28,12 @@ struct SampleRule {
   bool takes_best() const { return top_k == 1; }
 };
 
-DSMOE_HD float sample_weight(float logit, float best, float scale) {
+// A weight is exp_f32 of it.
+DSMOE_HD float sample_exponent(float logit, float best, float scale) {
 #if defined(__CUDA_ARCH__)
-  return exp_f32(__fmul_rn(__fsub_rn(logit, best), scale));
+  return __fmul_rn(__fsub_rn(logit, best), scale);
 #else
-  return exp_f32((logit - best) * scale);
+  return (logit - best) * scale;
 #endif
 }
 

@@ -290,6 +290,15 @@ RunOutcome Run::loop() {
                   .load_every = std::max<int64_t>(1, total / 500)});
   CollapseWatch watch(moe_layers, options_.config.n_routed_experts,
                       options_.config.num_experts_per_tok);
+  // A log that cannot be written ends the run; its steps are not lost for that.
+  const auto or_save = [&](auto&& write) {
+    try {
+      write();
+    } catch (const Error&) {
+      save();
+      throw;
+    }
+  };
   if (hooks_.on_start) hooks_.on_start(step_);
   RunOutcome outcome;
   data::Batch batch;
@@ -306,22 +315,12 @@ RunOutcome Run::loop() {
     if (step_ == total || is_due(options_.valid_every)) {
       metrics.validation_loss = outcome.validation_loss = validate();
     }
-    try {
-      log.add(metrics, result);
-    } catch (const Error&) {
-      save();  // a log that cannot be written ends the run; its steps are not lost for that
-      throw;
-    }
+    or_save([&] { log.add(metrics, result); });
     for (const std::string& warning : watch.add(result.load)) log_warning("{}", warning);
     if (hooks_.on_step) hooks_.on_step(metrics, result);
     const bool stop = hooks_.should_stop && hooks_.should_stop();
     if (stop || step_ == total || is_due(options_.save_every)) {
-      try {
-        log.sync();
-      } catch (const Error&) {
-        save();
-        throw;
-      }
+      or_save([&] { log.sync(); });
       save();
     }
     if (stop) break;

@@ -93,7 +93,9 @@ class Row : RowBlocks<kBlocks> {
   }
 
  private:
-  __device__ float weight_of(int id) const { return sample_weight(logits_[id], best_, scale_); }
+  __device__ float weight_of(int id) const {
+    return exp_f32(sample_exponent(logits_[id], best_, scale_));
+  }
   // Calls f(weight) for every id of this warp.
   template <class F>
   __device__ void for_each(F&& f) const {

@@ -6,26 +6,10 @@
 #include <array>
 #include <vector>
 
-#include "base/cpu_features.h"
 #include "kernels/ref/ref.h"
 
 namespace dsmoe::kernels {
 namespace {
-
-[[gnu::always_inline]] inline void weigh(std::span<const float> logits, float best, float scale,
-                                         float* weights) {
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    weights[i] = sample_weight(logits[i], best, scale);
-  }
-}
-void weigh_plain(std::span<const float> logits, float best, float scale, float* weights) {
-  weigh(logits, best, scale, weights);
-}
-// The same bits: fma is one rounding, by an instruction or by the library.
-[[gnu::target("avx2,fma")]] void weigh_avx2(std::span<const float> logits, float best, float scale,
-                                            float* weights) {
-  weigh(logits, best, scale, weights);
-}
 
 // The fewest of the heaviest weights whose amounts add up to `need`: all, if they never do.
 template <class Amount>
@@ -81,9 +65,11 @@ int32_t sample_row(std::span<const float> logits, int32_t best, const SampleRule
   if (best < 0 || rule.takes_best()) return best;
   thread_local std::vector<float> weights;
   weights.resize(logits.size());
-  static const bool has_fma = cpu_features().avx2 && cpu_features().fma && cpu_features().os_avx;
-  (has_fma ? weigh_avx2 : weigh_plain)(logits, logits[static_cast<std::size_t>(best)], rule.scale,
-                                       weights.data());
+  const float best_logit = logits[static_cast<std::size_t>(best)];
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    weights[i] = sample_exponent(logits[i], best_logit, rule.scale);
+  }
+  exp_f32(weights);
   SampleKept kept;
   if (rule.top_k > 0) {
     kept = select_heaviest(weights, static_cast<uint64_t>(rule.top_k),
