@@ -1,5 +1,6 @@
 // Training steps of a config: tokens/s, and the share of what the machine's matrix units can do.
-// train_bench CONFIG [threads] [batch] [seq] [steps]
+// train_bench CONFIG [threads] [batch] [seq] [steps] [ops]
+// ops: of so many more steps the time of each op.
 #include <fmt/core.h>
 
 #include <cstdio>
@@ -11,6 +12,7 @@
 #include "kernels/cpu/machine_limits.h"
 #include "kernels/table.h"
 #include "model/initialise.h"
+#include "op_times.h"
 #include "train/sources.h"
 #include "train/step.h"
 #include "turns.h"
@@ -19,6 +21,17 @@ namespace dsmoe::bench {
 namespace {
 
 using kernels::cpu::MatrixType;
+
+class OpTimer {
+ public:
+  explicit OpTimer(const kernels::Context& context)
+      : pool_(*context.pool), start_(kernels::cpu::now(pool_)) {}
+  double milliseconds() const { return (kernels::cpu::now(pool_) - start_) * 1e3; }
+
+ private:
+  const ThreadPool& pool_;
+  double start_;
+};
 
 constexpr int64_t kRowsAtATime = 8;
 
@@ -40,7 +53,8 @@ train::StepRows random_rows(const model::ModelConfig& config, int64_t batch, int
 }
 
 int run(int argc, char** argv) {
-  if (argc < 2) fail(ErrorKind::usage, "usage: train_bench CONFIG [threads] [batch] [seq] [steps]");
+  if (argc < 2)
+    fail(ErrorKind::usage, "usage: train_bench CONFIG [threads] [batch] [seq] [steps] [ops]");
   const auto number = [&](int idx, int64_t absent) {
     return argc > idx ? std::strtoll(argv[idx], nullptr, 10) : absent;
   };
@@ -48,7 +62,9 @@ int run(int argc, char** argv) {
   const model::ModelConfig config = model::parse_config(text, argv[1]);
   ThreadPool pool(static_cast<int>(number(2, 0)));
   const int64_t batch = number(3, 8), seq = number(4, 256), steps = number(5, 15);
-  const kernels::Context context{.table = &kernels::select_cpu_table(), .pool = &pool};
+  const int timed_steps = static_cast<int>(number(6, 0));
+  kernels::KernelTable table = kernels::select_cpu_table();
+  const kernels::Context context{.table = &table, .pool = &pool};
 
   model::InitialWeights initial(config, 1);
   train::StoredTensors stored(initial, config.torch_dtype);
@@ -87,6 +103,12 @@ int run(int argc, char** argv) {
                probe.median() / 1e9, probe.name());
   }
   fmt::print("\n");
+  if (timed_steps > 0) {
+    OpTimes<OpTimer> times(table);
+    for (int step = 0; step < timed_steps; ++step)
+      trainer.step(random_rows(config, batch, seq, static_cast<uint64_t>(step)), 1e-3);
+    times.print(timed_steps);
+  }
   return 0;
 }
 

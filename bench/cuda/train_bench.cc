@@ -18,7 +18,6 @@
 #include <cstring>
 #include <functional>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "base/rng.h"
@@ -30,6 +29,7 @@
 #include "kernels/ops.h"
 #include "model/initialise.h"
 #include "moe/layer.h"
+#include "op_times.h"
 #include "tensor/bf16.h"
 #include "train/step.h"
 
@@ -135,85 +135,40 @@ struct Bench {
   }
 };
 
+// Until the stream has done the op.
+class StreamTimer {
+ public:
+  explicit StreamTimer(const Context& context)
+      : stream_(static_cast<cudaStream_t>(context.stream)) {
+    cudaEventCreate(&begin_);
+    cudaEventCreate(&end_);
+    cudaEventRecord(begin_, stream_);
+  }
+  ~StreamTimer() {
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+  }
+  StreamTimer(const StreamTimer&) = delete;
+  StreamTimer& operator=(const StreamTimer&) = delete;
+  double milliseconds() {
+    cudaEventRecord(end_, stream_);
+    cudaEventSynchronize(end_);
+    float time = 0;
+    cudaEventElapsedTime(&time, begin_, end_);
+    return time;
+  }
+
+ private:
+  cudaStream_t stream_;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+};
+
 // Runs `body` with every op of the table timed by itself, and prints the sums.
 template <class Body>
 void time_ops(Bench& bench, Body&& body) {
-  struct Sum {
-    const char* name;
-    int calls;
-    double milliseconds;
-  };
-  static std::vector<Sum> sums;
-  const auto wrap = []<int kOp, class Result, class Args>(
-                        const char* name, Result (*&slot)(const Context&, const Args&)) {
-    static Result (*original)(const Context&, const Args&);
-    original = slot;
-    sums.push_back({name, 0, 0});
-    slot = [](const Context& context, const Args& args) {
-      const auto stream = static_cast<cudaStream_t>(context.stream);
-      cudaEvent_t begin, end;
-      cudaEventCreate(&begin);
-      cudaEventCreate(&end);
-      cudaEventRecord(begin, stream);
-      const auto finish = [&] {
-        cudaEventRecord(end, stream);
-        cudaEventSynchronize(end);
-        float time = 0;
-        cudaEventElapsedTime(&time, begin, end);
-        cudaEventDestroy(begin);
-        cudaEventDestroy(end);
-        sums[kOp].calls += 1;
-        sums[kOp].milliseconds += time;
-      };
-      if constexpr (std::is_void_v<Result>) {
-        original(context, args);
-        finish();
-      } else {
-        const Result result = original(context, args);
-        finish();
-        return result;
-      }
-    };
-  };
-  kernels::KernelTable& table = bench.table;
-  wrap.template operator()<0>("embedding_forward", table.embedding_forward);
-  wrap.template operator()<1>("rms_norm_forward", table.rms_norm_forward);
-  wrap.template operator()<2>("matmul_forward", table.matmul_forward);
-  wrap.template operator()<3>("rope_forward", table.rope_forward);
-  wrap.template operator()<4>("attention_forward", table.attention_forward);
-  wrap.template operator()<5>("router_forward", table.router_forward);
-  wrap.template operator()<6>("plan_build", table.plan_build);
-  wrap.template operator()<7>("experts_up_forward", table.experts_up_forward);
-  wrap.template operator()<8>("experts_down_forward", table.experts_down_forward);
-  wrap.template operator()<9>("combine_forward", table.combine_forward);
-  wrap.template operator()<10>("dispatch_gates", table.dispatch_gates);
-  wrap.template operator()<11>("weight_gradient", table.weight_gradient);
-  wrap.template operator()<12>("round_values", table.round_values);
-  wrap.template operator()<13>("experts_down_backward", table.experts_down_backward);
-  wrap.template operator()<14>("experts_up_backward", table.experts_up_backward);
-  wrap.template operator()<15>("router_backward", table.router_backward);
-  wrap.template operator()<16>("rms_norm_backward", table.rms_norm_backward);
-  wrap.template operator()<17>("rope_backward", table.rope_backward);
-  wrap.template operator()<18>("attention_backward", table.attention_backward);
-  wrap.template operator()<19>("embedding_backward", table.embedding_backward);
-  wrap.template operator()<20>("cross_entropy_backward", table.cross_entropy_backward);
-  wrap.template operator()<21>("balance_loss", table.balance_loss);
-  wrap.template operator()<22>("gradient_square_sums", table.gradient_square_sums);
-  wrap.template operator()<23>("optimizer_step", table.optimizer_step);
-  wrap.template operator()<24>("weight_gradients", table.weight_gradients);
-  wrap.template operator()<25>("dispatch_rows", table.dispatch_rows);
-  wrap.template operator()<26>("combine_backward", table.combine_backward);
-  wrap.template operator()<27>("qkv_forward", table.qkv_forward);
+  bench::OpTimes<StreamTimer> times(bench.table);
   body();
-  std::sort(sums.begin(), sums.end(),
-            [](const Sum& a, const Sum& b) { return a.milliseconds > b.milliseconds; });
-  double total = 0;
-  for (const Sum& sum : sums) {
-    total += sum.milliseconds;
-    if (sum.calls > 0)
-      std::printf("  %-24s %5d calls %9.3f ms\n", sum.name, sum.calls, sum.milliseconds);
-  }
-  std::printf("  all ops %.3f ms\n", total);
+  times.print(1);
 }
 
 void run_layer(int64_t tokens, int reps, int64_t parts) {
