@@ -31,8 +31,7 @@ void matmul_forward(const Context& context, const MatmulForward& args);
 
 enum class GradientStart : uint8_t {
   from_buffer,  // what d_weight holds
-  from_zero,    // zero: d_weight need not be read. On a device it may hold anything, and all of
-                // its wanted matrices are written
+  from_zero,    // zero: d_weight may hold anything, and all of its wanted matrices are written
 };
 
 // dW += dy^T x over the rows of each matrix: the weight gradient of dense layers (count 1) and of

@@ -2,6 +2,7 @@
 #include "train/optimizer.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <map>
 
@@ -46,6 +47,16 @@ void convert(ThreadPool& pool, const TensorView& from, const TensorView& to) {
   });
 }
 
+// f(idx, thread_idx) for every idx below count: a thread takes the next when it is done with one.
+// What f calls runs on that thread alone.
+template <class F>
+void in_turns(ThreadPool& pool, std::size_t count, F&& f) {
+  std::atomic<std::size_t> next{0};
+  pool.run([&](int thread_idx, int) {
+    for (std::size_t idx = next++; idx < count; idx = next++) f(idx, thread_idx);
+  });
+}
+
 }  // namespace
 
 DType stored_type(const std::string& name, DType operand) {
@@ -66,10 +77,15 @@ Optimizer::Optimizer(const Context& context, const model::Model& model,
     }
   }
   for (const auto& [name, gradient] : trained) add_tensor(name, gradient, initial);
+  for (const Place& place : places_) {
+    if (place.gradient.gradient) host_sums_.push_back(0);
+  }
+  if (host_sums_.empty()) return;
+  square_sums_ = arena_.tensor("norm", DType::F64, {static_cast<int64_t>(host_sums_.size())});
   if (context.table->optimizer_step != nullptr) {
     describe_for_device();
   } else {
-    square_sums_ = arena_.tensor("norm", DType::F64, {1});
+    cut_into_pieces();
   }
 }
 
@@ -125,25 +141,14 @@ void Optimizer::describe_for_device() {
                           static_cast<int32_t>(described.size()));
     described.push_back(entry);
   }
-  const auto count = static_cast<int64_t>(described.size());
-  square_sums_ = arena_.tensor("norm", DType::F64, {std::max<int64_t>(count, 1)});
-  host_sums_.resize(described.size());
-  if (count == 0) return;
   all_.square_sums = square_sums_;
   all_.tensors = arena_.tensor("list of tensors", DType::U8,
-                               {count, static_cast<int64_t>(sizeof(kernels::OptimizerTensor))});
+                               {static_cast<int64_t>(described.size()),
+                                static_cast<int64_t>(sizeof(kernels::OptimizerTensor))});
   all_.tensor_of_tile =
       arena_.tensor("list of tensors", DType::I32, {static_cast<int64_t>(tensor_of_tile.size())});
   kernels::upload(context_, described.data(), all_.tensors);
   kernels::upload(context_, tensor_of_tile.data(), all_.tensor_of_tile);
-}
-
-double Optimizer::norm_of_sums() {
-  kernels::gradient_square_sums(context_, all_);
-  kernels::download(context_, all_.square_sums, host_sums_.data());
-  double total = 0;
-  for (const double sum : host_sums_) total += sum;
-  return std::sqrt(total);
 }
 
 void Optimizer::add_tensor(const std::string& name, const model::NamedGradient& gradient,
@@ -195,23 +200,58 @@ void Optimizer::join_tied_gradients() {
   }
 }
 
-double Optimizer::gradient_norm() {
-  double total = 0;
-  for (const Place& place : places_) {
-    if (!place.gradient.gradient) continue;
-    kernels::sum_of_squares(context_, {.x = place.gradient.gradient, .out = square_sums_});
-    double sum = 0;
-    kernels::download(context_, square_sums_, &sum);
-    total += sum;
+void Optimizer::cut_into_pieces() {
+  constexpr int64_t kElements = 1 << 16;
+  std::size_t most_bytes = 0;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    if (!places_[i].gradient.gradient) continue;
+    const auto idx = static_cast<int64_t>(sums_.size());
+    sums_.push_back({.x = places_[i].gradient.gradient, .out = square_sums_.rows(idx, idx + 1)});
+    const TensorView& master = tensors_[i].master;
+    const int64_t rows = master.dim(0);
+    const int64_t columns = master.num_elements() / std::max<int64_t>(rows, 1);
+    // Whole panels where the tensor begins with one.
+    const int64_t step = kernels::round_up(
+        std::max<int64_t>(kElements / std::max<int64_t>(columns, 1), 1), kernels::kPanelWidth);
+    for (int64_t begin = 0; begin < rows; begin += step) {
+      pieces_.push_back({i, begin, std::min(rows, begin + step)});
+      most_bytes = std::max(most_bytes, master.rows(begin, pieces_.back().end).num_bytes());
+    }
   }
+  rounded_pieces_ = arena_.tensor("rounded pieces", DType::U8,
+                                  {context_.pool->num_threads(), static_cast<int64_t>(most_bytes)});
+}
+
+// Tensor by tensor, by all threads where it is large; else a thread takes one after the other.
+void Optimizer::sum_squares() {
+  const auto is_large = [](const kernels::SumOfSquares& sum) {
+    return sum.x.num_elements() > (int64_t{1} << 22);
+  };
+  for (const kernels::SumOfSquares& sum : sums_) {
+    if (is_large(sum)) kernels::sum_of_squares(context_, sum);
+  }
+  in_turns(*context_.pool, sums_.size(), [&](std::size_t idx, int) {
+    if (!is_large(sums_[idx])) kernels::sum_of_squares(context_, sums_[idx]);
+  });
+}
+
+double Optimizer::gradient_norm() {
+  if (host_sums_.empty()) return 0;
+  if (all_.tensors) {
+    kernels::gradient_square_sums(context_, all_);
+  } else {
+    join_tied_gradients();
+    sum_squares();
+  }
+  kernels::download(context_, square_sums_, host_sums_.data());
+  double total = 0;
+  for (const double sum : host_sums_) total += sum;
   return std::sqrt(total);
 }
 
 double Optimizer::step(double lr) {
   const FlushDenormals flush;
-  const bool all_at_once = static_cast<bool>(all_.tensors);
-  if (!all_at_once) join_tied_gradients();
-  const double norm = all_at_once ? norm_of_sums() : gradient_norm();
+  const double norm = gradient_norm();
   if (!std::isfinite(norm)) {
     fail(ErrorKind::input,
          "step {}: the gradient's norm is {}: training has diverged; resume from the last "
@@ -228,35 +268,44 @@ double Optimizer::step(double lr) {
   // From the rounded betas, which the moments are made with.
   update.correction1 = static_cast<float>(1 - power(update.beta1, steps_done_));
   update.correction2 = static_cast<float>(1 - power(update.beta2, steps_done_));
-  if (all_at_once) {
+  if (all_.tensors) {
     all_.rule = update;
     kernels::optimizer_step(context_, all_);
-    return norm;
-  }
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    if (!places_[i].gradient.gradient) continue;
-    update.weight = tensors_[i].master;
-    update.gradient = places_[i].gradient.gradient;
-    update.first_moment = tensors_[i].first_moment;
-    update.second_moment = tensors_[i].second_moment;
-    update.weight_decay = decays(tensors_[i].name) ? static_cast<float>(rule_.weight_decay) : 0.0f;
-    update.clear_gradient = true;
-    update.rounded = room_for_rounded(i);
-    kernels::adamw_step(context_, update);
-    const TensorView& second = places_[i].gradient.second_part;
-    if (second) kernels::zero(context_, second.data, second.num_bytes());
-    place(i, update.rounded ? update.rounded : update.weight);
+  } else {
+    step_pieces(update);
   }
   return norm;
 }
 
-TensorView Optimizer::room_for_rounded(std::size_t idx) {
-  const TrainedTensor& tensor = tensors_[idx];
-  TensorView room{.dtype = stored_type(tensor.name, model_.operand), .shape = tensor.master.shape};
-  if (room.dtype == tensor.master.dtype) return {};
-  rounded_.resize(std::max(rounded_.size(), room.num_bytes()));
-  room.data = rounded_.data();
-  return room;
+void Optimizer::step_pieces(const kernels::AdamwStep& rule) {
+  in_turns(*context_.pool, pieces_.size(), [&](std::size_t idx, int thread_idx) {
+    const Piece& piece = pieces_[idx];
+    const TrainedTensor& tensor = tensors_[piece.tensor];
+    const model::NamedGradient& gradient = places_[piece.tensor].gradient;
+    const auto rows = [&](const TensorView& view) { return view.rows(piece.begin, piece.end); };
+    kernels::AdamwStep update = rule;
+    update.weight = rows(tensor.master);
+    update.gradient = rows(gradient.gradient);
+    update.first_moment = rows(tensor.first_moment);
+    update.second_moment = rows(tensor.second_moment);
+    update.weight_decay = decays(tensor.name) ? static_cast<float>(rule_.weight_decay) : 0.0f;
+    update.clear_gradient = !gradient.is_assigned;
+    if (is_rounded(piece.tensor)) {
+      update.rounded = {.data = rounded_pieces_.rows(thread_idx, thread_idx + 1).data,
+                        .dtype = stored_type(tensor.name, model_.operand),
+                        .shape = update.weight.shape};
+    }
+    kernels::adamw_step(context_, update);
+    if (gradient.second_part) {
+      const TensorView second = rows(gradient.second_part);
+      kernels::zero(context_, second.data, second.num_bytes());
+    }
+    place(piece.tensor, update.rounded ? update.rounded : update.weight, piece.begin);
+  });
+}
+
+bool Optimizer::is_rounded(std::size_t idx) const {
+  return stored_type(tensors_[idx].name, model_.operand) != tensors_[idx].master.dtype;
 }
 
 TensorView Optimizer::stored(std::size_t idx) {
@@ -267,8 +316,11 @@ TensorView Optimizer::stored(std::size_t idx) {
     master.data = downloaded_.data();
     master.device = tensor::Device::cpu;
   }
-  const TensorView stored = room_for_rounded(idx);
-  if (!stored) return master;
+  if (!is_rounded(idx)) return master;
+  TensorView stored{.dtype = stored_type(tensors_[idx].name, model_.operand),
+                    .shape = master.shape};
+  rounded_.resize(std::max(rounded_.size(), stored.num_bytes()));
+  stored.data = rounded_.data();
   if (tensors_[idx].master.device == tensor::Device::cpu) {
     kernels::round_values(context_, {.x = master, .out = stored});
   } else {
@@ -277,9 +329,9 @@ TensorView Optimizer::stored(std::size_t idx) {
   return stored;
 }
 
-void Optimizer::place(std::size_t idx, const TensorView& values) {
+void Optimizer::place(std::size_t idx, const TensorView& values, int64_t row_begin) const {
   for (const model::Placement* placement : places_[idx].placements) {
-    model::place_tensor(context_, *placement, {.elements = values});
+    model::place_tensor(context_, *placement, {.elements = values, .row_begin = row_begin});
   }
 }
 
@@ -308,13 +360,13 @@ void Optimizer::update_selection_bias(std::span<const std::vector<int64_t>> load
     } else {
       move(master.as<float>());
     }
-    place(i, stored(i));
+    place(i, stored(i), 0);
   }
 }
 
 void Optimizer::resume_after(int64_t steps_done) {
   steps_done_ = steps_done;
-  for (std::size_t i = 0; i < tensors_.size(); ++i) place(i, stored(i));
+  for (std::size_t i = 0; i < tensors_.size(); ++i) place(i, stored(i), 0);
 }
 
 }  // namespace dsmoe::train

@@ -48,9 +48,10 @@ class Optimizer {
             FunctionRef<bool(const std::string& name)> trains, TensorSource& initial,
             const OptimizerRule& rule);
 
-  // One update; the gradients are used up and left zero. Returns their global norm before clipping:
-  // sums of squares per tensor, added in double in the order of names. Throws Error(input) when it
-  // is not finite, with weights and moments as they were.
+  // One update; the gradients are used up: left zero, or to be assigned next
+  // (NamedGradient::is_assigned). Returns their global norm before clipping: sums of squares per
+  // tensor, added in double in the order of names. Throws Error(input) when it is not finite, with
+  // weights and moments as they were.
   double step(double lr);
 
   // bias += rate * sign(mean load - load): integer counts of the whole step, [MoE layer][expert].
@@ -78,13 +79,21 @@ class Optimizer {
   };
   void add_tensor(const std::string& name, const model::NamedGradient& gradient,
                   TensorSource& initial);
+  // Rows of a tensor that a thread takes from gradients to the model's weights, small enough to
+  // stay in its caches on the way.
+  struct Piece {
+    std::size_t tensor;
+    int64_t begin, end;
+  };
   double gradient_norm();
-  double norm_of_sums();
+  void sum_squares();
+  void cut_into_pieces();
+  void step_pieces(const kernels::AdamwStep& rule);
   void describe_for_device();
   void join_tied_gradients();
-  // Where the idx-th tensor is rounded to, or nothing where masters are stored as they are.
-  TensorView room_for_rounded(std::size_t idx);
-  void place(std::size_t idx, const TensorView& values);
+  bool is_rounded(std::size_t idx) const;  // or stored as its master is
+  // Rows of the idx-th tensor from row_begin on.
+  void place(std::size_t idx, const TensorView& values, int64_t row_begin) const;
 
   Context context_;
   const model::Model& model_;
@@ -92,8 +101,12 @@ class Optimizer {
   tensor::Arena arena_;
   std::vector<TrainedTensor> tensors_;
   std::vector<Place> places_;   // beside tensors_
-  TensorView square_sums_;      // [1] F64, or one per tensor that has a gradient
+  TensorView square_sums_;      // F64, one per tensor that has a gradient
   kernels::OptimizerStep all_;  // where the table steps all tensors at once; else empty
+  // Elsewhere:
+  std::vector<kernels::SumOfSquares> sums_;
+  std::vector<Piece> pieces_;
+  TensorView rounded_pieces_;  // [threads, bytes]
   std::vector<double> host_sums_;
   // One tensor on its way out of the arena: rounded, and before that downloaded from a device.
   std::vector<std::byte> rounded_, downloaded_;

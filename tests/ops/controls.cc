@@ -324,6 +324,13 @@ void weight_gradient_no_restart(const Context& context, const WeightGradient& ar
   ref::weight_gradient(context, joined);
 }
 
+// What the buffer held is added to, although the sums are to start from zero.
+void weight_gradient_from_buffer(const Context& context, const WeightGradient& args) {
+  WeightGradient continued = args;
+  continued.start = kernels::GradientStart::from_buffer;
+  ref::weight_gradient(context, continued);
+}
+
 // The up product summed from zero and added, instead of continuing the gate product's chain.
 void experts_up_two_chains(const Context&, const ExpertsUpBackward& args) {
   for (const ExpertFamilyBackward& family : args.families) {
@@ -429,6 +436,8 @@ std::vector<BrokenRule> broken_rules() {
       attention_spans<SpanOrder::none>);
   add("rows_without_restart", "weight_gradient", DType::BF16, FoundBy::parity, &T::weight_gradient,
       weight_gradient_no_restart);
+  add("sums_of_the_buffer", "weight_gradient", DType::BF16, FoundBy::parity, &T::weight_gradient,
+      weight_gradient_from_buffer);
   add("gate_and_up_apart", "experts_up_backward", DType::F32, FoundBy::parity,
       &T::experts_up_backward, experts_up_two_chains);
   add("heads_of_a_group_apart", "attention_backward", DType::F32, FoundBy::parity,

@@ -7,7 +7,7 @@ namespace {
 struct WeightGradientShape {
   std::vector<std::vector<int32_t>> rows;  // of each sequence, per matrix
   int64_t n, k;
-  enum { plain, gathered, float_dy, some_slots, tiny } kind = plain;
+  enum { plain, gathered, float_dy, some_slots, tiny, from_zero } kind = plain;
 };
 
 class WeightGradientCase : public GradientCase {
@@ -42,6 +42,8 @@ class WeightGradientCase : public GradientCase {
       args_.slot_of_matrix = ints(slot_of_matrix);
     }
     args_.d_weight = changed("d_weight", scalar(), {slots, shape.n, shape.k}, 5);
+    if (shape.kind == WeightGradientShape::from_zero)
+      args_.start = kernels::GradientStart::from_zero;
   }
   bool has_bound(std::size_t) const override { return true; }
   std::vector<double> bound(std::size_t, const OpCase&, const OpCase& magnitude) const override {
@@ -153,6 +155,8 @@ void add_gradient_product_cases(std::vector<OpEntry>& cases) {
   weight("many_outputs", {{{40, 9}}, 401, 19});
   weight("denormal_products", {{{40, 33}}, 20, 17, Sizes::tiny});
   weight("no_rows", {{{0, 0}}, 5, 6});
+  weight("from_zero", {{{3, 40, 0}, {0, 0, 0}, {700, 1, 33}}, 35, 21, Sizes::from_zero});
+  weight("from_zero_whole", {{{32, 64}, {600, 30}}, 96, 64, Sizes::from_zero});
 
   using Half = ExpertsBackwardCase::Half;
   const auto experts = [&](const char* name, ExpertsBackwardShape shape) {

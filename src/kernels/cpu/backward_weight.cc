@@ -1,4 +1,6 @@
 // Weight gradients: products over the rows of sequences that continue the sums in the gradient.
+#include <algorithm>
+
 #include "kernels/cpu/ops.h"
 #include "kernels/cpu/split.h"
 
@@ -33,11 +35,17 @@ class MatrixGradient {
         size_k_(args.d_weight.dim(2)),
         rule_(element_of(args.dy.dtype)) {}
 
-  bool wanted() const { return slot_ >= 0 && offsets_[sequences_] > offsets_[0]; }
+  bool has_rows() const { return slot_ >= 0 && offsets_[sequences_] > offsets_[0]; }
   int64_t units() const { return (size_n_ + kSplitOutputs - 1) / kSplitOutputs; }
   double unit_cost() const {
     return static_cast<double>(kSplitOutputs * size_k_) *
            static_cast<double>(offsets_[sequences_] - offsets_[0] + kRowBlock);
+  }
+
+  // What is left to do where there are no rows.
+  void start() const {
+    if (slot_ >= 0 && args_.start == GradientStart::from_zero)
+      std::fill_n(outputs_from(0), size_n_ * size_k_, 0.0f);
   }
 
   void add(Range units) const {
@@ -48,7 +56,8 @@ class MatrixGradient {
     Rows rows;
     int64_t sequence = 0;
     int64_t row = offsets_[0];
-    while (next_rows(sequence, row, rows)) {
+    bool from_zero = args_.start == GradientStart::from_zero;
+    for (; next_rows(sequence, row, rows); from_zero = false) {
       tier_.gather_panels({.source = args_.x.data,
                            .stride = size_k_,
                            .source_type = element_of(args_.x.dtype),
@@ -58,8 +67,8 @@ class MatrixGradient {
                            .column_end = size_k_,
                            .out = panels});
       for (int64_t n = outputs.begin; n < outputs.end; n += kOutputsPerBlock) {
-        multiply(rows, {n, std::min(outputs.end, n + kOutputsPerBlock)}, panels, transposed,
-                 scratch);
+        multiply(rows, {n, std::min(outputs.end, n + kOutputsPerBlock)}, from_zero, panels,
+                 transposed, scratch);
       }
     }
   }
@@ -86,8 +95,12 @@ class MatrixGradient {
     return rows.depth > 0;
   }
 
-  void multiply(const Rows& rows, Range outputs, const float* panels, float* transposed,
-                float* scratch) const {
+  float* outputs_from(int64_t n) const {
+    return args_.d_weight.as<float>() + (slot_ * size_n_ + n) * size_k_;
+  }
+
+  void multiply(const Rows& rows, Range outputs, bool from_zero, const float* panels,
+                float* transposed, float* scratch) const {
     const bool tiles = tier_.tile_operands && rule_ == Element::bf16;
     tier_.gather_transposed({.source = args_.dy.data,
                              .stride = size_n_,
@@ -99,7 +112,7 @@ class MatrixGradient {
                              .column_end = outputs.end,
                              .out = transposed,
                              .tiles = tiles});
-    float* out = args_.d_weight.as<float>() + (slot_ * size_n_ + outputs.begin) * size_k_;
+    float* out = outputs_from(outputs.begin);
     ProductBlock block;
     block.x = transposed;
     block.x_stride = rows.depth;
@@ -112,7 +125,7 @@ class MatrixGradient {
     block.panel_bytes = kPanelWidth * rows.depth * (rule_ == Element::bf16 ? 2 : 4);
     block.panel_end = round_up(size_k_, kPanelWidth) / kPanelWidth;
     block.n = size_k_;
-    block.start = out;
+    block.start = from_zero ? nullptr : out;
     block.out = out;
     block.out_stride = size_k_;
     block.scratch = scratch;
@@ -141,14 +154,18 @@ void weight_gradient(const Tier& tier, const Context& context, const WeightGradi
   double total = 0;
   for (int64_t m = 0; m < matrices; ++m) {
     const MatrixGradient gradient(tier, args, m);
-    if (gradient.wanted()) total += static_cast<double>(gradient.units()) * gradient.unit_cost();
+    if (gradient.has_rows()) {
+      total += static_cast<double>(gradient.units()) * gradient.unit_cost();
+    } else {
+      gradient.start();
+    }
   }
   if (total == 0) return;
   const auto task = [&](int thread_idx, int num_threads) {
     Share share(total, thread_idx, num_threads, num_threads);
     for (int64_t m = 0; m < matrices; ++m) {
       const MatrixGradient gradient(tier, args, m);
-      if (!gradient.wanted()) continue;
+      if (!gradient.has_rows()) continue;
       const Range mine = share.take(gradient.units(), gradient.unit_cost());
       if (mine.begin < mine.end) gradient.add(mine);
     }

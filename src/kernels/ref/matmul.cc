@@ -1,4 +1,6 @@
 // y = x W^T, one dot product at a time.
+#include <algorithm>
+
 #include "kernels/ref/ref.h"
 #include "kernels/ref/scalar.h"
 
@@ -36,6 +38,7 @@ void weight_gradient(const Context&, const WeightGradient& args) {
         if (slot < 0) continue;
         const int32_t* offsets = args.sequence_offsets.as<int32_t>() + m * (sequences + 1);
         S* d_weight = args.d_weight.as<S>() + slot * size_n * size_k;
+        if (args.start == GradientStart::from_zero) std::fill_n(d_weight, size_n * size_k, S{0});
         for (int64_t i = 0; i < size_n * size_k; ++i) {
           const int64_t n = i / size_k;
           const int64_t k = i % size_k;
