@@ -75,6 +75,7 @@ class RmsNormCase : public OpCase {
 
 struct RopeShape {
   int64_t tokens, heads, kv_heads, head_dim;
+  enum { scattered, in_order } slots = scattered;
 };
 
 class RopeCase : public OpCase {
@@ -90,8 +91,9 @@ class RopeCase : public OpCase {
     std::vector<int32_t> position, slot;
     for (int64_t t = first_row(); t < first_row() + tokens; ++t) {
       position.push_back(static_cast<int32_t>(random_below(4, t, kPositions)));
-      // A place of its own for every token, over several pages, not in order.
-      slot.push_back(static_cast<int32_t>((t * 37 + 11) % (kernels::kKeyBlock * kPages)));
+      // A place of its own for every token, over several pages.
+      const int64_t step = shape.slots == RopeShape::in_order ? 1 : 37;
+      slot.push_back(static_cast<int32_t>((t * step + 11) % (kernels::kKeyBlock * kPages)));
     }
     args_.position = ints(position);
     args_.kv_slot = ints(slot);
@@ -365,6 +367,9 @@ void add_row_cases(std::vector<OpEntry>& cases) {
   add<RopeCase>(cases, "rope_forward", "even", RopeShape{5, 4, 2, 32});
   add<RopeCase>(cases, "rope_forward", "odd", RopeShape{7, 3, 1, 10});
   add<RopeCase>(cases, "rope_forward", "many_tokens", RopeShape{150, 4, 4, 34});
+  add<RopeCase>(cases, "rope_forward", "in_order", RopeShape{150, 3, 2, 34, RopeShape::in_order});
+  add<RopeCase>(cases, "rope_forward", "whole_panels",
+                RopeShape{90, 2, 2, 64, RopeShape::in_order});
   add<CombineCase>(cases, "combine_forward", "released", CombineShape{6, 64, 6, 80});
   add<CombineCase>(cases, "combine_forward", "odd", CombineShape{9, 5, 3, 43});
   add<CombineCase>(cases, "combine_forward", "all_experts",

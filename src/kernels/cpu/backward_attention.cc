@@ -27,7 +27,7 @@ class Pieces {
 // Sized for F32; BF16 uses half of what holds operands.
 struct Work {
   float* product;
-  float* rows;          // [keys, head_dim] row-major
+  float* rows;          // [keys, depth of a panel], or [head_dim, 64]
   float* key_panels;    // n = key, k = head dimension
   float* value_panels;  // likewise
   float* key_columns;   // n = head dimension, k = key
@@ -42,7 +42,7 @@ struct Work {
 
   Work(Pieces& pieces, int64_t keys, int64_t head_dim)
       : product(pieces.take(kProductScratch)),
-        rows(pieces.take(keys * head_dim)),
+        rows(pieces.take(keys * round_up(head_dim, 32))),
         key_panels(pieces.take(keys * round_up(head_dim, 32))),
         value_panels(pieces.take(keys * round_up(head_dim, 32))),
         key_columns(pieces.take(keys * round_up(head_dim, 16))),
@@ -55,22 +55,6 @@ struct Work {
         transposed(pieces.take(kKeyBlock * keys)),
         identity(reinterpret_cast<int32_t*>(pieces.take(keys))) {}
 };
-
-// 64 keys or values of one page as rows [64, head_dim].
-template <class T>
-void unpack_keys(const KvPages& kv, const T* panels, T* rows) {
-  for (int64_t slot = 0; slot < kKeyBlock; ++slot) {
-    for (int64_t d = 0; d < kv.head_dim; ++d)
-      rows[slot * kv.head_dim + d] = panels[kv.key_index(slot, d)];
-  }
-}
-template <class T>
-void unpack_values(const KvPages& kv, const T* panels, T* rows) {
-  for (int64_t d = 0; d < kv.head_dim; ++d) {
-    for (int64_t slot = 0; slot < kKeyBlock; ++slot)
-      rows[slot * kv.head_dim + d] = panels[kv.value_index(slot, d)];
-  }
-}
 
 template <class T>
 class KvHeadBackward {
@@ -119,39 +103,51 @@ class KvHeadBackward {
   void read_pages() {
     T* rows = reinterpret_cast<T*>(work_.rows);
     const int64_t depth = panel_depth(args_.kv.dtype, head_dim_);
-    const int64_t page_elements = kKeyBlock * depth;
     for (int64_t key = 0; key < padded_; ++key) work_.identity[key] = static_cast<int32_t>(key);
     for (int64_t block = 0; block < padded_ / kKeyBlock; ++block) {
       const T* keys =
           static_cast<const T*>(args_.kv.keys) + args_.kv.key_offset(pages_[block], kv_head_);
-      std::copy_n(keys, page_elements,
-                  reinterpret_cast<T*>(work_.key_panels) + block * page_elements);
-      unpack_keys(args_.kv, keys, rows + block * kKeyBlock * head_dim_);
+      std::copy_n(keys, kKeyBlock * depth,
+                  reinterpret_cast<T*>(work_.key_panels) + block * kKeyBlock * depth);
+      for (int64_t key = 0; key < kKeyBlock; key += kPanelWidth)
+        unpack(keys + key * depth, depth, rows + (block * kKeyBlock + key) * depth);
     }
-    clear_behind_end(rows);
+    std::memset(rows + size_ * depth, 0,
+                static_cast<std::size_t>((padded_ - size_) * depth) * sizeof(T));
     tier_.gather_panels(
-        gathered(rows, head_dim_, work_.identity, padded_, head_dim_, work_.key_columns));
+        gathered(rows, depth, work_.identity, padded_, head_dim_, work_.key_columns));
+    T* panels = reinterpret_cast<T*>(work_.value_panels);
+    std::memset(panels, 0, static_cast<std::size_t>(padded_ * depth) * sizeof(T));
     for (int64_t block = 0; block < padded_ / kKeyBlock; ++block) {
       const T* values =
           static_cast<const T*>(args_.kv.values) + args_.kv.value_offset(pages_[block], kv_head_);
-      unpack_values(args_.kv, values, rows + block * kKeyBlock * head_dim_);
-    }
-    clear_behind_end(rows);
-    T* panels = reinterpret_cast<T*>(work_.value_panels);
-    std::memset(panels, 0, static_cast<std::size_t>(padded_ * depth) * sizeof(T));
-    for (int64_t key = 0; key < padded_; key += kPanelWidth) {
-      tier_.pack({.source = rows + key * head_dim_,
-                  .source_type = type_,
-                  .target_type = type_,
-                  .k = head_dim_,
-                  .lane_begin = 0,
-                  .lane_end = kPanelWidth,
-                  .panel = panels + key * depth});
+      T* by_dimension = rows;  // [head_dim, 64]
+      for (int64_t d = 0; d < head_dim_; d += kPanelWidth)
+        unpack(values + d * kKeyBlock, kKeyBlock, by_dimension + d * kKeyBlock);
+      for (int64_t key = 0; key < kKeyBlock; key += kPanelWidth) {
+        tier_.pack_columns({.source = by_dimension + key,
+                            .source_stride = kKeyBlock,
+                            .rows = head_dim_,
+                            .columns = kPanelWidth,
+                            .source_type = type_,
+                            .target_type = type_,
+                            .panel = panels + (block * kKeyBlock + key) * depth});
+      }
     }
   }
-  void clear_behind_end(T* rows) const {
-    std::memset(rows + size_ * head_dim_, 0,
-                static_cast<std::size_t>((padded_ - size_) * head_dim_) * sizeof(T));
+
+  // The sixteen outputs of a panel as rows of `depth` elements. A panel is a matrix of words, one
+  // float or two bf16, and rows are its columns.
+  void unpack(const T* panel, int64_t depth, T* rows) const {
+    const int64_t words = depth * static_cast<int64_t>(sizeof(T)) / 4;
+    if (words % kPanelWidth != 0) {  // F32, a head of odd size
+      for (int64_t i = 0; i < kPanelWidth * depth; ++i)
+        rows[i] = panel[panel_index(args_.kv.dtype, depth, i / depth, i % depth)];
+      return;
+    }
+    GatherRows gather = gathered(panel, kPanelWidth, work_.identity, words, kPanelWidth, rows);
+    gather.source_type = gather.target_type = Element::f32;
+    tier_.gather_transposed(gather);
   }
 
   GatherRows gathered(const void* source, int64_t stride, const int32_t* rows, int64_t depth,

@@ -39,6 +39,7 @@ void sum_of_squares(const Tier& tier, const Context& context, const SumOfSquares
 void adamw_step(const Tier& tier, const Context& context, const AdamwStep& args);
 
 // Floats of scratch memory that a thread needs for an op of these sizes.
+int64_t rope_scratch(int64_t head_dim);
 int64_t attention_backward_scratch(int64_t keys, int64_t head_dim);
 int64_t experts_backward_scratch(int64_t width);
 int64_t weight_gradient_scratch(int64_t inputs);

@@ -15,43 +15,92 @@ int64_t row_grain(int64_t row_elements) {
   return std::max<int64_t>(1, kElements / std::max<int64_t>(1, row_elements));
 }
 
-// Writes k and v of one position into the panels of its page, and q into its row.
+// Writes k and v of positions into the panels of their pages, and q into rows.
 template <class T>
-class RopeRow {
+class RopeRows {
  public:
-  RopeRow(const Tier& tier, const RopeForward& args)
+  RopeRows(const Tier& tier, const RopeForward& args)
       : tier_(tier),
         args_(args),
+        type_(element_of(args.q.dtype)),
         heads_(args.q.dim(1)),
         head_dim_(args.q.dim(2)),
-        rotated_(thread_scratch(2 * head_dim_)) {}
+        rotated_(thread_scratch(rope_scratch(head_dim_))),
+        rows_(reinterpret_cast<T*>(rotated_ + head_dim_)) {}
 
-  void write(int64_t t) {
-    const KvPages& kv = args_.kv;
-    const int64_t half = head_dim_ / 2;
-    const float* row = args_.qkv.as<float>() + t * (heads_ + 2 * kv.num_kv_heads) * head_dim_;
-    const int64_t position = args_.position.as<int32_t>()[t];
-    cos_ = args_.cos.as<float>() + position * half;
-    sin_ = args_.sin.as<float>() + position * half;
-    const int64_t slot = args_.kv_slot.as<int32_t>()[t];
-    const int64_t page = slot / kKeyBlock;
-    const int64_t place = slot % kKeyBlock;
-    ask_for_place(page, place);
-    for (int64_t h = 0; h < heads_; ++h) {
-      const T* q = rotate(row + h * head_dim_);
-      std::copy_n(q, head_dim_, static_cast<T*>(args_.q.data) + (t * heads_ + h) * head_dim_);
-    }
-    for (int64_t h = 0; h < kv.num_kv_heads; ++h) {
-      T* keys = static_cast<T*>(kv.keys) + kv.key_offset(page, h);
-      const T* key = rotate(row + (heads_ + h) * head_dim_);
-      for (int64_t d = 0; d < head_dim_; ++d) keys[kv.key_index(place, d)] = key[d];
-      T* values = static_cast<T*>(kv.values) + kv.value_offset(page, h);
-      const T* value = rounded(row + (heads_ + kv.num_kv_heads + h) * head_dim_);
-      for (int64_t d = 0; d < head_dim_; ++d) values[kv.value_index(place, d)] = value[d];
+  void write(int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end;) {
+      if (end - t >= kPanelWidth && fills_panel(t)) {
+        write_panel(t);
+        t += kPanelWidth;
+      } else {
+        write_one(t++);
+      }
     }
   }
 
  private:
+  // The slots of sixteen positions from t on are those of one panel of keys.
+  bool fills_panel(int64_t t) const {
+    const int32_t* slot = args_.kv_slot.as<int32_t>() + t;
+    bool fills = slot[0] % kPanelWidth == 0;
+    for (int32_t i = 1; i < kPanelWidth; ++i) fills = fills && slot[i] == slot[0] + i;
+    return fills;
+  }
+
+  void write_one(int64_t t) {
+    const KvPages& kv = args_.kv;
+    const int64_t slot = args_.kv_slot.as<int32_t>()[t];
+    const int64_t page = slot / kKeyBlock;
+    const int64_t place = slot % kKeyBlock;
+    ask_for_place(page, place);
+    write_queries(t);
+    for (int64_t h = 0; h < kv.num_kv_heads; ++h) {
+      T* keys = static_cast<T*>(kv.keys) + kv.key_offset(page, h);
+      rotate(t, heads_ + h, rows_);
+      for (int64_t d = 0; d < head_dim_; ++d) keys[kv.key_index(place, d)] = rows_[d];
+      T* values = static_cast<T*>(kv.values) + kv.value_offset(page, h);
+      round(head_of(t, heads_ + kv.num_kv_heads + h), rows_);
+      for (int64_t d = 0; d < head_dim_; ++d) values[kv.value_index(place, d)] = rows_[d];
+    }
+  }
+
+  void write_panel(int64_t t) {
+    const KvPages& kv = args_.kv;
+    const int64_t slot = args_.kv_slot.as<int32_t>()[t];
+    const int64_t page = slot / kKeyBlock;
+    const int64_t place = slot % kKeyBlock;
+    for (int64_t i = 0; i < kPanelWidth; ++i) write_queries(t + i);
+    for (int64_t h = 0; h < kv.num_kv_heads; ++h) {
+      T* keys = static_cast<T*>(kv.keys) + kv.key_offset(page, h);
+      for (int64_t i = 0; i < kPanelWidth; ++i) rotate(t + i, heads_ + h, rows_ + i * head_dim_);
+      tier_.pack({.source = rows_,
+                  .source_type = type_,
+                  .target_type = type_,
+                  .k = head_dim_,
+                  .lane_end = kPanelWidth,
+                  .panel = keys + kv.key_index(place, 0)});
+      T* values = static_cast<T*>(kv.values) + kv.value_offset(page, h);
+      for (int64_t i = 0; i < kPanelWidth; ++i)
+        round(head_of(t + i, heads_ + kv.num_kv_heads + h), rows_ + i * head_dim_);
+      for (int64_t d = 0; d < head_dim_; d += kPanelWidth) {
+        tier_.pack_columns({.source = rows_ + d,
+                            .source_stride = head_dim_,
+                            .rows = kPanelWidth,
+                            .k_begin = place,
+                            .columns = static_cast<int>(std::min(kPanelWidth, head_dim_ - d)),
+                            .source_type = type_,
+                            .target_type = type_,
+                            .panel = values + kv.value_index(0, d)});
+      }
+    }
+  }
+
+  void write_queries(int64_t t) {
+    for (int64_t h = 0; h < heads_; ++h)
+      rotate(t, h, static_cast<T*>(args_.q.data) + (t * heads_ + h) * head_dim_);
+  }
+
   // The lines that the position's keys and values go to, a thousand of them and none in a cache:
   // stores would wait for one after the other.
   void ask_for_place(int64_t page, int64_t place) const {
@@ -66,27 +115,34 @@ class RopeRow {
     }
   }
 
-  const T* rotate(const float* head) {
-    tier_.rotate({.head = head, .cos = cos_, .sin = sin_, .half = head_dim_ / 2, .out = rotated_});
-    return rounded(rotated_);
+  const float* head_of(int64_t t, int64_t head) const {
+    return args_.qkv.as<float>() + (t * (heads_ + 2 * args_.kv.num_kv_heads) + head) * head_dim_;
   }
-  const T* rounded(const float* head) {
+  void rotate(int64_t t, int64_t head, T* out) {
+    const int64_t half = head_dim_ / 2;
+    const int64_t place = args_.position.as<int32_t>()[t] * half;
+    tier_.rotate({.head = head_of(t, head),
+                  .cos = args_.cos.as<float>() + place,
+                  .sin = args_.sin.as<float>() + place,
+                  .half = half,
+                  .out = rotated_});
+    round(rotated_, out);
+  }
+  void round(const float* head, T* out) const {
     if constexpr (std::is_same_v<T, float>) {
-      return head;
+      std::copy_n(head, head_dim_, out);
     } else {
-      auto* out = reinterpret_cast<T*>(rotated_ + head_dim_);
       tier_.round(head, out, head_dim_);
-      return out;
     }
   }
 
   const Tier& tier_;
   const RopeForward& args_;
+  Element type_;
   int64_t heads_;
   int64_t head_dim_;
-  float* rotated_;  // [head_dim], and as much again for the rounded head
-  const float* cos_ = nullptr;
-  const float* sin_ = nullptr;
+  float* rotated_;  // [head_dim]
+  T* rows_;         // [16, head_dim]
 };
 
 // The terms of one token by ascending expert, and after which of them partial sums join: two
@@ -192,18 +248,16 @@ void rms_norm_forward(const Tier& tier, const Context& context, const RmsNormFor
   });
 }
 
+int64_t rope_scratch(int64_t head_dim) { return (1 + kPanelWidth) * head_dim; }
+
 void rope_forward(const Tier& tier, const Context& context, const RopeForward& args) {
   DSMOE_CHECK(args.kv.layout == WeightLayout::panels, "the CPU tiers need KV pages in panels");
-  const auto rows = [&]<class T>(int64_t begin, int64_t end) {
-    RopeRow<T> row(tier, args);
-    for (int64_t t = begin; t < end; ++t) row.write(t);
-  };
   parallel_for(*context.pool, args.q.dim(0), row_grain(args.qkv.dim(1)),
                [&](int64_t begin, int64_t end) {
                  if (element_of(args.q.dtype) == Element::bf16) {
-                   rows.template operator()<tensor::Bf16>(begin, end);
+                   RopeRows<tensor::Bf16>(tier, args).write(begin, end);
                  } else {
-                   rows.template operator()<float>(begin, end);
+                   RopeRows<float>(tier, args).write(begin, end);
                  }
                });
 }

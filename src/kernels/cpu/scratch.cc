@@ -6,7 +6,8 @@ namespace dsmoe::kernels::cpu {
 
 void reserve_scratch(const Context& context, const ScratchBound& bound) {
   const int64_t floats = std::max(
-      {bound.tokens, 2 * bound.widest_row, 3 * bound.experts, attend_scratch(bound.head_dim),
+      {bound.tokens, 2 * bound.widest_row, 3 * bound.experts, rope_scratch(bound.head_dim),
+       attend_scratch(bound.head_dim),
        attention_backward_scratch(round_up(bound.context, kKeyBlock), bound.head_dim),
        experts_backward_scratch(bound.widest_row), weight_gradient_scratch(bound.widest_row)});
   const auto task = [&](int, int) { thread_scratch(floats); };
