@@ -5,7 +5,11 @@
 namespace dsmoe::kernels::cpu {
 namespace {
 
-constexpr int64_t kPartRows = 96;       // rows of one unit of work
+// Rows of one unit of work: as many as share the reading of the weights, fewer where threads would
+// have less than a few units each.
+constexpr int64_t kMostPartRows = 192;
+constexpr int64_t kFewestPartRows = 96;
+constexpr int64_t kPartsPerThread = 8;
 constexpr double kWeightRows = 8;       // reading the weights costs as much as this many rows
 constexpr double kWorthWaking = 300e3;  // multiplications one thread does meanwhile
 
@@ -15,12 +19,20 @@ struct ExpertRows {
   int64_t end;
 };
 
+int64_t rows_of_part(const Context& context, std::span<const ExpertFamilyBackward> families) {
+  int64_t rows = 0;
+  for (const ExpertFamilyBackward& family : families)
+    rows += family.offsets.as<int32_t>()[family.offsets.dim(0) - 1];
+  return std::clamp(rows / (context.pool->num_threads() * kPartsPerThread), kFewestPartRows,
+                    kMostPartRows);
+}
+
 template <class Visit>
-void for_each_part(const ExpertFamilyBackward& family, Visit&& visit) {
+void for_each_part(const ExpertFamilyBackward& family, int64_t part_rows, Visit&& visit) {
   const int32_t* offsets = family.offsets.as<int32_t>();
   for (int64_t expert = 0; expert + 1 < family.offsets.dim(0); ++expert) {
     const int64_t rows = offsets[expert + 1] - offsets[expert];
-    const int64_t parts = (rows + kPartRows - 1) / kPartRows;
+    const int64_t parts = (rows + part_rows - 1) / part_rows;
     for (int64_t part = 0; part < parts; ++part) {
       visit(ExpertRows{expert, offsets[expert] + rows * part / parts,
                        offsets[expert] + rows * (part + 1) / parts});
@@ -36,12 +48,13 @@ void run_rows(const Context& context, std::span<const ExpertFamilyBackward> fami
     return (static_cast<double>(rows.end - rows.begin) + kWeightRows) *
            static_cast<double>(weight.n * weight.k + 1);
   };
+  const int64_t part_rows = rows_of_part(context, families);
   double total = 0;
   for (const ExpertFamilyBackward& family : families)
-    for_each_part(family, [&](const ExpertRows& rows) { total += cost(family, rows); });
+    for_each_part(family, part_rows, [&](const ExpertRows& rows) { total += cost(family, rows); });
   run_shares(context, total, kWorthWaking, [&](Share& share) {
     for (const ExpertFamilyBackward& family : families) {
-      for_each_part(family, [&](const ExpertRows& rows) {
+      for_each_part(family, part_rows, [&](const ExpertRows& rows) {
         const Range mine = share.take(1, cost(family, rows));
         if (mine.begin < mine.end) work(family, rows);
       });
@@ -115,7 +128,7 @@ void up_rows(const Tier& tier, const ExpertFamilyBackward& family, const ExpertR
 
 }  // namespace
 
-int64_t experts_backward_scratch(int64_t width) { return kProductScratch + kPartRows * width; }
+int64_t experts_backward_scratch(int64_t width) { return kProductScratch + kMostPartRows * width; }
 
 void experts_down_backward(const Tier& tier, const Context& context,
                            const ExpertsDownBackward& args) {
