@@ -244,7 +244,7 @@ void add_bench(CommandLine& app) {
       .show_default();
   command
       .option("--batch", options->batches,
-              "sequences that generate at once; several: --batch 1,8,32")
+              "sequences that generate at once; default: 1; several: --batch 1,8,32")
       .comma_separated()
       .range(int64_t{1}, int64_t{4096})
       .type("N");
@@ -262,7 +262,9 @@ void add_bench(CommandLine& app) {
               "with random weights: only the first N layers of the model")
       .range(int64_t{1}, int64_t{1} << 16)
       .type("N");
-  command.option("--weights", options->random.weights, "with random weights: bf16, int8 or int4")
+  command
+      .option("--weights", options->random.weights,
+              "with random weights: bf16, int8 or int4; default: bf16")
       .one_of({"bf16", "int8", "int4"})
       .type("FORMAT");
   command.flag("--no-limits", options->no_limits,
@@ -285,7 +287,8 @@ void add_bench(CommandLine& app) {
       "  dsmoe bench my-model/ --batch 1,8,32\n"
       "  dsmoe bench configs/deepseek-moe-16b.json --layers 6 --json\n"
       "  dsmoe bench configs/deepseek-moe-16b.json --weights int4\n"
-      "  dsmoe bench configs/deepseek-moe-16b.json --device cuda --layer-tokens 1,64,4096");
+      "  dsmoe bench configs/deepseek-moe-16b.json --device cuda \\\n"
+      "    --layer-tokens 1,64,4096");
   command.runs([options] { return run_bench(*options); });
 }
 

@@ -25,11 +25,11 @@ struct ChatCommand {
 };
 
 constexpr std::string_view kHelp =
-    "/reset      forget the conversation\n"
-    "/save FILE  write the conversation as JSON\n"
-    "/help       this list\n"
-    "/exit       leave (or ctrl-d)\n"
-    "ctrl-c stops an answer; up and down recall what was typed\n";
+    "  /reset      forget the conversation\n"
+    "  /save FILE  write the conversation as JSON\n"
+    "  /help       this list\n"
+    "  /exit       leave (or ctrl-d)\n"
+    "  ctrl-c stops an answer; up and down recall what was typed\n";
 
 text::ChatTemplate load_template(const ChatCommand& command) {
   if (!command.chat_template.empty()) {

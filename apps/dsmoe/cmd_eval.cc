@@ -246,7 +246,7 @@ void add_eval(CommandLine& app) {
   CommandLine command =
       app.command("eval", "Loss of a text or of tokens; log-likelihoods of pairs");
   add_model_argument(command, options->common);
-  CommandLine input = command.exactly_one("input");
+  CommandLine input = command.exactly_one("Input");
   input.option("--tokens", options->tokens, "file of token ids").type("FILE");
   input.option("--text", options->text, "text file").type("FILE");
   input

@@ -266,7 +266,7 @@ void add_quantize(CommandLine& app) {
       .one_of({"int8", "int4", "stored"})
       .show_default()
       .type("FORMAT");
-  CommandLine input = command.at_most_one("comparison");
+  CommandLine input = command.at_most_one("Comparison");
   input.option("--text", options->text, "text file to compare on; default: built in").type("FILE");
   input.option("--tokens", options->tokens, "file of token ids to compare on").type("FILE");
   input.flag("--no-compare", options->no_compare, "only write the folder");

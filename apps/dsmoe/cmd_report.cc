@@ -63,7 +63,7 @@ void add_report(CommandLine& app) {
   command.footer(
       "The file holds everything it shows and asks nothing of the network. A run may still be\n"
       "going on: what it has logged and saved so far is shown.\n\n"
-      "Example:\n  dsmoe report demo-out\n  dsmoe report run --data novels.txt code.txt");
+      "Examples:\n  dsmoe report demo-out\n  dsmoe report run --data novels.txt code.txt");
   command.runs([options] { return run_report_command(*options); });
 }
 

@@ -52,7 +52,9 @@ void add_machine_flags(CommandLine& command, CommonOptions& options) {
   command.option("--threads", options.threads, "threads; default: physical cores")
       .range(int64_t{1}, kMaxThreads)
       .type("N");
-  command.option("--device", options.device, "cpu or cuda").one_of({"cpu", "cuda"}).type("DEVICE");
+  command.option("--device", options.device, "cpu or cuda; default: cpu")
+      .one_of({"cpu", "cuda"})
+      .type("DEVICE");
 }
 
 void add_dtype_flag(CommandLine& command, CommonOptions& options) {
