@@ -263,7 +263,9 @@ void add_data_flags(CommandLine& command, CompareOptions& o) {
       .option("--tokenizer", o.tokenizer,
               "tokenizer.json or its folder; default: one is trained on the data")
       .type("FILE");
-  command.option("--separator", o.separator, "ends a document of a text file").type("TEXT");
+  command
+      .option("--separator", o.separator, "ends a document of a text file; default: <|endoftext|>")
+      .type("TEXT");
   command.option("--cache", o.cache, "folder for token shards; default: DIR/cache").type("DIR");
 }
 

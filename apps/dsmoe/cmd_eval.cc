@@ -1,4 +1,5 @@
 // dsmoe eval: loss of a stream of tokens, and log-likelihoods of pairs.
+#include <filesystem>
 #include <limits>
 #include <optional>
 
@@ -37,6 +38,10 @@ struct Stream {
 Stream read_stream(const EvalOptions& options, const model::ModelConfig& config) {
   Stream stream;
   if (options.text.empty()) {
+    if (std::error_code ignored; !std::filesystem::exists(options.tokens, ignored)) {
+      fail(ErrorKind::io, "--tokens: no such file: {}; expected a file of token ids",
+           options.tokens);
+    }
     stream.tokens = read_token_file(options.tokens);
     infer::check_tokens(config, stream.tokens, options.tokens);
     return stream;

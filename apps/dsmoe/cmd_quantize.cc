@@ -262,7 +262,7 @@ void add_quantize(CommandLine& app) {
       .one_of({"int8", "int4"})
       .type("FORMAT");
   command.option("-o,--out", options->out, "folder to write").required().type("DIR");
-  command.option("--head", options->head, "the head: int8, int4, or as stored")
+  command.option("--head", options->head, "the head: int8, int4, or stored (unchanged)")
       .one_of({"int8", "int4", "stored"})
       .show_default()
       .type("FORMAT");

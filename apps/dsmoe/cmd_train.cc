@@ -181,7 +181,7 @@ void add_what_flags(CommandLine& command, TrainOptions& o) {
   command.option("--config", o.config, "config.json of the model; default: that of --init")
       .type("FILE");
   command.option("--data", o.data, "text, JSONL, or either as .zst").required().type("FILE");
-  command.option("--out", o.run.out, "the run: checkpoints, metrics, token cache")
+  command.option("-o,--out", o.run.out, "the run: checkpoints, metrics, token cache")
       .required()
       .type("RUN");
   command
@@ -196,7 +196,9 @@ void add_what_flags(CommandLine& command, TrainOptions& o) {
               "train only tensors whose names match, such as '*.experts.3.*'; the others "
               "stay as they are")
       .type("PATTERN");
-  command.option("--separator", o.separator, "ends a document of a text file").type("TEXT");
+  command
+      .option("--separator", o.separator, "ends a document of a text file; default: <|endoftext|>")
+      .type("TEXT");
   command.option("--cache", o.cache, "folder for token shards; default: RUN/cache").type("DIR");
   command.option("--valid-fraction", o.valid_fraction, "share of the data held out")
       .range(0.0, 0.9)

@@ -40,7 +40,22 @@ std::string fault_of_run(const std::string& folder) {
 }
 
 void add_model_argument(CommandLine& command, CommonOptions& options, const std::string& help) {
-  command.option("model", options.model, help).required().check(fault_of_run).type("MODEL");
+  const auto fault = [help](const std::string& path) {
+    namespace fs = std::filesystem;
+    std::string of_run = fault_of_run(path);
+    if (!of_run.empty()) return of_run;
+    std::error_code ignored;
+    const fs::file_status status = fs::status(path, ignored);
+    if (status.type() == fs::file_type::not_found) {
+      fail(ErrorKind::io, "{}: no such folder; expected a {}", path, help);
+    }
+    if (status.type() == fs::file_type::directory &&
+        fs::status(fs::path(path) / "config.json", ignored).type() == fs::file_type::not_found) {
+      fail(ErrorKind::input, "{}: no config.json in it; expected a {}", path, help);
+    }
+    return of_run;
+  };
+  command.option("model", options.model, help).required().check(fault).type("MODEL");
 }
 
 void add_output_flags(CommandLine& command, CommonOptions& options) {

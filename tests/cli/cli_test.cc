@@ -116,6 +116,30 @@ TEST(Cli, WrongUsageIsNamed) {
        "See dsmoe quantize --help.");
 }
 
+// What a path should have led to.
+TEST(Cli, APathThatLeadsNowhereSaysWhatWasExpected) {
+  const ScratchFolder scratch;
+  const auto says = [](const std::vector<std::string>& arguments, const std::string& text) {
+    const Ran ran = run_dsmoe(arguments);
+    EXPECT_EQ(ran.code, 1);
+    EXPECT_EQ(ran.err, "dsmoe: " + text + "\n");
+  };
+  const std::string nothing = (scratch / "nothing").string(), empty = (scratch / "empty").string();
+  std::filesystem::create_directory(empty);
+  says({"generate", nothing, "-p", "x"},
+       nothing + ": no such folder; expected a model folder (config.json, *.safetensors)");
+  says({"info", nothing}, nothing + ": no such folder; expected a model folder, or a config.json");
+  says({"eval", empty, "--text", "f"},
+       empty + ": no config.json in it; expected a model folder (config.json, *.safetensors)");
+  says({"report", nothing},
+       nothing + ": no such folder; expected one that dsmoe train, demo or compare wrote");
+  says({"report", empty},
+       empty +
+           ": no metrics.jsonl in it; expected a folder that dsmoe train, demo or compare wrote");
+  says({"eval", golden("released"), "--tokens", "1,2,3"},
+       "--tokens: no such file: 1,2,3; expected a file of token ids");
+}
+
 TEST(Cli, AnUnknownCommandIsNamed) {
   EXPECT_NE(run_dsmoe({"genrate", "-p", "x"}).err.find("genrate: no such command"),
             std::string::npos);
