@@ -218,7 +218,7 @@ void add_step_flags(CommandLine& command, TrainOptions& o) {
       .at_least(1);
   command
       .option("--micro-batch", o.run.micro_batch,
-              "rows at a time: memory, not results; default: about 4096 tokens")
+              "rows at a time: memory, not results; default: about 4096 tokens, on a GPU 32768")
       .at_least(1);
   command.option("--lr", o.run.schedule.max_lr, "largest learning rate")
       .range(0.0, 1.0)
