@@ -274,8 +274,9 @@ void add_eval(CommandLine& app) {
       "Each token but the first is scored once: in windows of W inputs every S tokens, a window\n"
       "scores what no earlier one did. --pairs prints, per line, the log-likelihood of the\n"
       "continuation and whether greedy decoding would give it, as lm-evaluation-harness defines "
-      "them.\n\n"
-      "Example:\n  dsmoe eval my-model/ --tokens ids.txt --window 1024 --stride 512");
+      "them; with --json an object per line.\n\n"
+      "Examples:\n  dsmoe eval my-model/ --text novel.txt\n"
+      "  dsmoe eval my-model/ --tokens ids.txt --window 1024 --stride 512");
   command.runs([options] { return run_eval(*options); });
 }
 

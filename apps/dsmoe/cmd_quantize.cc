@@ -121,10 +121,10 @@ void print_errors(const std::vector<infer::QuantisedTensor>& tensors) {
     line.squares += tensor.error * tensor.error;
     line.largest = std::max(line.largest, tensor.error);
   }
-  print("{:<52} {:<5} {:>6} {:>9} {:>9}\n", "relative error of tensors", "", "number", "mean",
+  print("{:<52} {:<4} {:>6} {:>7} {:>7}\n", "relative error of tensors", "", "number", "mean",
         "largest");
   for (const ErrorLine& line : lines) {
-    print("{:<52} {:<5} {:>6} {:>8.3f}% {:>8.3f}%\n", line.name, line.coding, line.count,
+    print("{:<52} {:<4} {:>6} {:>6.3f}% {:>6.3f}%\n", line.name, line.coding, line.count,
           100 * std::sqrt(line.squares / static_cast<double>(line.count)), 100 * line.largest);
   }
 }
