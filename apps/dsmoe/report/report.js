@@ -177,7 +177,7 @@ function add_comparison_table() {
       done && m.name !== "c" ? spread(m.minus_loss_of_c, true) : "", count(m.parameters), count(m.active_parameters), count(m.expert_parameters),
       count(m.active_expert_parameters), count(m.router_parameters), done ? count(Math.round(m.tokens_per_second)) : ""].map((text) => element("td", {}, text)));
   });
-  node.append(element("div", { class: "wide" }, element("table", {}, element("tr", {}, ...head.map((h) => element("th", { scope: "col" }, h))), ...rows)));
+  node.append(element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "the figures of all models" }, element("table", {}, element("tr", {}, ...head.map((h) => element("th", { scope: "col" }, h))), ...rows)));
 }
 
 add_header();
