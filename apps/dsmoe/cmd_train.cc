@@ -189,7 +189,9 @@ void add_what_flags(CommandLine& command, TrainOptions& o) {
               "tokenizer.json or its folder; default: that of --init, else one is trained")
       .type("FILE");
   command.option("--init", o.init, "start from this model; default: random weights")
-      .check(fault_of_run)
+      .check([](const std::string& path) {  // a run that goes on does without it
+        return std::filesystem::exists(path) ? fault_of_model(path) : "";
+      })
       .type("MODEL");
   command
       .option("--train", o.run.patterns,

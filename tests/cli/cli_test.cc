@@ -131,6 +131,8 @@ TEST(Cli, APathThatLeadsNowhereSaysWhatWasExpected) {
   says({"info", nothing}, nothing + ": no such folder; expected a model folder, or a config.json");
   says({"eval", empty, "--text", "f"},
        empty + ": no config.json in it; expected a model folder (config.json, *.safetensors)");
+  says({"train", "--init", empty, "--data", "f", "--out", "o"},
+       empty + ": no config.json in it; expected a model folder (config.json, *.safetensors)");
   says({"report", nothing},
        nothing + ": no such folder; expected one that dsmoe train, demo or compare wrote");
   says({"report", empty},
