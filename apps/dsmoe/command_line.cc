@@ -166,6 +166,23 @@ std::string fault_of_group(const CLI::App& group) {
                      listed(names, "and"), given.empty() ? "none" : listed(given, "and"));
 }
 
+// "--prompt: 1 required TEXT missing", "--prompt: At Most 1 required but received 2"; any other
+// text as it is.
+std::string count_fault(const std::string& text) {
+  constexpr std::string_view kMissing = " missing", kTwice = ": At Most 1 required but received ";
+  const std::string name = text.substr(0, text.find(':'));
+  if (const std::size_t at = text.find(kTwice); at != std::string::npos) {
+    return fmt::format("{}: expected once, got {} times", name, text.substr(at + kTwice.size()));
+  }
+  const std::string before = name + ": 1 required ";
+  if (text.starts_with(before) && text.ends_with(kMissing)) {
+    const std::string type = text.substr(before.size());
+    return fmt::format("{}: expected {}, got nothing", name,
+                       type.substr(0, type.size() - kMissing.size()));
+  }
+  return text;
+}
+
 // CLI11's own words leave out what was expected, and give surplus arguments back to front.
 std::string usage_fault(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App& command = chosen_command(app);
@@ -177,14 +194,17 @@ std::string usage_fault(const CLI::App& app, const CLI::ParseError& error) {
     if (!surplus.empty()) return surplus.front() + ": one argument too many";
   }
   if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
-    if (command.get_require_subcommand_min() > 0) return "expected a command, got none";
+    if (command.get_require_subcommand_min() > 0) {
+      const std::vector<std::string> words = app.remaining(true);
+      return words.empty() ? "expected a command, got none" : words.front() + ": no such command";
+    }
     const auto is_group = [](const CLI::App* part) { return part->get_name().empty(); };
     for (const CLI::App* group : command.get_subcommands(is_group)) {
       const std::string fault = fault_of_group(*group);
       if (!fault.empty()) return fault;
     }
   }
-  return error.what();
+  return count_fault(error.what());
 }
 
 }  // namespace

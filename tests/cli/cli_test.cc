@@ -98,6 +98,11 @@ TEST(Cli, WrongUsageIsNamed) {
   };
   says({}, "expected a command, got none\nSee dsmoe --help.");
   says({"tokenizer"}, "expected a command, got none\nSee dsmoe tokenizer --help.");
+  says({"tokenizer", "encod"}, "encod: no such command\nSee dsmoe tokenizer --help.");
+  says({"generate", model, "-p"},
+       "--prompt: expected TEXT, got nothing\nSee dsmoe generate --help.");
+  says({"generate", model, "-p", "x", "-p", "y"},
+       "--prompt: expected once, got 2 times\nSee dsmoe generate --help.");
   says({"info", model, "--jsn"}, "--jsn: no such option\nSee dsmoe info --help.");
   says({"eval", model, "--text", "f", "--devcie", "cpu"},
        "--devcie: no such option\nSee dsmoe eval --help.");
