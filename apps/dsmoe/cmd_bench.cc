@@ -86,23 +86,25 @@ struct Heading {
   int threads = 0;  // 0: does not apply
 };
 
-void print_heading() {
-  print("| {:<28} | {:>10} | {:>9} | {:<8} | {:>7} | {:<10} | {:>19} | {:<20} |\n", "model", "size",
-        "params", "backend", "threads", "test", "tokens/s", "share of the limit");
-  print("| {:-<28} | {:->9}: | {:->8}: | {:-<8} | {:->6}: | {:-<10} | {:->18}: | {:-<20} |\n", "",
-        "", "", "", "", "", "", "");
+// What all tests have in common first: with it in every row a table would not fit a terminal.
+void print_heading(const Heading& heading) {
+  print("{}: {} parameters, {}; {}", heading.model,
+        human_number(static_cast<double>(heading.parameters)), human_bytes(heading.bytes),
+        heading.backend);
+  if (heading.threads > 0)
+    print(", {} {}", heading.threads, heading.threads == 1 ? "thread" : "threads");
+  print("\n\n| {:<10} | {:>19} | {:<20} |\n", "test", "tokens/s", "share of the limit");
+  print("| {:-<10} | {:->18}: | {:-<20} |\n", "", "", "");
 }
 
-void print_result(const Heading& heading, const Result& result) {
+void print_result(const Result& result) {
   std::string share;
   if (result.floor > 0) {
     share = fmt::format("{:.0f} % of {}", 100 * result.share(),
                         result.reading ? "reading" : "multiplying");
   }
-  print("| {:<28} | {:>10} | {:>9} | {:<8} | {:>7} | {:<10} | {:>19} | {:<20} |\n", heading.model,
-        human_bytes(heading.bytes), human_number(static_cast<double>(heading.parameters)),
-        heading.backend, heading.threads > 0 ? std::to_string(heading.threads) : "-",
-        result.test.name(), fmt::format("{:.2f} ± {:.2f}", result.rate(), result.spread()), share);
+  print("| {:<10} | {:>19} | {:<20} |\n", result.test.name(),
+        fmt::format("{:.2f} ± {:.2f}", result.rate(), result.spread()), share);
   flush_output();
 }
 
@@ -189,12 +191,12 @@ int run_bench(const BenchCommand& command) {
   OrderedJson results = OrderedJson::array();
   if (!tests.empty()) {
     BenchRun bench(engine.context(), model, tests);
-    if (!command.common.json) print_heading();
+    if (!command.common.json) print_heading(heading);
     for (const BenchTest& test : tests) {
       const Result result = measure(command, bench, test, limits ? &*limits : nullptr);
       if (interrupted()) return kInterrupted;
       if (command.common.json) results.push_back(json_of(result));
-      if (!command.common.json) print_result(heading, result);
+      if (!command.common.json) print_result(result);
     }
   }
   std::vector<LayerFigure> figures;
@@ -244,7 +246,7 @@ void add_bench(CommandLine& app) {
       .show_default();
   command
       .option("--batch", options->batches,
-              "sequences that generate at once; several: --batch 1,8,32")
+              "sequences that generate at once; default: 1; several: --batch 1,8,32")
       .comma_separated()
       .range(int64_t{1}, int64_t{4096})
       .type("N");
@@ -262,7 +264,9 @@ void add_bench(CommandLine& app) {
               "with random weights: only the first N layers of the model")
       .range(int64_t{1}, int64_t{1} << 16)
       .type("N");
-  command.option("--weights", options->random.weights, "with random weights: bf16, int8 or int4")
+  command
+      .option("--weights", options->random.weights,
+              "with random weights: bf16, int8 or int4; default: bf16")
       .one_of({"bf16", "int8", "int4"})
       .type("FORMAT");
   command.flag("--no-limits", options->no_limits,
@@ -285,7 +289,8 @@ void add_bench(CommandLine& app) {
       "  dsmoe bench my-model/ --batch 1,8,32\n"
       "  dsmoe bench configs/deepseek-moe-16b.json --layers 6 --json\n"
       "  dsmoe bench configs/deepseek-moe-16b.json --weights int4\n"
-      "  dsmoe bench configs/deepseek-moe-16b.json --device cuda --layer-tokens 1,64,4096");
+      "  dsmoe bench configs/deepseek-moe-16b.json --device cuda \\\n"
+      "    --layer-tokens 1,64,4096");
   command.runs([options] { return run_bench(*options); });
 }
 

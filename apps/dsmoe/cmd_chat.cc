@@ -25,11 +25,11 @@ struct ChatCommand {
 };
 
 constexpr std::string_view kHelp =
-    "/reset      forget the conversation\n"
-    "/save FILE  write the conversation as JSON\n"
-    "/help       this list\n"
-    "/exit       leave (or ctrl-d)\n"
-    "ctrl-c stops an answer; up and down recall what was typed\n";
+    "  /reset      forget the conversation\n"
+    "  /save FILE  write the conversation as JSON\n"
+    "  /help       this list\n"
+    "  /exit       leave (or ctrl-d)\n"
+    "  ctrl-c stops an answer; up and down recall what was typed\n";
 
 text::ChatTemplate load_template(const ChatCommand& command) {
   if (!command.chat_template.empty()) {
@@ -210,7 +210,7 @@ void add_chat(CommandLine& app) {
   auto options = std::make_shared<ChatCommand>();
   CommandLine command = app.command("chat", "Talk to a model");
   add_model_argument(command, options->common);
-  command.option("--system", options->system, "what to tell the model first").type("TEXT");
+  command.option("--system", options->system, "system message, before the first turn").type("TEXT");
   command
       .option("--chat-template", options->chat_template,
               "Jinja template; default: the model folder's")

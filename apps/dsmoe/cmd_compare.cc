@@ -263,7 +263,9 @@ void add_data_flags(CommandLine& command, CompareOptions& o) {
       .option("--tokenizer", o.tokenizer,
               "tokenizer.json or its folder; default: one is trained on the data")
       .type("FILE");
-  command.option("--separator", o.separator, "ends a document of a text file").type("TEXT");
+  command
+      .option("--separator", o.separator, "ends a document of a text file; default: <|endoftext|>")
+      .type("TEXT");
   command.option("--cache", o.cache, "folder for token shards; default: DIR/cache").type("DIR");
 }
 
@@ -285,8 +287,9 @@ void add_plan_flags(CommandLine& command, CompareOptions& o) {
   command.option("--seeds", s.num_seeds, "runs of each, with seeds 1, 2, ...")
       .range(int64_t{1}, int64_t{100})
       .show_default();
-  const Flag steps = command.option("--steps", s.steps, "of each run").at_least(1).show_default();
-  command.option("--tokens", o.tokens, "of each run, instead of --steps")
+  const Flag steps =
+      command.option("--steps", s.steps, "updates of each run").at_least(1).show_default();
+  command.option("--tokens", o.tokens, "tokens of each run, instead of --steps")
       .at_least(1)
       .excludes(steps);
   command.option("--batch", s.batch, "rows per step").at_least(1).show_default();
@@ -321,8 +324,9 @@ void add_compare(CommandLine& app) {
       "shared by all tokens; dense with the width that a token meets. All models of one seed see\n"
       "the same batches. Each DIR/<model>-seed-<n> is a run as dsmoe train makes it. The same\n"
       "command goes on after an interruption; more --seeds or --upper-bound add runs.\n\n"
-      "Example:\n  dsmoe compare\n"
-      "  dsmoe compare --config my.json --data corpus.txt.zst --tokens 20000000 -o my-comparison");
+      "Examples:\n  dsmoe compare\n"
+      "  dsmoe compare --config my.json --data corpus.txt.zst --tokens 20000000 \\\n"
+      "    -o my-comparison");
   command.runs([options] { return run_compare(*options); });
 }
 

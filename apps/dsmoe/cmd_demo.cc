@@ -231,7 +231,7 @@ void add_demo(CommandLine& app) {
   command.option("--lr", run.schedule.max_lr, "largest learning rate")
       .range(0.0, 1.0)
       .show_default();
-  command.option("--seed", run.seed, "of corpus, weights and order").show_default();
+  command.option("--seed", run.seed, "seed of corpus, weights and order").show_default();
   command
       .option("--config", options->config,
               "config.json of another shape; default: configs/demo.json, built in")
@@ -243,7 +243,7 @@ void add_demo(CommandLine& app) {
   add_output_flags(command, options->common);
   command.footer(
       "The same seed and steps give the same model, for any number of threads.\n\n"
-      "Example:\n  dsmoe demo\n  dsmoe demo --steps 200 -o short-run\n"
+      "Examples:\n  dsmoe demo\n  dsmoe demo --steps 200 -o short-run\n"
       "  dsmoe demo --random -o random-model && dsmoe info random-model");
   command.runs([options] { return run_demo(*options); });
 }

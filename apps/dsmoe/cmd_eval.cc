@@ -1,4 +1,5 @@
 // dsmoe eval: loss of a stream of tokens, and log-likelihoods of pairs.
+#include <filesystem>
 #include <limits>
 #include <optional>
 
@@ -37,6 +38,10 @@ struct Stream {
 Stream read_stream(const EvalOptions& options, const model::ModelConfig& config) {
   Stream stream;
   if (options.text.empty()) {
+    if (std::error_code ignored; !std::filesystem::exists(options.tokens, ignored)) {
+      fail(ErrorKind::io, "--tokens: no such file: {}; expected a file of token ids",
+           options.tokens);
+    }
     stream.tokens = read_token_file(options.tokens);
     infer::check_tokens(config, stream.tokens, options.tokens);
     return stream;
@@ -246,7 +251,7 @@ void add_eval(CommandLine& app) {
   CommandLine command =
       app.command("eval", "Loss of a text or of tokens; log-likelihoods of pairs");
   add_model_argument(command, options->common);
-  CommandLine input = command.exactly_one("input");
+  CommandLine input = command.exactly_one("Input");
   input.option("--tokens", options->tokens, "file of token ids").type("FILE");
   input.option("--text", options->text, "text file").type("FILE");
   input
@@ -269,8 +274,9 @@ void add_eval(CommandLine& app) {
       "Each token but the first is scored once: in windows of W inputs every S tokens, a window\n"
       "scores what no earlier one did. --pairs prints, per line, the log-likelihood of the\n"
       "continuation and whether greedy decoding would give it, as lm-evaluation-harness defines "
-      "them.\n\n"
-      "Example:\n  dsmoe eval my-model/ --tokens ids.txt --window 1024 --stride 512");
+      "them; with --json an object per line.\n\n"
+      "Examples:\n  dsmoe eval my-model/ --text novel.txt\n"
+      "  dsmoe eval my-model/ --tokens ids.txt --window 1024 --stride 512");
   command.runs([options] { return run_eval(*options); });
 }
 

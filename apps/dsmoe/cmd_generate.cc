@@ -157,7 +157,7 @@ void add_generate(CommandLine& app) {
   auto options = std::make_shared<GenerateCommand>();
   CommandLine command = app.command("generate", "Continue a prompt");
   add_model_argument(command, options->common);
-  CommandLine input = command.exactly_one("input");
+  CommandLine input = command.exactly_one("Input");
   input.option("-p,--prompt", options->prompt, "text to continue").type("TEXT");
   input.option("--prompt-file", options->prompt_file, "file of text to continue").type("FILE");
   input.option("--tokens", options->tokens, "token ids to continue, e.g. 1,2,3").type("IDS");
@@ -174,8 +174,8 @@ void add_generate(CommandLine& app) {
   command.footer(
       "The answer is a function of model, prompt, options and seed, for any number of threads.\n\n"
       "Example:\n"
-      "  dsmoe generate my-model/ -p \"Once upon a time\" --max-tokens 100 --temperature 0.7 "
-      "--seed 1");
+      "  dsmoe generate my-model/ -p \"Once upon a time\" --max-tokens 100 \\\n"
+      "    --temperature 0.7 --seed 1");
   command.runs([options] { return run_generate(*options); });
 }
 

@@ -1,6 +1,7 @@
 // dsmoe info: what a model is and costs, from its config.json alone; weights are described if
 // there.
 #include <filesystem>
+#include <sstream>
 
 #include "base/cpu_count.h"
 #include "base/cpu_features.h"
@@ -227,7 +228,14 @@ void print_layers(const ModelConfig& config) {
 
 void print_cpu() {
   print("\nthis machine\n");
-  print("  {}\n", describe(cpu_features()));
+  std::istringstream words(describe(cpu_features()));
+  std::string line = " ";
+  for (std::string word; words >> word; line += ' ' + word) {
+    if (line.size() + 1 + word.size() <= 80) continue;
+    print("{}\n", line);
+    line = "   ";
+  }
+  print("{}\n", line);
   const std::string_view chosen = kernels::select_cpu_table().name;
   for (const kernels::Candidate& candidate : kernels::cpu_candidates()) {
     std::string verdict = candidate.declined;

@@ -141,7 +141,7 @@ void add_logits(CommandLine& app) {
   auto options = std::make_shared<LogitsOptions>();
   CommandLine command = app.command("logits", "Write logits and routing of given tokens");
   add_model_argument(command, options->common);
-  CommandLine input = command.exactly_one("input");
+  CommandLine input = command.exactly_one("Input");
   input.option("--tokens", options->tokens, "token ids, e.g. 1,2,3").type("IDS");
   input.option("--tokens-file", options->tokens_file, "file of token ids").type("FILE");
   command.option("-o,--out", options->out, "safetensors file to write; default: print tables")

@@ -121,7 +121,7 @@ void add_probe(CommandLine& app) {
       "The paper's tests of specialisation. Without the best experts of each token a model with\n"
       "little redundancy suffers most; a shared expert that routed ones cannot replace holds what\n"
       "they have in common.\n\n"
-      "Example:\n  dsmoe probe demo-out/step-00001500\n"
+      "Examples:\n  dsmoe probe demo-out/step-00001500\n"
       "  dsmoe probe my-model --data valid.txt --max-tokens 100000 --json");
   command.runs([options] { return run_probe_command(*options); });
 }

@@ -121,10 +121,10 @@ void print_errors(const std::vector<infer::QuantisedTensor>& tensors) {
     line.squares += tensor.error * tensor.error;
     line.largest = std::max(line.largest, tensor.error);
   }
-  print("{:<52} {:<5} {:>6} {:>9} {:>9}\n", "relative error of tensors", "", "number", "mean",
+  print("{:<52} {:<4} {:>6} {:>7} {:>7}\n", "relative error of tensors", "", "number", "mean",
         "largest");
   for (const ErrorLine& line : lines) {
-    print("{:<52} {:<5} {:>6} {:>8.3f}% {:>8.3f}%\n", line.name, line.coding, line.count,
+    print("{:<52} {:<4} {:>6} {:>6.3f}% {:>6.3f}%\n", line.name, line.coding, line.count,
           100 * std::sqrt(line.squares / static_cast<double>(line.count)), 100 * line.largest);
   }
 }
@@ -262,11 +262,11 @@ void add_quantize(CommandLine& app) {
       .one_of({"int8", "int4"})
       .type("FORMAT");
   command.option("-o,--out", options->out, "folder to write").required().type("DIR");
-  command.option("--head", options->head, "the head: int8, int4, or as stored")
+  command.option("--head", options->head, "the head: int8, int4, or stored (unchanged)")
       .one_of({"int8", "int4", "stored"})
       .show_default()
       .type("FORMAT");
-  CommandLine input = command.at_most_one("comparison");
+  CommandLine input = command.at_most_one("Comparison");
   input.option("--text", options->text, "text file to compare on; default: built in").type("FILE");
   input.option("--tokens", options->tokens, "file of token ids to compare on").type("FILE");
   input.flag("--no-compare", options->no_compare, "only write the folder");

@@ -1,4 +1,8 @@
 // dsmoe report: one HTML file about a run or a comparison.
+#include <filesystem>
+#include <string_view>
+
+#include "base/error.h"
 #include "base/log.h"
 #include "command.h"
 #include "comparison_text.h"
@@ -16,6 +20,19 @@ struct ReportOptions {
   std::string out;
 };
 
+void check_folder(const std::filesystem::path& folder) {
+  constexpr std::string_view kWriters = "that dsmoe train, demo or compare wrote";
+  std::error_code ignored;
+  if (!std::filesystem::exists(folder, ignored)) {
+    fail(ErrorKind::io, "{}: no such folder; expected one {}", folder.string(), kWriters);
+  }
+  if (std::filesystem::exists(folder / "metrics.jsonl", ignored)) return;
+  const std::filesystem::path above = std::filesystem::absolute(folder).lexically_normal() / "..";
+  const bool is_inside = std::filesystem::exists(above / "metrics.jsonl", ignored);
+  fail(ErrorKind::input, "{}: no metrics.jsonl in it; expected a folder {}{}", folder.string(),
+       kWriters, is_inside ? "; the folder above it is one" : "");
+}
+
 int run_report_command(const ReportOptions& options) {
   if (options.common.quiet) set_log_level(LogLevel::quiet);
   const std::filesystem::path folder = options.request.run;
@@ -24,6 +41,7 @@ int run_report_command(const ReportOptions& options) {
   if (std::filesystem::exists(folder / kCompareFile)) {
     data = comparison_report(read_comparison(folder));
   } else {
+    check_folder(folder);
     Engine engine(options.common);
     data = run_report(engine, options.request);
   }
@@ -63,7 +81,7 @@ void add_report(CommandLine& app) {
   command.footer(
       "The file holds everything it shows and asks nothing of the network. A run may still be\n"
       "going on: what it has logged and saved so far is shown.\n\n"
-      "Example:\n  dsmoe report demo-out\n  dsmoe report run --data novels.txt code.txt");
+      "Examples:\n  dsmoe report demo-out\n  dsmoe report run --data novels.txt code.txt");
   command.runs([options] { return run_report_command(*options); });
 }
 

@@ -197,7 +197,7 @@ void add_serve(CommandLine& app) {
               "model folder or training run; default: the demo's, trained if need be")
       .type("MODEL");
   command.option("--host", service.http.host, "address to listen on").show_default();
-  command.option("--port", service.http.port, "0: any free one").show_default();
+  command.option("--port", service.http.port, "port to listen on; 0: any free one").show_default();
   command
       .option("--api-key", service.api.keys,
               "key that clients must send; repeatable; also the variable DSMOE_API_KEY")
@@ -241,7 +241,8 @@ void add_serve(CommandLine& app) {
       "Any OpenAI client works with base_url http://127.0.0.1:8080/v1; a browser shows the "
       "page.\n\n"
       "Example:\n  dsmoe serve my-model/ --port 8000\n"
-      "  curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\\n"
+      "  curl http://127.0.0.1:8000/v1/completions \\\n"
+      "    -H 'Content-Type: application/json' \\\n"
       "    -d '{\"prompt\": \"Once upon a time\", \"max_tokens\": 40}'");
   command.runs([options] { return run_serve(*options); });
 }

@@ -215,30 +215,34 @@ void add_training(CommandLine& parent) {
   CommandLine train = parent.command("train", "Train a byte-level BPE tokenizer on text");
   train.footer(
       "Writes tokenizer.json and tokenizer_config.json. The same files give the same tokenizer, "
-      "whatever\n"
-      "the number of threads.\n\n"
-      "Example:\n  dsmoe tokenizer train corpus/*.txt --vocab-size 8192 -o my-model\n"
-      "  dsmoe tokenizer train a.txt --vocab-size 102400 --bos-id 100000 --eos-id 100001 -o "
-      "my-model");
-  train.option("files", arguments->files, "Text, JSONL, or either as .zst").required().type("FILE");
-  train.option("-o,--out", arguments->out, "Folder to write to").required().type("DIR");
-  train.option("--vocab-size", arguments->vocab_size, "Ids in all, special tokens included")
+      "whatever the number of threads.\n\n"
+      "Examples:\n  dsmoe tokenizer train corpus/*.txt --vocab-size 8192 -o my-model\n"
+      "  dsmoe tokenizer train a.txt --vocab-size 102400 --bos-id 100000 \\\n"
+      "    --eos-id 100001 -o my-model");
+  train.option("files", arguments->files, "text, JSONL, or either as .zst").required().type("FILE");
+  train.option("-o,--out", arguments->out, "folder to write to").required().type("DIR");
+  train.option("--vocab-size", arguments->vocab_size, "ids in all, special tokens included")
       .required();
-  train.option("--bos-id", arguments->bos_id, "Id of the token at the start of a text")
+  train.option("--bos-id", arguments->bos_id, "id of the token at the start of a text")
+      .type("ID")
       .show_default();
-  train.option("--eos-id", arguments->eos_id, "Id of the token at the end of a text")
+  train.option("--eos-id", arguments->eos_id, "id of the token at the end of a text")
+      .type("ID")
       .show_default();
-  train.option("--pad-id", arguments->pad_id, "Id of the padding token (default: the end token)");
-  train.option("--bos-token", arguments->bos_token, "Its text").show_default();
-  train.option("--eos-token", arguments->eos_token, "Its text").show_default();
-  train.option("--pad-token", arguments->pad_token, "Its text, when it has an id of its own")
+  train.option("--pad-id", arguments->pad_id, "id of the padding token; default: --eos-id")
+      .type("ID");
+  train.option("--bos-token", arguments->bos_token, "text of the token of --bos-id").show_default();
+  train.option("--eos-token", arguments->eos_token, "text of the token of --eos-id").show_default();
+  train
+      .option("--pad-token", arguments->pad_token,
+              "text of the token of --pad-id, when it has an id of its own")
       .show_default();
-  train.option("--min-count", arguments->min_count, "Pairs seen less often are not merged")
+  train.option("--min-count", arguments->min_count, "pairs seen less often are not merged")
       .show_default();
   train.option("--max-length", arguments->max_length, "model_max_length to write");
-  train.option("--threads", arguments->threads, "Threads (default: one per core)")
+  train.option("--threads", arguments->threads, "threads; default: physical cores")
       .range(int64_t{1}, int64_t{1024});
-  train.flag("--json", arguments->json, "Print the summary as JSON");
+  train.flag("--json", arguments->json, "print JSON");
   train.runs([arguments] { return run_train(*arguments); });
 }
 
@@ -246,16 +250,18 @@ void add_encoding(CommandLine& parent) {
   const auto arguments = std::make_shared<EncodeArguments>();
   CommandLine encode = parent.command("encode", "Print the token ids of a text");
   encode.footer(
-      "Example:\n  dsmoe tokenizer encode my-model -t \"Hello world\"\n"
+      "Examples:\n  dsmoe tokenizer encode my-model -t \"Hello world\"\n"
       "  dsmoe tokenizer encode tokenizer.json notes.txt --no-special\n"
       "  cat notes.txt | dsmoe tokenizer encode my-model --json");
-  encode.option("model", arguments->model, "Model folder or tokenizer.json").required();
-  encode.option("file", arguments->file, "Text file (default: standard input)");
-  encode.option("-t,--text", arguments->text, "Text to encode");
-  encode.flag("--no-special", arguments->no_special, "Do not add BOS and the like");
+  encode.option("model", arguments->model, "model folder or tokenizer.json")
+      .required()
+      .type("MODEL");
+  encode.option("file", arguments->file, "text file; default: stdin").type("FILE");
+  encode.option("-t,--text", arguments->text, "text to encode");
+  encode.flag("--no-special", arguments->no_special, "do not add BOS and the like");
   encode.flag("--literal-special", arguments->literal_special,
-              "Special tokens written in the text are plain text");
-  encode.flag("--json", arguments->json, "Print {\"ids\": [...], \"tokens\": [...]}");
+              "special tokens written in the text are plain text");
+  encode.flag("--json", arguments->json, "print {\"ids\": [...], \"tokens\": [...]}");
   encode.runs([arguments] { return run_encode(*arguments); });
 }
 
@@ -264,14 +270,16 @@ void add_decoding(CommandLine& parent) {
   CommandLine decode = parent.command("decode", "Print the text of token ids");
   decode.footer(
       "Ids are numbers with spaces, commas or lines between them.\n\n"
-      "Example:\n  dsmoe tokenizer decode my-model -i \"72 345 9\"\n"
-      "  dsmoe tokenizer encode my-model a.txt | dsmoe tokenizer decode my-model --skip-special > "
-      "same.txt");
-  decode.option("model", arguments->model, "Model folder or tokenizer.json").required();
-  decode.option("file", arguments->file, "File of ids (default: standard input)");
-  decode.option("-i,--ids", arguments->ids, "Ids to decode");
-  decode.flag("--skip-special", arguments->skip_special, "Leave special tokens out");
-  decode.flag("--json", arguments->json, "Print {\"text\": \"...\"}; broken UTF-8 becomes U+FFFD");
+      "Examples:\n  dsmoe tokenizer decode my-model -i \"72 345 9\"\n"
+      "  dsmoe tokenizer encode my-model a.txt |\n"
+      "    dsmoe tokenizer decode my-model --skip-special > same.txt");
+  decode.option("model", arguments->model, "model folder or tokenizer.json")
+      .required()
+      .type("MODEL");
+  decode.option("file", arguments->file, "file of ids; default: stdin").type("FILE");
+  decode.option("-i,--ids", arguments->ids, "ids to decode").type("IDS");
+  decode.flag("--skip-special", arguments->skip_special, "leave special tokens out");
+  decode.flag("--json", arguments->json, "print {\"text\": \"...\"}; broken UTF-8 becomes U+FFFD");
   decode.runs([arguments] { return run_decode(*arguments); });
 }
 

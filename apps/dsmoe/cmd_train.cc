@@ -181,7 +181,7 @@ void add_what_flags(CommandLine& command, TrainOptions& o) {
   command.option("--config", o.config, "config.json of the model; default: that of --init")
       .type("FILE");
   command.option("--data", o.data, "text, JSONL, or either as .zst").required().type("FILE");
-  command.option("--out", o.run.out, "the run: checkpoints, metrics, token cache")
+  command.option("-o,--out", o.run.out, "the run: checkpoints, metrics, token cache")
       .required()
       .type("RUN");
   command
@@ -189,14 +189,18 @@ void add_what_flags(CommandLine& command, TrainOptions& o) {
               "tokenizer.json or its folder; default: that of --init, else one is trained")
       .type("FILE");
   command.option("--init", o.init, "start from this model; default: random weights")
-      .check(fault_of_run)
+      .check([](const std::string& path) {  // a run that goes on does without it
+        return std::filesystem::exists(path) ? fault_of_model(path) : "";
+      })
       .type("MODEL");
   command
       .option("--train", o.run.patterns,
-              "only tensors whose names match train, such as '*.experts.3.*'; the others "
+              "train only tensors whose names match, such as '*.experts.3.*'; the others "
               "stay as they are")
       .type("PATTERN");
-  command.option("--separator", o.separator, "ends a document of a text file").type("TEXT");
+  command
+      .option("--separator", o.separator, "ends a document of a text file; default: <|endoftext|>")
+      .type("TEXT");
   command.option("--cache", o.cache, "folder for token shards; default: RUN/cache").type("DIR");
   command.option("--valid-fraction", o.valid_fraction, "share of the data held out")
       .range(0.0, 0.9)
@@ -207,23 +211,30 @@ void add_step_flags(CommandLine& command, TrainOptions& o) {
   o.run.batch = 32;
   o.run.micro_batch = 0;
   o.run.schedule.max_lr = 1e-3;
-  command.option("--steps", o.run.schedule.total_steps, "default: one pass, at least 100")
+  command
+      .option("--steps", o.run.schedule.total_steps,
+              "updates; default: one pass over the data, at least 100")
       .at_least(1);
   command.option("--batch", o.run.batch, "rows per step").at_least(1).show_default();
   command.option("--seq", o.run.seq, "tokens per row; default: the model's, at most 1024")
       .at_least(1);
   command
       .option("--micro-batch", o.run.micro_batch,
-              "rows at a time: memory, not results; default: about 4096 tokens")
+              "rows at a time: memory, not results; default: about 4096 tokens, on a GPU 32768")
       .at_least(1);
   command.option("--lr", o.run.schedule.max_lr, "largest learning rate")
       .range(0.0, 1.0)
       .show_default();
   command.option("--schedule", o.schedule, "paper, cosine or constant").show_default();
   command
-      .option("--warmup", o.warmup, "steps of linear warm-up; default: a twentieth, at most 2000")
+      .option("--warmup", o.warmup,
+              "steps of linear warm-up; default: a twentieth of all, at most 2000")
       .at_least(0);
-  command.option("--weight-decay", o.run.optimizer.weight_decay).range(0.0, 1e6).show_default();
+  command
+      .option("--weight-decay", o.run.optimizer.weight_decay,
+              "decoupled, of AdamW; none on norms and biases")
+      .range(0.0, 1e6)
+      .show_default();
   command.option("--clip", o.run.optimizer.clip, "largest norm of the gradient; 0: none")
       .range(0.0, 1e30)
       .show_default();
@@ -243,21 +254,24 @@ void add_step_flags(CommandLine& command, TrainOptions& o) {
       .option("--balance-group", o.run.balance_group,
               "rows of one balance loss when seq_aux is false; default: about 4096 tokens")
       .at_least(1);
-  command.option("--seed", o.run.seed, "of weights, split and order").show_default();
+  command.option("--seed", o.run.seed, "seed of weights, split and order").show_default();
   command.flag("--recompute", o.recompute, "less memory, more time, the same result");
 }
 
 void add_keep_flags(CommandLine& command, TrainOptions& o) {
-  command.option("--save-every", o.save_every, "steps; 0: only at the end; default: a tenth")
+  command
+      .option("--save-every", o.save_every,
+              "steps between checkpoints; 0: only at the end; default: a tenth of all")
       .at_least(0);
   command.option("--keep", o.run.retention.last, "newest checkpoints kept")
       .at_least(1)
       .show_default();
   command
-      .option("--keep-every", o.run.retention.every,
-              "checkpoints of every so many steps are kept besides")
+      .option("--keep-every", o.run.retention.every, "also keep the checkpoints of every N-th step")
       .at_least(0);
-  command.option("--valid-every", o.valid_every, "steps; 0: only at the end; default: a twentieth")
+  command
+      .option("--valid-every", o.valid_every,
+              "steps between validations; 0: only at the end; default: a twentieth of all")
       .at_least(0);
   command.option("--valid-rows", o.run.valid_rows, "rows of one validation, at most")
       .at_least(0)
@@ -280,9 +294,9 @@ void add_train(CommandLine& app) {
       "Checkpoints RUN/step-00000100 are model folders. Weights do not depend on --threads,\n"
       "--micro-batch, --recompute or interruptions: ctrl-c finishes the step, saves and stops;\n"
       "the same command with --resume goes on. docs/training.md has the rest.\n\n"
-      "Example:\n  dsmoe train --config configs/small.json --data corpus.txt --out run\n"
-      "  dsmoe train --init my-model --data chats.jsonl --out tuned --train '*.experts.*' --lr "
-      "1e-4");
+      "Examples:\n  dsmoe train --config configs/small.json --data corpus.txt --out run\n"
+      "  dsmoe train --init my-model --data chats.jsonl --out tuned \\\n"
+      "    --train '*.experts.*' --lr 1e-4");
   command.runs([options] { return run_train(*options); });
 }
 

@@ -2,11 +2,14 @@
 #include "command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <memory>
 #include <optional>
+#include <sstream>
 #include <type_traits>
 #include <utility>
 
@@ -53,6 +56,157 @@ struct NumberIn<std::vector<T>> {
   using type = T;
 };
 
+// "a, b and c".
+std::string listed(const std::vector<std::string>& words, const std::string& last) {
+  std::string text;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) text += i + 1 == words.size() ? fmt::format(" {} ", last) : ", ";
+    text += words[i];
+  }
+  return text;
+}
+
+// A group's own options: CLI11 gives every group a --help.
+std::vector<const CLI::Option*> options_of(const CLI::App& group) {
+  return group.get_options(
+      [&](const CLI::Option* option) { return option != group.get_help_ptr(); });
+}
+
+// The help in 80 columns; a group of options under a line that says how many of them are wanted.
+class HelpText : public CLI::Formatter {
+ public:
+  std::string make_option_desc(const CLI::Option* option) const override {
+    return wrapped(option->get_description(), kColumns - column_width_);
+  }
+
+  std::string make_description(const CLI::App* app) const override {
+    return flowed(app->get_description()) + "\n";
+  }
+
+  std::string make_footer(const CLI::App* app) const override {
+    return flowed(app->get_footer()) + "\n";
+  }
+
+  std::string make_subcommand(const CLI::App* command) const override {
+    std::ostringstream out;
+    CLI::detail::format_help(out, command->get_name(),
+                             wrapped(command->get_description(), kColumns - column_width_),
+                             column_width_);
+    return out.str();
+  }
+
+  // Only groups come here: the help of all commands at once is not offered.
+  std::string make_expanded(const CLI::App* group) const override {
+    const bool one = group->get_require_option_min() == 1;
+    return make_group(
+        fmt::format("{} ({} of them)", group->get_group(), one ? "exactly one" : "at most one"),
+        false, options_of(*group));
+  }
+
+ private:
+  static constexpr std::size_t kColumns = 80;
+
+  // Paragraphs as lines that fit; what is indented stays as it is.
+  static std::string flowed(const std::string& text) {
+    std::string out, paragraph;
+    std::istringstream lines(text);
+    const auto end_paragraph = [&] {
+      if (!paragraph.empty()) out += wrapped(paragraph, kColumns) + "\n";
+      paragraph.clear();
+    };
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.empty() && line.front() != ' ') {
+        paragraph += line + " ";
+        continue;
+      }
+      end_paragraph();
+      out += line + "\n";
+    }
+    end_paragraph();
+    if (!out.empty()) out.pop_back();
+    return out;
+  }
+
+  static std::string wrapped(const std::string& text, std::size_t columns) {
+    std::string lines;
+    std::size_t used = 0;
+    std::istringstream words(text);
+    for (std::string word; words >> word; used += word.size()) {
+      const bool fits = used + 1 + word.size() <= columns;
+      if (used > 0) lines += fits ? ' ' : '\n';
+      used = fits && used > 0 ? used + 1 : 0;
+      lines += word;
+    }
+    return lines;
+  }
+};
+
+const CLI::App& chosen_command(const CLI::App& app) {
+  const std::vector<CLI::App*> commands = app.get_subcommands();
+  return commands.empty() ? app : chosen_command(*commands.front());
+}
+
+std::string path_of(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  return parent == nullptr ? command.get_name()
+                           : fmt::format("{} {}", path_of(*parent), command.get_name());
+}
+
+// What is wrong with how many options of a group were given; nothing if nothing is.
+std::string fault_of_group(const CLI::App& group) {
+  std::vector<std::string> names, given;
+  for (const CLI::Option* option : options_of(group)) {
+    const std::string name = "--" + option->get_lnames().front();
+    names.push_back(name);
+    if (option->count() > 0) given.push_back(name);
+  }
+  if (group.get_require_option_min() <= given.size() && given.size() <= 1) return "";
+  return fmt::format("expected {} of {}, got {}",
+                     group.get_require_option_min() == 1 ? "one" : "at most one",
+                     listed(names, "and"), given.empty() ? "none" : listed(given, "and"));
+}
+
+// "--prompt: 1 required TEXT missing", "--prompt: At Most 1 required but received 2"; any other
+// text as it is.
+std::string count_fault(const std::string& text) {
+  constexpr std::string_view kMissing = " missing", kTwice = ": At Most 1 required but received ";
+  const std::string name = text.substr(0, text.find(':'));
+  if (const std::size_t at = text.find(kTwice); at != std::string::npos) {
+    return fmt::format("{}: expected once, got {} times", name, text.substr(at + kTwice.size()));
+  }
+  const std::string before = name + ": 1 required ";
+  if (text.starts_with(before) && text.ends_with(kMissing)) {
+    const std::string type = text.substr(before.size());
+    return fmt::format("{}: expected {}, got nothing", name,
+                       type.substr(0, type.size() - kMissing.size()));
+  }
+  return text;
+}
+
+// CLI11's own words leave out what was expected, and give surplus arguments back to front.
+std::string usage_fault(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App& command = chosen_command(app);
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    const std::vector<std::string> surplus = app.remaining(true);
+    for (const std::string& word : surplus) {
+      if (word.starts_with("-")) return word + ": no such option";
+    }
+    if (!surplus.empty()) return surplus.front() + ": one argument too many";
+  }
+  if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
+    if (command.get_require_subcommand_min() > 0) {
+      const std::vector<std::string> words = app.remaining(true);
+      return words.empty() ? "expected a command, got none" : words.front() + ": no such command";
+    }
+    const auto is_group = [](const CLI::App* part) { return part->get_name().empty(); };
+    for (const CLI::App* group : command.get_subcommands(is_group)) {
+      const std::string fault = fault_of_group(*group);
+      if (!fault.empty()) return fault;
+    }
+  }
+  return count_fault(error.what());
+}
+
 }  // namespace
 
 Flag Flag::type(const std::string& name) const {
@@ -96,7 +250,12 @@ Flag Flag::at_least(int64_t lowest) const {
 }
 
 Flag Flag::one_of(const std::vector<std::string>& values) const {
-  option_->check(CLI::IsMember(values));
+  option_->check(CLI::Validator(
+      [values](std::string& text) {
+        if (std::find(values.begin(), values.end(), text) != values.end()) return std::string();
+        return fmt::format("expected {}, got {}", listed(values, "or"), text);
+      },
+      ""));
   return *this;
 }
 
@@ -130,6 +289,7 @@ Flag CommandLine::option(const std::string& names, T& value, const std::string& 
   CLI::Option* option = app_->add_option(names, value, help);
   using Number = typename NumberIn<T>::type;
   if constexpr (std::is_arithmetic_v<Number>) {
+    option->type_name(std::is_integral_v<Number> ? "N" : "X");
     check_number<Number>(option, [](Number) { return std::string(); });
   }
   return Flag(option);
@@ -154,7 +314,7 @@ Flag CommandLine::flag(const std::string& names, bool& value, const std::string&
 }
 
 CommandLine CommandLine::command(const std::string& name, const std::string& help) {
-  return {app_->add_subcommand(name, help), chosen_};
+  return {app_->add_subcommand(name, help)->group("Commands"), chosen_};
 }
 
 void CommandLine::needs_command() { app_->require_subcommand(1); }
@@ -179,8 +339,12 @@ void CommandLine::runs(Action action) {
 
 Action parse_command_line(const Program& program, int argc, char** argv) {
   CLI::App app{program.help, program.name};
-  app.set_version_flag("--version", program.version);
+  app.set_help_flag("-h,--help", "print this help");
+  app.set_version_flag("--version", program.version, "print the version");
   app.footer(program.footer);
+  const auto help = std::make_shared<HelpText>();
+  help->label("SUBCOMMAND", "COMMAND");
+  app.formatter(help);  // commands inherit it
   Action chosen;
   CommandLine line(&app, &chosen);
   line.needs_command();
@@ -193,8 +357,7 @@ Action parse_command_line(const Program& program, int argc, char** argv) {
     if (argc > 1 && argv[1][0] != '-' && app.get_subcommands().empty()) {
       fail(ErrorKind::usage, "{}: no such command; {} --help lists them", argv[1], program.name);
     }
-    fail(ErrorKind::usage, "{}\nSee {} --help, or {} COMMAND --help.", e.what(), program.name,
-         program.name);
+    fail(ErrorKind::usage, "{}\nSee {} --help.", usage_fault(app, e), path_of(chosen_command(app)));
   }
   return chosen;
 }

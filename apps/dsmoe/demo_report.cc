@@ -12,14 +12,16 @@ constexpr int64_t kShownExperts = 4;
 std::string format_training(const DemoResult& result) {
   std::string text = fmt::format(
       "model            {}\n"
-      "                 {} parameters, {} used per token; {} experts, {} per token, {} shared\n",
+      "                 {} parameters, {} used per token\n"
+      "                 {} routed experts, {} per token; {} shared\n",
       result.model.string(), with_commas(result.config.num_parameters()),
       with_commas(result.config.num_active_parameters()), result.config.n_routed_experts,
       result.config.num_experts_per_tok, result.config.n_shared_experts);
   text += fmt::format("trained          {} steps", with_commas(result.steps));
   if (result.tokens > 0 && result.seconds > 0) {
     text += fmt::format(
-        ", now {} tokens in {:.0f} s ({} tokens/s)", with_commas(result.tokens), result.seconds,
+        "; this time {} tokens in {:.0f} s ({} tokens/s)", with_commas(result.tokens),
+        result.seconds,
         with_commas(static_cast<int64_t>(static_cast<double>(result.tokens) / result.seconds)));
   }
   return text + "\n";
@@ -32,9 +34,8 @@ std::string format_losses(const DemoFigures& figures) {
       "  this model     {:.4f}\n"
       "  floor          {:.4f}  the entropy of the text itself: nothing can do better\n"
       "  gap closed     {:.1f} % of the way from the trigram model to the floor\n"
-      "\nadditions        {} of {} right ({:.1f} %): two digits plus two digits, greedy, no pair "
-      "in "
-      "the\n                 training text in either order\n",
+      "\nadditions        {} of {} right ({:.1f} %): two digits plus two digits, greedy;\n"
+      "                 the training text has none of these pairs, in either order\n",
       with_commas(figures.valid_documents), with_commas(figures.valid_targets), figures.trigram,
       figures.loss, figures.floor, 100 * figures.gap_closed(), figures.additions_right,
       figures.additions,
@@ -63,8 +64,7 @@ std::string format_samples(const DemoFigures& figures) {
 std::string format_routing(const DemoResult& result) {
   const DemoFigures& figures = result.figures;
   std::string text = fmt::format(
-      "\nspecialisation   share of a domain's tokens by strongest expert; all alike: {:.1f} % "
-      "each\n",
+      "\nspecialisation   share of a domain's tokens by strongest expert; even: {:.1f} %\n",
       100.0 / static_cast<double>(result.config.n_routed_experts));
   for (const infer::LayerRouting& layer : figures.routing) {
     for (const data::DemoDomain domain : data::kDemoDomains) {
@@ -78,7 +78,7 @@ std::string format_routing(const DemoResult& result) {
     }
   }
   text += fmt::format(
-      "\nmutual information of domain and strongest expert, bits ({:.1f} would tell the domain)\n",
+      "\nmutual information, domain and strongest expert, bits; {:.1f} identify the domain\n",
       std::log2(static_cast<double>(data::kDemoDomains.size())));
   for (std::size_t l = 0; l < figures.routing.size(); ++l) {
     text += fmt::format("  layer {:<9}{:.3f}  untrained {:.3f}\n", figures.routing[l].layer,

@@ -45,7 +45,7 @@ void add_sampling_flags(CommandLine& command, SamplingFlags& flags) {
       .type("P");
   command
       .option("--repetition-penalty", sampler.repetition_penalty,
-              "above 1: fewer tokens of prompt and answer again")
+              "above 1: tokens of prompt and answer become less likely")
       .range(0.01, 100.0)
       .type("R");
   command

@@ -18,7 +18,9 @@ const Program kProgram{
         "dsmoe: DeepSeekMoE language models, trained, evaluated and served by one engine.\n"
         "Results go to stdout, messages to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage,\n"
         "130 interrupted.",
-    .footer = "dsmoe COMMAND --help explains a command.\n\nExample:\n  dsmoe info my-model/",
+    .footer =
+        "dsmoe COMMAND --help explains a command.\n\nExamples:\n  dsmoe demo\n"
+        "  dsmoe info my-model/",
     .commands = {add_demo, add_info, add_logits, add_eval, add_generate, add_chat, add_train,
                  add_quantize, add_serve, add_compare, add_probe, add_report, add_bench,
                  add_tokenizer}};

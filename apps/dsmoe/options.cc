@@ -24,23 +24,34 @@ kernels::Context context_of(const CommonOptions& options, ThreadPool& pool) {
 
 }  // namespace
 
-// The newest by name: whether it is whole is looked at when it is used.
-std::string fault_of_run(const std::string& folder) {
+std::string fault_of_model(const std::string& path, std::string_view expected) {
   namespace fs = std::filesystem;
   std::error_code ignored;
-  if (fs::exists(fs::path(folder) / "config.json", ignored)) return "";
-  std::string newest;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+  const fs::file_status status = fs::status(path, ignored);
+  if (status.type() == fs::file_type::not_found) {
+    fail(ErrorKind::io, "{}: no such folder; expected a {}", path, expected);
+  }
+  if (status.type() != fs::file_type::directory ||
+      fs::status(fs::path(path) / "config.json", ignored).type() != fs::file_type::not_found) {
+    return "";
+  }
+  std::string newest;  // by name: whether it is whole is looked at when it is used
+  for (const fs::directory_entry& entry : fs::directory_iterator(path, ignored)) {
     const std::string name = entry.path().filename().string();
     if (store::checkpoint_step(name)) newest = std::max(newest, name);
   }
-  if (newest.empty()) return "";
-  return fmt::format("{} is a training run; its newest model is {}", folder,
-                     (fs::path(folder) / newest).string());
+  if (newest.empty()) {
+    fail(ErrorKind::input, "{}: no config.json in it; expected a {}", path, expected);
+  }
+  return fmt::format("{} is a training run; its newest model is {}", path,
+                     (fs::path(path) / newest).string());
 }
 
-void add_model_argument(CommandLine& command, CommonOptions& options, const std::string& help) {
-  command.option("model", options.model, help).required().check(fault_of_run).type("MODEL");
+void add_model_argument(CommandLine& command, CommonOptions& options, std::string_view help) {
+  command.option("model", options.model, std::string(help))
+      .required()
+      .check([help](const std::string& path) { return fault_of_model(path, help); })
+      .type("MODEL");
 }
 
 void add_output_flags(CommandLine& command, CommonOptions& options) {
@@ -52,7 +63,9 @@ void add_machine_flags(CommandLine& command, CommonOptions& options) {
   command.option("--threads", options.threads, "threads; default: physical cores")
       .range(int64_t{1}, kMaxThreads)
       .type("N");
-  command.option("--device", options.device, "cpu or cuda").one_of({"cpu", "cuda"}).type("DEVICE");
+  command.option("--device", options.device, "cpu or cuda; default: cpu")
+      .one_of({"cpu", "cuda"})
+      .type("DEVICE");
 }
 
 void add_dtype_flag(CommandLine& command, CommonOptions& options) {

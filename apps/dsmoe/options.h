@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/thread_pool.h"
 #include "command_line.h"
@@ -21,10 +22,13 @@ struct CommonOptions {
   bool quiet = false;
 };
 
-// What is wrong with a training run in the place of a model; nothing if `folder` is none.
-std::string fault_of_run(const std::string& folder);
+inline constexpr std::string_view kModelFolder = "model folder (config.json, *.safetensors)";
+
+// For Flag::check. The fault of a training run in the place of a model; a path that leads to
+// neither is refused at once, with what was `expected`.
+std::string fault_of_model(const std::string& path, std::string_view expected = kModelFolder);
 void add_model_argument(CommandLine& command, CommonOptions& options,
-                        const std::string& help = "model folder (config.json, *.safetensors)");
+                        std::string_view help = kModelFolder);
 void add_output_flags(CommandLine& command, CommonOptions& options);   // --json --quiet
 void add_machine_flags(CommandLine& command, CommonOptions& options);  // --threads --device
 void add_dtype_flag(CommandLine& command, CommonOptions& options);     // --dtype

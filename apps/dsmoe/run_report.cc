@@ -238,11 +238,13 @@ void add_model_tiles(OrderedJson& tiles, const model::ModelConfig& config) {
                        fmt::format("{} per token", human_number(static_cast<double>(
                                                        config.num_active_parameters())))));
   if (config.num_moe_layers() == 0) return;
-  tiles.push_back(tile("experts per layer",
-                       config.n_shared_experts > 0 ? fmt::format("{} + {}", config.n_shared_experts,
-                                                                 config.n_routed_experts)
-                                                   : std::to_string(config.n_routed_experts),
-                       fmt::format("{} routed per token", config.num_experts_per_tok)));
+  tiles.push_back(
+      tile("experts per layer",
+           config.n_shared_experts > 0
+               ? fmt::format("{} + {}", config.n_shared_experts, config.n_routed_experts)
+               : std::to_string(config.n_routed_experts),
+           fmt::format("{}{} per token", config.n_shared_experts > 0 ? "shared + routed; " : "",
+                       config.num_experts_per_tok)));
 }
 
 std::string name_of(const fs::path& folder) {

@@ -31,7 +31,9 @@ bool TextSide::has_tokenizer() const { return state_->tokenizer.has_value(); }
 
 void TextSide::require_tokenizer() const {
   if (has_tokenizer()) return;
-  fail(ErrorKind::input, "{}: no tokenizer.json, so text cannot be read; give token ids instead",
+  fail(ErrorKind::input,
+       "{}: no tokenizer.json in it, so text cannot be read; put the model's own there, or "
+       "give token ids where a command takes them",
        state_->folder.string());
 }
 

@@ -16,7 +16,7 @@ namespace dsmoe {
 namespace {
 
 constexpr double kBarSeconds = 0.1, kLineSeconds = 10.0;
-constexpr int kBarWidth = 24;
+constexpr int kBarWidths[] = {24, 12};  // the widest that leaves room for the text
 
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -44,9 +44,14 @@ std::string format_rate(double rate) {
   return fmt::format("{:#.3g}", rate);
 }
 
-// At most `columns` bytes, never half of a UTF-8 character: a line that wraps could not be redrawn.
-void truncate_line(std::string& line, int columns) {
-  size_t size = static_cast<size_t>(std::max(columns, 1));
+// At most `columns` bytes: a line that wraps could not be redrawn. What follows the last comma goes
+// first, since half a figure is another figure; never half of a UTF-8 character stays.
+void truncate_line(std::string& line, size_t columns) {
+  for (size_t comma; line.size() > columns; line.resize(comma)) {
+    comma = line.rfind(", ");
+    if (comma == std::string::npos) break;
+  }
+  size_t size = columns;
   if (line.size() <= size) return;
   while (size > 0 && (static_cast<unsigned char>(line[size]) & 0xc0) == 0x80) --size;
   line.resize(size);
@@ -125,19 +130,24 @@ std::string Progress::text(double now) const {
 
 // "train [=========>              ]  41% 450/1000 steps, ..."
 std::string Progress::bar_line(double now) const {
-  std::string line = options_.label;
-  if (options_.total > 0) {
+  // One column stays free: some terminals wrap when the last is written.
+  const int terminal = options_.columns > 0 ? options_.columns : terminal_columns();
+  const size_t columns = static_cast<size_t>(std::max(terminal - 1, 1));
+  const std::string figures = text(now);
+  for (const int width : kBarWidths) {
+    if (options_.total <= 0) break;
     const double share =
         std::clamp(static_cast<double>(done_) / static_cast<double>(options_.total), 0.0, 1.0);
-    const int filled = static_cast<int>(share * kBarWidth);
-    std::string bar(kBarWidth, ' ');
+    const int filled = static_cast<int>(share * width);
+    std::string bar(width, ' ');
     std::fill_n(bar.begin(), filled, '=');
-    if (filled < kBarWidth) bar[filled] = '>';
-    line += fmt::format(" [{}] {:3}%", bar, static_cast<int>(share * 100));
+    if (filled < width) bar[filled] = '>';
+    std::string line = fmt::format("{} [{}] {:3}% {}", options_.label, bar,
+                                   static_cast<int>(share * 100), figures);
+    if (line.size() <= columns) return line;
   }
-  line += fmt::format(" {}", text(now));
-  // One column stays free: some terminals wrap when the last is written.
-  truncate_line(line, (options_.columns > 0 ? options_.columns : terminal_columns()) - 1);
+  std::string line = fmt::format("{} {}", options_.label, figures);
+  truncate_line(line, columns);
   return line;
 }
 

@@ -100,6 +100,26 @@ TEST(Progress, NeverWiderThanTheTerminalAndNeverHalfACharacter) {
   EXPECT_EQ(screen.take(), "\räöüäö\033[K");
 }
 
+// Half a figure would be another figure.
+TEST(Progress, TheBarMakesRoomForFiguresWhichAreShownWholeOrNotAtAll) {
+  Screen screen;
+  ProgressOptions options = screen.options(ProgressStyle::bar, 100);
+  const auto shown = [&](int columns) {
+    options.columns = columns;
+    screen.take();  // how the one before ended
+    screen.time = 0;
+    Progress progress(options);
+    screen.time = 1;
+    progress.update(50, "loss 3.21, valid 3.33");
+    return screen.take();
+  };
+  const std::string text = "50/100 steps, 50.0/s, 0:01 left, loss 3.21, valid 3.33";
+  EXPECT_EQ(shown(100), "\rtrain [============>           ]  50% " + text + "\033[K");
+  EXPECT_EQ(shown(81), "\rtrain [======>     ]  50% " + text + "\033[K");
+  EXPECT_EQ(shown(70), "\rtrain " + text + "\033[K");
+  EXPECT_EQ(shown(60), "\rtrain 50/100 steps, 50.0/s, 0:01 left, loss 3.21\033[K");
+}
+
 TEST(Progress, DestructorFinishes) {
   Screen screen;
   { Progress progress(screen.options(ProgressStyle::lines, 10)); }

@@ -172,8 +172,9 @@ void write_shards(const CorpusOptions& options, const Encoder& encoder, const In
     bytes_before += reader->file_bytes_read();
   }
   if (writer.num_documents() == 0) {
-    fail(ErrorKind::input, "no document in {} and {} other files; expected text",
-         options.inputs.front().path.string(), options.inputs.size() - 1);
+    fail(ErrorKind::input, "no document in {}{}; expected text",
+         options.inputs.front().path.string(),
+         options.inputs.size() > 1 ? fmt::format(" and {} more", options.inputs.size() - 1) : "");
   }
   writer.finish();
 }

@@ -26,10 +26,10 @@ EngineOptions complete(const model::Model& model, EngineOptions options) {
     options.num_pages = default_num_pages(model, options.max_batch);
   }
   if (options.num_pages < one_context) {
-    fail(
-        ErrorKind::usage,
-        "a KV cache of {} pages does not hold one context of {} tokens, which needs {} pages of {}",
-        options.num_pages, model.context, one_context, kernels::kKeyBlock);
+    fail(ErrorKind::usage,
+         "a KV cache of {} pages does not hold one context of {} tokens, which needs {} pages of "
+         "{}; give it more memory, or take a shorter context",
+         options.num_pages, model.context, one_context, kernels::kKeyBlock);
   }
   return options;
 }

@@ -19,7 +19,7 @@ std::optional<int64_t> query_integer(const HttpRequest& request, const char* nam
   const char* end = found->second.data() + found->second.size();
   const auto [rest, error] = std::from_chars(found->second.data(), end, value);
   if (error != std::errc() || rest != end || value < range.low || value > range.high) {
-    refuse(name, "{}: expected an integer of {} to {}", name, range.low, range.high);
+    refuse(name, "{}: expected an integer from {} to {}", name, range.low, range.high);
   }
   return value;
 }

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <sstream>
 
 #include "base/json.h"
 #include "base/scratch_folder.h"
@@ -57,6 +58,93 @@ TEST(Cli, HelpOfEveryCommandHasAnExample) {
   }
   EXPECT_EQ(run_dsmoe({"--help"}).code, 0);
   EXPECT_EQ(run_dsmoe({"--version"}).out.substr(0, 6), "dsmoe ");
+}
+
+TEST(Cli, HelpFitsATerminalOf80Columns) {
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{},
+                                             {"demo"},
+                                             {"info"},
+                                             {"logits"},
+                                             {"eval"},
+                                             {"chat"},
+                                             {"train"},
+                                             {"quantize"},
+                                             {"serve"},
+                                             {"generate"},
+                                             {"probe"},
+                                             {"bench"},
+                                             {"compare"},
+                                             {"report"},
+                                             {"tokenizer"},
+                                             {"tokenizer", "train"},
+                                             {"tokenizer", "encode"},
+                                             {"tokenizer", "decode"}}) {
+    std::vector<std::string> arguments = command;
+    arguments.push_back("--help");
+    std::istringstream help(run_dsmoe(arguments).out);
+    for (std::string line; std::getline(help, line);) {
+      EXPECT_LE(line.size(), 80u) << line;
+      EXPECT_EQ(line.find("[Option Group"), std::string::npos) << line;
+    }
+  }
+}
+
+// What came, what was expected, and where to look.
+TEST(Cli, WrongUsageIsNamed) {
+  const std::string model = golden("released");
+  const auto says = [](const std::vector<std::string>& arguments, const std::string& text) {
+    EXPECT_EQ(run_dsmoe(arguments).err, "dsmoe: " + text + "\n");
+  };
+  says({}, "expected a command, got none\nSee dsmoe --help.");
+  says({"tokenizer"}, "expected a command, got none\nSee dsmoe tokenizer --help.");
+  says({"tokenizer", "encod"}, "encod: no such command\nSee dsmoe tokenizer --help.");
+  says({"generate", model, "-p"},
+       "--prompt: expected TEXT, got nothing\nSee dsmoe generate --help.");
+  says({"generate", model, "-p", "x", "-p", "y"},
+       "--prompt: expected once, got 2 times\nSee dsmoe generate --help.");
+  says({"info", model, "--jsn"}, "--jsn: no such option\nSee dsmoe info --help.");
+  says({"eval", model, "--text", "f", "--devcie", "cpu"},
+       "--devcie: no such option\nSee dsmoe eval --help.");
+  says({"info", model, "more"}, "more: one argument too many\nSee dsmoe info --help.");
+  says({"logits", model, "--tokens", "1", "--dtype", "fp16"},
+       "--dtype: expected bf16 or fp32, got fp16\nSee dsmoe logits --help.");
+  says({"quantize", model, "-o", "o", "--to", "int8", "--head", "int2"},
+       "--head: expected int8, int4 or stored, got int2\nSee dsmoe quantize --help.");
+  says({"eval", model},
+       "expected one of --tokens, --text and --pairs, got none\nSee dsmoe eval --help.");
+  says({"eval", model, "--text", "f", "--tokens", "f"},
+       "expected one of --tokens, --text and --pairs, got --tokens and --text\n"
+       "See dsmoe eval --help.");
+  says({"quantize", model, "-o", "o", "--to", "int8", "--no-compare", "--text", "f"},
+       "expected at most one of --text, --tokens and --no-compare, got --text and --no-compare\n"
+       "See dsmoe quantize --help.");
+}
+
+// What a path should have led to.
+TEST(Cli, APathThatLeadsNowhereSaysWhatWasExpected) {
+  const ScratchFolder scratch;
+  const auto says = [](const std::vector<std::string>& arguments, const std::string& text) {
+    const Ran ran = run_dsmoe(arguments);
+    EXPECT_EQ(ran.code, 1);
+    EXPECT_EQ(ran.err, "dsmoe: " + text + "\n");
+  };
+  const std::string nothing = (scratch / "nothing").string(), empty = (scratch / "empty").string();
+  std::filesystem::create_directory(empty);
+  says({"generate", nothing, "-p", "x"},
+       nothing + ": no such folder; expected a model folder (config.json, *.safetensors)");
+  says({"info", nothing}, nothing + ": no such folder; expected a model folder, or a config.json");
+  says({"eval", empty, "--text", "f"},
+       empty + ": no config.json in it; expected a model folder (config.json, *.safetensors)");
+  says({"train", "--init", empty, "--data", "f", "--out", "o"},
+       empty + ": no config.json in it; expected a model folder (config.json, *.safetensors)");
+  says({"report", nothing},
+       nothing + ": no such folder; expected one that dsmoe train, demo or compare wrote");
+  says({"report", empty},
+       empty +
+           ": no metrics.jsonl in it; expected a folder that dsmoe train, demo or compare wrote");
+  says({"eval", golden("released"), "--tokens", "1,2,3"},
+       "--tokens: no such file: 1,2,3; expected a file of token ids");
 }
 
 TEST(Cli, AnUnknownCommandIsNamed) {

@@ -214,7 +214,7 @@ TEST_F(TextModel, GenerateRefusesBadInput) {
   refused({"--stop", ""}, 1, "stop string");
   refused({"--num-experts-per-tok", "17"}, 1, "1 to 16");
   refused({"--min-p", "-1"}, 2, "--min-p");
-  refused({"--tokens", "1"}, 2, "Exactly 1");
+  refused({"--tokens", "1"}, 2, "got --prompt and --tokens");
   // As "$IDS" gives it where IDS is not set: not another kind of prompt.
   for (const std::string flag : {"--tokens", "--prompt-file"}) {
     const Ran nothing = run_dsmoe({"generate", model(), flag, "", "--max-tokens", "3"});

@@ -139,10 +139,11 @@ function line_chart(holder, chart) {
   let is_log = Boolean(chart.log);
   const plot = element("div", { class: "plot", role: "img", "aria-label": chart.label });
   if (chart.log !== undefined) {
-    const button = element("button", { type: "button" }, is_log ? "linear" : "logarithmic");
+    const other_axis = () => (is_log ? "linear axis" : "logarithmic axis");
+    const button = element("button", { type: "button" }, other_axis());
     button.addEventListener("click", () => {
       is_log = !is_log;
-      button.textContent = is_log ? "linear" : "logarithmic";
+      button.textContent = other_axis();
       redraw();
     });
     holder.querySelector(".head")?.append(button);
@@ -182,6 +183,7 @@ function line_chart(holder, chart) {
     for (const t of linear_ticks(x0, x1, Math.max(2, width / 110))) {
       shape(canvas, "text", { x: x(t), y: height - 8, "text-anchor": t > x1 - (x1 - x0) * 0.03 ? "end" : "middle" }, tick_text(t));
     }
+    shape(canvas, "text", { x: left - 18, y: height - 8, "text-anchor": "end" }, chart.x_name || "step");
     shape(canvas, "line", { x1: left, x2: right, y1: bottom, y2: bottom, stroke: theme_colour("--line") });
     for (const r of chart.references || []) {
       if (!visible(r.y)) continue;

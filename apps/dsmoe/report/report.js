@@ -26,10 +26,10 @@ function pair() {
 }
 
 function add_header() {
-  const button = element("button", { type: "button" }, "dark");
+  const button = element("button", { type: "button" });
   const set = (theme) => {
     document.documentElement.dataset.theme = theme;
-    button.textContent = theme === "dark" ? "light" : "dark";
+    button.textContent = theme === "dark" ? "light theme" : "dark theme";
     for (const redraw of redraws) redraw();
   };
   set(new URLSearchParams(location.search).get("theme") || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
@@ -64,7 +64,7 @@ function add_optimizer() {
   const balance = [["expert level", report.balance], ["device level", report.device_balance], ["z-loss", report.z]]
     .filter(([, values]) => values.some((v) => v !== 0)).map(([name, values]) => ({ name, points: points(values) }));
   if (balance.length) {
-    line_chart(more("Balance losses", "Summed over layers; an even load gives the coefficient itself."),
+    line_chart(more("Balance losses", "Summed over layers; an even load gives the coefficient in each layer."),
       { label: "balance losses over steps", series: balance, height: 190 });
   }
 }
@@ -81,7 +81,7 @@ function add_experts() {
     line_chart(card("Experts without a token", "Per step and layer."), { label: "dead experts over steps", series: of_layers("dead"), zero: true, height: 170 });
   }
   const node = card("Load of every expert over time", "One row per expert; colour is its load as a ratio to the fair share.");
-  add_ratio_scale(node);
+  add_scale(node, ratio_colours, [-3, -2, -1, 0, 1, 2, 3].map((t) => 2 ** t), "⅛", "8 × the fair share", element("i"), "no token");
   const maps = element("div", { class: "maps" });
   node.append(maps);
   for (const layer of report.loads.layers) {
@@ -97,22 +97,23 @@ function add_experts() {
   }
 }
 
-function add_ratio_scale(node) {
+// What colours mean: a bar of `colours()` at `values`, words before and after it.
+function add_scale(node, colours, values, before, ...after) {
   const bar = element("span", { class: "bar" });
   const paint = () => {
-    const colour = ratio_colours();
-    bar.style.background = `linear-gradient(90deg, ${[-3, -2, -1, 0, 1, 2, 3].map((t) => colour(2 ** t)).join(", ")})`;
+    bar.style.background = `linear-gradient(90deg, ${values.map(colours()).join(", ")})`;
   };
   redraws.push(paint);
   paint();
-  node.append(element("div", { class: "scale" }, "⅛", bar, "8 × the fair share", element("i"), "no token"));
+  node.append(element("div", { class: "scale" }, before, bar, ...after));
 }
 
 function add_specialisation() {
   const s = report.specialisation;
   if (!s) return;
   const node = card("Who reads what", `Of the tokens for which an expert is the strongest, the share that comes from each kind of text (${s.title}; kinds weighted equally). ` +
-    "Experts stand in the order of their main kind. Bits: how much the strongest expert tells of the kind.");
+    "Experts, numbered below, stand in the order of their main kind. Bits: how much the strongest expert tells of the kind.");
+  add_scale(node, share_colours, [0, 1], "0 %", "100 %");
   const maps = element("div", { class: "maps" });
   node.append(maps);
   const left = Math.min(120, 16 + 6.5 * Math.max(...s.labels.map((l) => l.length)));
@@ -176,7 +177,7 @@ function add_comparison_table() {
       done && m.name !== "c" ? spread(m.minus_loss_of_c, true) : "", count(m.parameters), count(m.active_parameters), count(m.expert_parameters),
       count(m.active_expert_parameters), count(m.router_parameters), done ? count(Math.round(m.tokens_per_second)) : ""].map((text) => element("td", {}, text)));
   });
-  node.append(element("div", { class: "wide" }, element("table", {}, element("tr", {}, ...head.map((h) => element("th", {}, h))), ...rows)));
+  node.append(element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "the figures of all models" }, element("table", {}, element("tr", {}, ...head.map((h) => element("th", { scope: "col" }, h))), ...rows)));
 }
 
 add_header();

@@ -5,7 +5,8 @@ namespace dsmoe::kernels {
 namespace {
 
 [[noreturn]] void refuse() {
-  fail(ErrorKind::usage, "{}; configure with -DDSMOE_CUDA=ON where nvcc is, or use --device cpu",
+  fail(ErrorKind::usage,
+       "{}; where nvcc is, make cuda builds build-cuda/dsmoe; or use --device cpu",
        cuda_declined());
 }
 

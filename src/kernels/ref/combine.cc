@@ -34,6 +34,7 @@ std::optional<S> tree_sum(const std::vector<Term<S>>& terms, int64_t begin, int6
 
 }  // namespace
 
+// The dispatcher has copied `base` to `residual`, and gives this table whole columns only.
 void combine_forward(const Context&, const CombineForward& args) {
   const TensorView& sample = args.routed ? args.routed : args.shared;
   with_operand(sample.dtype, [&]<class Operand>() {
