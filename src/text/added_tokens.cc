@@ -99,6 +99,7 @@ void AddedTokenMatcher::split(std::string_view text, ParseSpecial parse_special,
       if (token.single_word && !stands_alone(text, span, scratch)) continue;
       if (token.lstrip) span.begin = std::max(skip_space_back(text, span.begin), done);
       if (token.rstrip) span.end = skip_space(text, span.end);
+      if (span.empty()) continue;  // white space that the token before has taken
       if (done < span.begin) sections.push_back({.span = {.begin = done, .end = span.begin}});
       sections.push_back({.span = span, .id = token.id});
       done = span.end;

@@ -172,6 +172,37 @@ TEST(Tokenizer, NoDecoderJoinsWithSpaces) {
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("ab")), "a b");
 }
 
+// Gemma's file lists runs of spaces as added tokens too; the oracle decodes those as any other
+// token.
+TEST(Tokenizer, AddedTokensGoThroughTheDecoder) {
+  const auto file = [](const std::string& decoder) {
+    return R"({"added_tokens": [{"id": 2, "content": "\u2581\u2581", "normalized": false}],
+      "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
+      "model": {"type": "BPE", "vocab": {"a": 0, "\u2581": 1, "\u2581\u2581": 2},
+                "merges": [["\u2581", "\u2581"]]}, "decoder": )" +
+           decoder + "}";
+  };
+  const Tokenizer replacing = Tokenizer::from_json(
+      file(R"({"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "})"), "file.json");
+  EXPECT_EQ(replacing.encode("a  a"), (Ids{0, 2, 0}));
+  EXPECT_EQ(replacing.decode(Ids{0, 2, 0}), "a  a");
+  EXPECT_EQ(replacing.decode(Ids{2, 0}), "  a");
+  const Tokenizer metaspace = Tokenizer::from_json(
+      file(R"({"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always"})"),
+      "file.json");
+  EXPECT_EQ(metaspace.decode(Ids{0, 2, 0}), "a  a");
+  EXPECT_EQ(metaspace.decode(Ids{2, 0}), "a");  // at the start it is the prefix
+}
+
+// A token of white space that strips both sides takes a whole run; the rest of the run is no match.
+TEST(Tokenizer, StrippedWhiteSpaceIsNotMatchedAgain) {
+  const Tokenizer tokenizer = Tokenizer::from_json(
+      R"({"added_tokens": [{"id": 1, "content": " ", "lstrip": true, "rstrip": true,
+      "normalized": false}], "model": {"type": "BPE", "vocab": {"a": 0, " ": 1}, "merges": []}})",
+      "file.json");
+  EXPECT_EQ(tokenizer.encode("a   a"), (Ids{0, 1, 0}));
+}
+
 // Each replacement doubles the text: 64 of them would not fit any memory.
 TEST(Tokenizer, ANormalizerThatExplodesIsStopped) {
   std::string steps;
