@@ -75,8 +75,8 @@ struct Regex::Code {
   bool any_start = true;           // `starts` says nothing
   std::array<bool, 256> starts{};  // bytes a match can start with
 
-  explicit Code(pcre2_code* compiled) : code(compiled) {
-    has_jit = pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) == 0;
+  Code(pcre2_code* compiled, bool wants_jit) : code(compiled) {
+    has_jit = wants_jit && pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) == 0;
     learn_starts();
   }
   ~Code() { pcre2_code_free(code); }
@@ -134,7 +134,10 @@ struct Regex::Code {
       fail(ErrorKind::input, "{}: the regular expression does not compile: {}", what,
            pcre2_message(error));
     }
-    return std::make_unique<Code>(code);
+    // Behind (?>A|B), compiled code of PCRE2 10.42 goes back to B although A has matched; the
+    // interpreter does not.
+    const bool is_atomic = pattern.find("(?>") != std::string::npos;
+    return std::make_unique<Code>(code, !is_atomic);
   }
 };
 

@@ -126,6 +126,8 @@ TEST(MalformedTokenizer, EachFaultIsNamed) {
       {with("/pre_tokenizer/pattern/Regex", "\"[a\""), "unexpected end"},
       {with("/pre_tokenizer/pattern/Regex", "\"*a\""), "nothing to repeat"},
       {with("/pre_tokenizer/pattern/Regex", "\"[a-z&&[^b]]\""), "intersection"},
+      {with("/pre_tokenizer/pattern/Regex", R"re("(?i)(?:[a\\p{Lu}]+)")re"),
+       "in a class under (?i)"},
       {with("/pre_tokenizer/pattern/Regex", "\"(a)\\\\1\""), "escape \\1"},
       {with("/pre_tokenizer/pattern/Regex", "\"\\\\p{Nonsense}\""), "does not compile"},
       {with("/pre_tokenizer/pattern/Regex", "\"a{2}+\""), "read differently"},

@@ -52,6 +52,39 @@ TEST(Regex, AFailingSearchOverALongRunIsLinear) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
 }
 
+// \s*x starts a match at an x that no space precedes.
+TEST(Regex, ARepeatInFrontMayBeEmpty) {
+  RegexScratch scratch;
+  Span match;
+  for (const char* pattern : {"\\s*x", "\\s{0,}x", "\\s*+x", "\\s*?x", "x*x"}) {
+    const Regex regex(pattern, "pattern");
+    ASSERT_TRUE(regex.find("ax", 0, scratch, match)) << pattern;
+    EXPECT_EQ(match.begin, 1U) << pattern;
+    EXPECT_EQ(match.end, 2U) << pattern;
+  }
+  const Regex regex("\\s*x", "pattern");
+  ASSERT_TRUE(regex.find("a  xx", 0, scratch, match));
+  EXPECT_EQ(match.begin, 1U);
+  const std::string run = std::string(500'000, ' ') + "1";
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_FALSE(regex.find(run, 0, scratch, match));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+}
+
+TEST(Regex, AnAtomicGroupKeepsItsFirstAlternative) {
+  RegexScratch scratch;
+  Span match;
+  EXPECT_FALSE(Regex("(?>\\S*\\S|a)a", "pattern").find("baa", 0, scratch, match));
+}
+
+// Only a class takes the case of its letters from (?i), and only there.
+TEST(Regex, LettersOfOneCaseOutsideOfIgnoredCase) {
+  RegexScratch scratch;
+  Span match;
+  EXPECT_TRUE(
+      Regex("(?i:'s)|(?i:a(?-i:[\\p{Lu}]))[\\p{Ll}]", "pattern").find("ABc", 0, scratch, match));
+}
+
 TEST(Unicode, RecentCodePointsAreLetters) {
   EXPECT_TRUE(is_recent(0x31350));
   EXPECT_FALSE(is_recent(0x4E00));
