@@ -354,6 +354,10 @@ TEST_F(TextModel, EvalPairsOfTextSplitAsTheHarnessDoes) {
   EXPECT_EQ(spaced, score({{"context", "The cat"}, {"continuation", " sat"}}));
   EXPECT_EQ(spaced,
             score({{"context_ids", encode("The cat")}, {"continuation_ids", encode(" sat")}}));
+  for (const char* space : {"\u3000", "\u00a0\n", "\x1c"}) {  // all that Python's rstrip() takes
+    EXPECT_EQ(score({{"context", std::string("The cat") + space}, {"continuation", "sat"}}),
+              score({{"context", "The cat"}, {"continuation", std::string(space) + "sat"}}));
+  }
   EXPECT_EQ(score({{"context", ""}, {"continuation", "The"}}),
             score({{"context_ids", {0}}, {"continuation_ids", encode("The")}}));
 }
