@@ -123,6 +123,25 @@ TEST_F(TextModel, ATokenizerIsNeverOverwritten) {
   EXPECT_EQ(ran.code, 1);
   EXPECT_NE(ran.err.find("has a tokenizer.json"), std::string::npos) << ran.err;
   EXPECT_EQ(read_file(model() + "/tokenizer.json"), before);
+  // A folder with a tokenizer of another kind keeps what it says of it, its chat template perhaps.
+  const ScratchFolder other;
+  write_file((other / "tokenizer_config.json").string(), "{}");
+  const Ran again = run_dsmoe({"tokenizer", "train", path("corpus.txt"), "--vocab-size", "300",
+                               "-o", other.path().string()});
+  EXPECT_EQ(again.code, 1);
+  EXPECT_NE(again.err.find("has a tokenizer_config.json"), std::string::npos) << again.err;
+  EXPECT_EQ(read_file((other / "tokenizer_config.json").string()), "{}");
+}
+
+TEST_F(TextModel, ATokenizerThatCannotBeWrittenIsNotTrained) {
+  const Ran ran = run_dsmoe({"tokenizer", "train", path("no such file"), "--vocab-size", "300",
+                             "-o", path("corpus.txt") + "/x"});
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_NE(ran.err.find("cannot create"), std::string::npos) << ran.err;
+  EXPECT_EQ(run_dsmoe({"tokenizer", "train", path("corpus.txt"), "--vocab-size", "300", "-o",
+                       path("out"), "--max-length", "-3"})
+                .code,
+            2);
 }
 
 TEST_F(TextModel, GenerateRepeatsForAnyThreads) {
