@@ -5,6 +5,7 @@
 #include "base/cpu_count.h"
 #include "base/cpu_features.h"
 #include "base/log.h"
+#include "base/mapped_file.h"
 #include "command.h"
 #include "kernels/table.h"
 #include "options.h"
@@ -107,9 +108,8 @@ struct Weights {
 };
 
 bool has_weights(const std::filesystem::path& folder) {
-  std::error_code ignored;
-  return std::filesystem::exists(folder / "model.safetensors", ignored) ||
-         std::filesystem::exists(folder / "model.safetensors.index.json", ignored);
+  return is_listed(folder / "model.safetensors") ||
+         is_listed(folder / "model.safetensors.index.json");
 }
 
 Weights weights_of(const std::filesystem::path& folder, const ModelConfig& config) {

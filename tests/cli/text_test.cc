@@ -133,6 +133,28 @@ TEST_F(TextModel, ATokenizerIsNeverOverwritten) {
   EXPECT_EQ(read_file((other / "tokenizer_config.json").string()), "{}");
 }
 
+// A download that did not finish leaves links to nothing: they are told, not passed over.
+TEST_F(TextModel, ALinkToNothingIsNamed) {
+  const ScratchFolder scratch;
+  std::filesystem::copy(model(), scratch / "copy");
+  const std::string copy = (scratch / "copy").string();
+  const auto refusal = [&](const std::string& name, const std::vector<std::string>& arguments) {
+    const std::filesystem::path file = scratch / "copy" / name;
+    const std::string before = std::filesystem::exists(file) ? read_file(file.string()) : "";
+    std::filesystem::remove(file);
+    std::filesystem::create_symlink("gone", file);
+    const Ran ran = run_dsmoe(arguments);
+    EXPECT_EQ(ran.code, 1) << name;
+    EXPECT_NE(ran.err.find("cannot open " + file.string()), std::string::npos) << ran.err;
+    std::filesystem::remove(file);
+    if (!before.empty()) write_file(file.string(), before);
+  };
+  refusal("model.safetensors", {"info", copy});
+  refusal("model.safetensors", {"logits", copy, "--tokens", "1"});
+  refusal("tokenizer.json", {"generate", copy, "-p", "x"});
+  refusal("chat_template.jinja", {"chat", copy});
+}
+
 TEST_F(TextModel, ATokenizerThatCannotBeWrittenIsNotTrained) {
   const Ran ran = run_dsmoe({"tokenizer", "train", path("no such file"), "--vocab-size", "300",
                              "-o", path("corpus.txt") + "/x"});
