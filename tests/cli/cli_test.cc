@@ -179,6 +179,18 @@ TEST(CliInfo, DescribesWeightsWhereThereAreAny) {
   EXPECT_EQ(run_dsmoe({"info", without.folder()}).code, 0);
 }
 
+// As of a folder without permission: the file system's own refusal is no fault of the program.
+TEST(CliFolders, WhatCannotBeExaminedIsNamed) {
+  const std::string name(300, 'a');
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"report", name}, {"serve", name}}) {
+    const Ran ran = run_dsmoe(command);
+    EXPECT_EQ(ran.code, 1);
+    EXPECT_NE(ran.err.find("dsmoe: cannot examine " + name), std::string::npos) << ran.err;
+    EXPECT_EQ(ran.err.find("please report"), std::string::npos) << ran.err;
+  }
+}
+
 TEST(CliInfo, RefusesBrokenFolders) {
   expect_refused(run_dsmoe({"info", "/no/such/folder"}), 1, "/no/such/folder");
   const BrokenModel model("released");
