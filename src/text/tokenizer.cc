@@ -24,6 +24,8 @@ constexpr std::size_t kMaxText = std::size_t{1} << 31;
 constexpr std::size_t kKeepScratchBelow = std::size_t{16}
                                           << 20;  // a giant text must not pin its buffers
 constexpr std::size_t kMaxFile = std::size_t{256} << 20;
+// Every place of a text may be compared with all of an added token.
+constexpr std::size_t kMaxAddedToken = 1024;
 
 // What one running encode() needs; kept between calls for its buffers and its word cache.
 struct EncodeScratch {
@@ -64,10 +66,10 @@ struct Tokenizer::State {
         suffix(std::move(parts.suffix)),
         decoder(std::move(parts.decoder)) {
     bytes_depend_on_place = depends_on_place(decoder);
-    load_tokens(parts);
+    load_tokens(parts, what);
   }
 
-  void load_tokens(TokenizerParts& parts) {
+  void load_tokens(TokenizerParts& parts, std::string_view what) {
     std::int32_t max_id = -1;
     for (const auto& [written, id] : parts.model.vocab) max_id = std::max(max_id, id);
     for (const AddedToken& token : parts.added_tokens) max_id = std::max(max_id, token.id);
@@ -88,6 +90,10 @@ struct Tokenizer::State {
       const std::string_view pattern =
           added.normalized ? normalizer.apply(added.content, PieceStart::of_text, buffers, scratch)
                            : added.content;
+      if (pattern.size() > kMaxAddedToken) {
+        fail(ErrorKind::input, "{}: the added token {} has {} bytes, more than the limit of {}",
+             what, added.id, pattern.size(), kMaxAddedToken);
+      }
       token.bytes = decode_literal_token(decoder, pattern, TokenPlace::later, scratch);
       if (bytes_depend_on_place) {
         added_at_start[added.id] =

@@ -98,6 +98,8 @@ TEST(MalformedTokenizer, EachFaultIsNamed) {
       {with("/added_tokens", "{}"), "added_tokens: expected a list"},
       {with("/added_tokens/0", "\"<s>\""), "added_tokens[0]: expected a JSON object"},
       {with("/added_tokens/0/content", "\"\""), "added_tokens[0].content"},
+      {with("/added_tokens/0/content", "\"" + std::string(1025, 'a') + "\""),
+       "added token 3 has 1025 bytes"},
       {with("/added_tokens/0/content", "\"ab\""), "has id 3 here and 2"},
       {with("/added_tokens/0/id", "1"), "id 1 of \"<s>\" belongs to \"b\""},
       {with("/added_tokens/0/id", "-3"), "expected a token id"},

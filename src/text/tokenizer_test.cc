@@ -153,6 +153,19 @@ TEST(Tokenizer, LongRunsTakeLinearTime) {
   }
 }
 
+// Runs of white space that every match would walk again: 10^11 steps.
+TEST(Tokenizer, StrippingTakesLinearTime) {
+  for (const char* strips : {R"("lstrip": true)", R"("rstrip": true)"}) {
+    const Tokenizer tokenizer = Tokenizer::from_json(
+        std::string(R"({"added_tokens": [{"id": 1, "content": " ", "normalized": false, )") +
+            strips + R"(}], "model": {"type": "BPE", "vocab": {"a": 0, " ": 1}, "merges": []}})",
+        "file.json");
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_EQ(tokenizer.encode(std::string(500'000, ' ') + "a").size(), 500'001U) << strips;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10)) << strips;
+  }
+}
+
 TEST(Tokenizer, ThreadsShareOne) {
   const Tokenizer tokenizer = Tokenizer::from_file(testdata("deepseek.json"));
   std::vector<std::string> texts;
