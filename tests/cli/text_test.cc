@@ -112,6 +112,9 @@ TEST_F(TextModel, TokenizersAreTrainedOnTheFilesThatTrainReads) {
   EXPECT_EQ(trained("a.txt.zst", zstd_frame(text)), plain);
   EXPECT_EQ(trained("a.jsonl", Json{{"text", text}}.dump() + "\n"), plain);
   EXPECT_EQ(trained("b.txt", text + "<|endoftext|>"), plain) << "what ends documents is no word";
+  const Ran counted = run_dsmoe({"tokenizer", "train", (scratch / "a.jsonl").string(),
+                                 "--vocab-size", "300", "-o", (scratch / "n").string(), "--json"});
+  EXPECT_EQ(Json::parse(counted.out)["bytes"], text.size());
   const std::string gzip = trained("a.gz", "\x1f\x8b" + text);
   EXPECT_NE(gzip.find("looks like gzip"), std::string::npos) << gzip;
 }
