@@ -126,10 +126,13 @@ struct Regex::Code {
     const CompileContext context;
     int error = 0;
     PCRE2_SIZE offset = 0;
+    // PCRE2 10.42 makes a repeat in front of (?:...)?+ possessive as if the group had to match.
+    const std::uint32_t extra =
+        pattern.find(")?+") != std::string::npos ? PCRE2_NO_AUTO_POSSESS : 0;
     pcre2_code* code =
         pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                      PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error,
-                      &offset, context.context);
+                      PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | extra,
+                      &error, &offset, context.context);
     if (code == nullptr) {
       fail(ErrorKind::input, "{}: the regular expression does not compile: {}", what,
            pcre2_message(error));

@@ -77,6 +77,12 @@ TEST(Regex, AnAtomicGroupKeepsItsFirstAlternative) {
   EXPECT_FALSE(Regex("(?>\\S*\\S|a)a", "pattern").find("baa", 0, scratch, match));
 }
 
+TEST(Regex, ARepeatGivesBackToWhatFollowsAnOptionalGroup) {
+  RegexScratch scratch;
+  Span match;
+  EXPECT_TRUE(Regex("b\\s*(?:a)?+[^c]", "pattern").find("b\nc", 0, scratch, match));
+}
+
 // Only a class takes the case of its letters from (?i), and only there.
 TEST(Regex, LettersOfOneCaseOutsideOfIgnoredCase) {
   RegexScratch scratch;
