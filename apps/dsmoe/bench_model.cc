@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/mapped_file.h"
 #include "model/initialise.h"
 
 namespace dsmoe::app {
@@ -129,9 +130,8 @@ std::string weights_name(const model::Model& model) {
 }
 
 bool has_weights(const std::filesystem::path& folder) {
-  std::error_code ignored;
-  return std::filesystem::exists(folder / "model.safetensors", ignored) ||
-         std::filesystem::exists(folder / "model.safetensors.index.json", ignored);
+  return is_listed(folder / "model.safetensors") ||
+         is_listed(folder / "model.safetensors.index.json");
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "interrupt.h"
 #include "options.h"
 #include "output.h"
+#include "text/unicode.h"
 #include "text_side.h"
 #include "token_list.h"
 
@@ -153,13 +154,24 @@ std::string text_field(const Json& line, const char* key, const std::string& wha
   return found->get<std::string>();
 }
 
+// str.isspace() of Python: the white space of Unicode and four separators of ASCII.
+bool is_python_space(std::uint32_t code_point) {
+  return text::is_white_space(code_point) || (code_point >= 0x1C && code_point <= 0x1F);
+}
+
 // As lm-evaluation-harness splits them: white space at the end of the context belongs to the
 // continuation, and the continuation is what the joined text has beyond the context's tokens.
 infer::TokenPair encode_pair(std::string context, std::string continuation, const TextSide& text) {
   if (context.empty()) {
     return {.context = {}, .continuation = text.encode(continuation, AroundText::nothing)};
   }
-  const std::size_t end = context.find_last_not_of(" \t\n\r\f\v") + 1;
+  std::size_t end = context.size();
+  while (end > 0) {
+    const std::size_t start = previous_char(context, end);
+    std::size_t at = start;
+    if (!is_python_space(next_code_point(context, at))) break;
+    end = start;
+  }
   continuation = context.substr(end) + continuation;
   context.resize(end);
   infer::TokenPair pair{.context = text.encode(context, AroundText::nothing)};

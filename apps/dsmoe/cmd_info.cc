@@ -6,6 +6,7 @@
 #include "base/cpu_count.h"
 #include "base/cpu_features.h"
 #include "base/log.h"
+#include "base/mapped_file.h"
 #include "command.h"
 #include "kernels/table.h"
 #include "options.h"
@@ -33,16 +34,19 @@ int64_t active_ffn(const ModelConfig& config, int64_t layer) {
 }
 
 // The paper's count for a step on T tokens, per token: 6 (4 + 8 r) L d^2 + 12 L d T + 6 V d, with r
-// the activated standard FFNs of 8 d^2 numbers each; here r is the mean over layers.
+// the activated standard FFNs of 8 d^2 numbers each. Its 4 d^2 of attention are d (2 q + 2 kv)
+// where the heads together are not as wide as the model, and its 12 L d T are 12 L q T.
 double training_flops_per_token(const ModelConfig& config, int64_t sequence) {
   const auto d = static_cast<double>(config.hidden_size);
   const auto layers = static_cast<double>(config.num_hidden_layers);
+  const auto q = static_cast<double>(config.q_width());
+  const auto kv = static_cast<double>(config.kv_width());
   double ffn = 0;
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     ffn += static_cast<double>(active_ffn(config, layer));
   }
-  const double r = ffn / layers / (8 * d * d);
-  return 6 * (4 + 8 * r) * layers * d * d + 12 * layers * d * static_cast<double>(sequence) +
+  return 6 * (layers * d * (2 * q + 2 * kv) + ffn) +
+         12 * layers * q * static_cast<double>(sequence) +
          6 * static_cast<double>(config.vocab_size) * d;
 }
 
@@ -100,15 +104,13 @@ std::string describe_attention(const ModelConfig& config) {
 // Weight files as they lie in the folder.
 struct Weights {
   bool present = false;
-  std::string fault;  // why they cannot be used
   std::string dtypes;
   int64_t files = 0, tensors = 0, bytes = 0;
 };
 
 bool has_weights(const std::filesystem::path& folder) {
-  std::error_code ignored;
-  return std::filesystem::exists(folder / "model.safetensors", ignored) ||
-         std::filesystem::exists(folder / "model.safetensors.index.json", ignored);
+  return is_listed(folder / "model.safetensors") ||
+         is_listed(folder / "model.safetensors.index.json");
 }
 
 Weights weights_of(const std::filesystem::path& folder, const ModelConfig& config) {
@@ -127,12 +129,7 @@ Weights weights_of(const std::filesystem::path& folder, const ModelConfig& confi
   for (const auto& [dtype, bytes] : by_type) {
     weights.dtypes += (weights.dtypes.empty() ? "" : ", ") + dtype;
   }
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    if (entry.path().extension() == ".safetensors" &&
-        entry.path().filename().string().starts_with("model")) {
-      ++weights.files;
-    }
-  }
+  weights.files = static_cast<int64_t>(opened.files().size());
   return weights;
 }
 

@@ -101,11 +101,16 @@ int run_train(const TrainArguments& arguments) {
                                 .min_count = arguments.min_count};
   text::check_train_options(options);
   const fs::path folder = arguments.out;
-  if (fs::exists(folder / "tokenizer.json")) {
+  std::error_code error;
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+    if (!fs::exists(folder / name, error)) continue;
     fail(ErrorKind::input,
-         "{} has a tokenizer.json, which its model may need; choose another folder, or remove it",
-         arguments.out);
+         "{} has a {}, which its model may need; choose another folder, or remove it",
+         arguments.out, name);
   }
+  // First of all: a long text is not read in vain.
+  fs::create_directories(folder, error);
+  if (error) fail(ErrorKind::io, "cannot create {}: {}", arguments.out, error.message());
   ThreadPool pool(arguments.threads);
   std::vector<std::string> delimiters = options.special.contents();
   delimiters.emplace_back(data::kEndOfText);  // as dsmoe train reads a corpus
@@ -136,9 +141,6 @@ int run_train(const TrainArguments& arguments) {
         "{} of {} ids are used: no further pair occurs {} times; more text gives more tokens",
         num_tokens, arguments.vocab_size, arguments.min_count);
   }
-  std::error_code error;
-  fs::create_directories(arguments.out, error);
-  if (error) fail(ErrorKind::io, "cannot create {}: {}", arguments.out, error.message());
   atomic_write_file(folder / "tokenizer.json", text::to_tokenizer_json(trained));
   atomic_write_file(folder / "tokenizer_config.json",
                     text::to_tokenizer_config_json(trained, arguments.max_length));
@@ -239,7 +241,7 @@ void add_training(CommandLine& parent) {
       .show_default();
   train.option("--min-count", arguments->min_count, "pairs seen less often are not merged")
       .show_default();
-  train.option("--max-length", arguments->max_length, "model_max_length to write");
+  train.option("--max-length", arguments->max_length, "model_max_length to write").at_least(1);
   train.option("--threads", arguments->threads, "threads; default: physical cores")
       .range(int64_t{1}, int64_t{1024});
   train.flag("--json", arguments->json, "print JSON");

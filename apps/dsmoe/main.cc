@@ -1,5 +1,6 @@
 // The dsmoe command: parses the command line and runs one subcommand.
 #include <cstdio>
+#include <filesystem>
 #include <new>
 
 #include "base/error.h"
@@ -42,6 +43,9 @@ int main(int argc, char** argv) {
   } catch (const dsmoe::Error& e) {
     std::fprintf(stderr, "dsmoe: %s\n", e.what());
     return dsmoe::app::exit_code(e.kind());
+  } catch (const std::filesystem::filesystem_error& e) {
+    std::fprintf(stderr, "dsmoe: cannot examine %s: %s\n", e.path1().c_str(),
+                 e.code().message().c_str());
   } catch (const std::bad_alloc&) {
     std::fprintf(stderr, "dsmoe: out of memory\n");
   } catch (const std::exception& e) {

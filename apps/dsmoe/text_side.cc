@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/mapped_file.h"
 #include "text/tokenizer.h"
 
 namespace dsmoe::app {
@@ -20,8 +21,7 @@ struct TextSide::Stream::State {
 
 TextSide::TextSide(const std::filesystem::path& folder)
     : state_(std::make_unique<State>(State{.folder = folder})) {
-  std::error_code ignored;
-  if (std::filesystem::exists(folder / "tokenizer.json", ignored)) {
+  if (is_listed(folder / "tokenizer.json")) {
     state_->tokenizer = text::Tokenizer::from_file(folder.string());
   }
 }

@@ -119,20 +119,24 @@ void count_documents(const fs::path& path, const std::string& separator, text::W
   constexpr std::size_t kPiece = std::size_t{16} << 20;  // counted at once, by all threads
   const auto documents = data::open_documents(path, data::InputFormat::automatic, reader);
   std::string text;
+  std::size_t num_inserted = 0;
+  const auto count = [&] {
+    counts.add_text(text, pool, num_inserted);
+    text.clear();
+    num_inserted = 0;
+    on_bytes(documents->file_bytes_read());
+  };
   for (data::Document document; documents->next(document);) {
     stop_if_interrupted();
     for (const data::DocumentPart& part : document.parts) {
       // Words never reach over the border of two documents: the delimiter stands between.
       text += part.text;
       text += data::kEndOfText;
+      num_inserted += data::kEndOfText.size();
     }
-    if (text.size() < kPiece) continue;
-    counts.add_text(text, pool);
-    text.clear();
-    on_bytes(documents->file_bytes_read());
+    if (text.size() >= kPiece) count();
   }
-  counts.add_text(text, pool);
-  on_bytes(documents->file_bytes_read());
+  count();
 }
 
 FoundTokenizer found_tokenizer(const fs::path& run) {

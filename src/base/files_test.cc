@@ -88,6 +88,15 @@ TEST(MappedFile, RefusesWhatIsNoRegularFile) {
   message_of(ErrorKind::io, [&] { MappedFile(folder / "missing"); });
 }
 
+TEST(IsListed, AlsoALinkToNothing) {
+  const ScratchFolder folder;
+  fs::create_symlink("gone", folder / "link");
+  EXPECT_TRUE(is_listed(folder / "link"));
+  EXPECT_TRUE(is_listed(folder.path()));
+  EXPECT_FALSE(is_listed(folder / "missing"));
+  EXPECT_FALSE(is_listed(folder / "missing" / "f"));
+}
+
 TEST(ReadSmallFile, RefusesALongFileBeforeReadingIt) {
   const ScratchFolder folder;
   atomic_write_file(folder / "f", "abcdef");

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include "base/error.h"
@@ -30,6 +31,12 @@ OpenFile open_regular_file(const std::filesystem::path& path) {
          S_ISDIR(info.st_mode) ? "a folder" : "a special file");
   }
   return {.descriptor = descriptor, .size = static_cast<std::size_t>(info.st_size)};
+}
+
+bool is_listed(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::symlink_status(path, ignored).type() !=
+         std::filesystem::file_type::not_found;
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {

@@ -18,6 +18,10 @@ struct OpenFile {
 // Error(input) if it is not a regular file.
 OpenFile open_regular_file(const std::filesystem::path& path);
 
+// Whether the folder lists such a name. True for a link to nothing and where it cannot be told:
+// opening the file says what is wrong then.
+bool is_listed(const std::filesystem::path& path);
+
 // A regular file, open and mapped. A file that another process shortens while it is mapped faults
 // on access: code that copies anyway should use read(), which reports an error instead.
 class MappedFile {

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include <algorithm>
 #include <array>
@@ -51,6 +52,12 @@ class ZstdStream : public ByteStream {
       if (input_.pos == input_.size && ended_ && finished_frame_) return 0;
       const size_t taken_before = input_.pos;
       const size_t result = ZSTD_decompressStream(decoder_.get(), &output, &input_);
+      if (ZSTD_getErrorCode(result) == ZSTD_error_frameParameter_windowTooLarge) {
+        fail(ErrorKind::input,
+             "{}: compressed with a window above 128 MiB (zstd --long), which would take as much "
+             "memory; recompress it without --long",
+             name_);
+      }
       if (ZSTD_isError(result)) {
         fail(ErrorKind::input, "{}: zstd data is damaged near compressed byte {}: {}", name_,
              buffer_start_ + input_.pos, ZSTD_getErrorName(result));

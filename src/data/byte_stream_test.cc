@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <zstd.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -85,6 +86,24 @@ TEST(ByteStream, RefusesDamage) {
             std::string::npos);
   EXPECT_NE(error_of([&] { decompress(compress("ok") + "garbage after it"); }).find("damaged"),
             std::string::npos);
+}
+
+// zstd --long=31: nothing is wrong with the file.
+TEST(ByteStream, RefusesALargeWindowByName) {
+  const std::unique_ptr<ZSTD_CCtx, decltype(&ZSTD_freeCCtx)> encoder(ZSTD_createCCtx(),
+                                                                     &ZSTD_freeCCtx);
+  ASSERT_FALSE(ZSTD_isError(ZSTD_CCtx_setParameter(encoder.get(), ZSTD_c_windowLog, 28)));
+  ASSERT_FALSE(ZSTD_isError(ZSTD_CCtx_setParameter(encoder.get(), ZSTD_c_contentSizeFlag, 0)));
+  std::string text = "text", out(1000, '\0');
+  ZSTD_inBuffer input{text.data(), text.size(), 0};
+  ZSTD_outBuffer output{out.data(), out.size(), 0};
+  // In two steps, so that the encoder does not choose a window by the length.
+  ZSTD_compressStream2(encoder.get(), &output, &input, ZSTD_e_flush);
+  ASSERT_EQ(ZSTD_compressStream2(encoder.get(), &output, &input, ZSTD_e_end), 0u);
+  const std::string error =
+      error_of([&] { decompress(std::string_view(out).substr(0, output.pos)); });
+  EXPECT_NE(error.find("--long"), std::string::npos) << error;
+  EXPECT_EQ(error.find("damaged"), std::string::npos) << error;
 }
 
 TEST(ByteStream, RefusesOtherFormatsByName) {

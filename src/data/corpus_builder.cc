@@ -37,6 +37,18 @@ HashedInput hash_file(const fs::path& path, const std::function<void()>& poll) {
   return {hash.value(), file.file_bytes_read()};
 }
 
+// Tells whether a file was written to meanwhile.
+struct FileState {
+  std::uintmax_t bytes = 0;
+  fs::file_time_type modified;
+  bool operator==(const FileState&) const = default;
+};
+
+FileState state_of(const fs::path& path) {
+  std::error_code ignored;  // what is gone has another state; reading it says why
+  return {fs::file_size(path, ignored), fs::last_write_time(path, ignored)};
+}
+
 // File names as domains; the whole path where two different files have the same name.
 std::vector<std::string> domains_of(const std::vector<CorpusInput>& inputs) {
   std::vector<std::string> domains;
@@ -55,6 +67,7 @@ std::vector<std::string> domains_of(const std::vector<CorpusInput>& inputs) {
 struct Inputs {
   std::vector<std::string> sources;  // distinct domains, in order of appearance
   std::vector<int32_t> source_of;    // per input
+  std::vector<FileState> states;     // per input, before it was hashed
   uint64_t bytes = 0, key = 0;
 };
 
@@ -78,6 +91,7 @@ Inputs inspect(const CorpusOptions& options, const Encoder& encoder) {
   const std::vector<std::string> domains = domains_of(options.inputs);
   for (size_t i = 0; i < domains.size(); ++i) {
     const CorpusInput& input = options.inputs[i];
+    inputs.states.push_back(state_of(input.path));
     const HashedInput hashed = hash_file(input.path, options.poll);
     inputs.bytes += hashed.bytes;
     key.update_u64(hashed.hash);
@@ -170,6 +184,11 @@ void write_shards(const CorpusOptions& options, const Encoder& encoder, const In
                         .num_tokens = writer.num_tokens()});
     }
     bytes_before += reader->file_bytes_read();
+    // The key is of the bytes that were hashed: others must not be found under it later.
+    if (state_of(input.path) != inputs.states[i]) {
+      fail(ErrorKind::io, "{} was changed while it was read; start again when it is complete",
+           input.path.string());
+    }
   }
   if (writer.num_documents() == 0) {
     fail(ErrorKind::input, "no document in {}{}; expected text",

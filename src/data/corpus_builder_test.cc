@@ -126,6 +126,18 @@ TEST_F(BuildCorpus, ASecondRunReusesTheFirst) {
   EXPECT_EQ(decode(tokens_of(again.corpus, 1)), "<two>");
 }
 
+// Its tokens would lie under the key of what the file was before.
+TEST_F(BuildCorpus, RefusesAFileThatGrowsMeanwhile) {
+  Encoder writing = byte_encoder();
+  writing.encode = [&, plain = writing.encode](std::string_view text) {
+    write_file(folder_ / "b.jsonl", "{\"prompt\": \"p\", \"completion\": \"another\"}\n");
+    return plain(text);
+  };
+  EXPECT_NE(error_of([&] { build_corpus(options_, writing); }).find("b.jsonl was changed"),
+            std::string::npos);
+  EXPECT_TRUE(cache_entries().empty());
+}
+
 TEST_F(BuildCorpus, WhateverDecidesTheTokensDecidesTheKey) {
   const auto key = [&](const CorpusOptions& options, const Encoder& encoder) {
     return build_corpus(options, encoder).corpus.corpus_key();

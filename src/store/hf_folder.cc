@@ -147,8 +147,8 @@ HfFolder HfFolder::open(const fs::path& path) {
     fail(ErrorKind::input, "{}: expected a model folder, found {}", path.string(),
          fs::exists(path, ignored) ? "a file" : "nothing");
   }
-  const bool has_single = fs::exists(path / kSingleName, ignored);
-  const bool has_index = fs::exists(path / kIndexName, ignored);
+  const bool has_single = is_listed(path / kSingleName);
+  const bool has_index = is_listed(path / kIndexName);
   if (has_single && has_index) {
     fail(ErrorKind::input, "{}: has both {} and {}; remove the one that is not the model",
          path.string(), kSingleName, kIndexName);

@@ -22,8 +22,9 @@ std::size_t skip_space(std::string_view text, std::size_t at) {
   return at;
 }
 
-std::size_t skip_space_back(std::string_view text, std::size_t at) {
-  while (at > 0) {
+// Not beyond `limit`.
+std::size_t skip_space_back(std::string_view text, std::size_t at, std::size_t limit) {
+  while (at > limit) {
     const std::size_t start = previous_char(text, at);
     std::size_t next = start;
     if (!is_white_space(next_code_point(text, next))) break;
@@ -97,8 +98,10 @@ void AddedTokenMatcher::split(std::string_view text, ParseSpecial parse_special,
       at = found.end;
       if (token.special && parse_special == ParseSpecial::no) continue;
       if (token.single_word && !stands_alone(text, span, scratch)) continue;
-      if (token.lstrip) span.begin = std::max(skip_space_back(text, span.begin), done);
-      if (token.rstrip) span.end = skip_space(text, span.end);
+      if (token.lstrip) span.begin = std::max(skip_space_back(text, span.begin, done), done);
+      // A match inside white space that was stripped ends where that ends: each run is walked once.
+      if (token.rstrip) span.end = span.end < done ? done : skip_space(text, span.end);
+      if (span.empty()) continue;  // white space that the token before has taken
       if (done < span.begin) sections.push_back({.span = {.begin = done, .end = span.begin}});
       sections.push_back({.span = span, .id = token.id});
       done = span.end;

@@ -22,6 +22,13 @@ void check_special(const SpecialToken& token, std::int32_t vocab_size) {
   if (token.content.empty() || !is_valid_utf8(token.content)) {
     fail(ErrorKind::usage, "special token {} needs text that is valid UTF-8", token.id);
   }
+  // Both would be one key of the vocabulary in tokenizer.json.
+  if (const auto bytes = from_byte_symbols(token.content); bytes && bytes->size() == 1) {
+    fail(ErrorKind::usage,
+         "special token {} cannot be \"{}\", which stands for one of the 256 bytes in a "
+         "tokenizer.json; give it a longer text",
+         token.id, token.content);
+  }
   if (token.id < 0 || token.id >= vocab_size) {
     fail(ErrorKind::usage, "special token \"{}\" has id {}; ids of this vocabulary are 0 to {}",
          token.content, token.id, vocab_size - 1);
@@ -59,6 +66,16 @@ std::vector<std::string> SpecialTokens::contents() const {
 
 void check_train_options(const BpeTrainOptions& options) {
   const SpecialTokens& special = options.special;
+  const auto num_special = static_cast<std::int32_t>(special.distinct().size());
+  if (options.vocab_size < kNumBytes + num_special) {
+    fail(ErrorKind::usage,
+         "a vocabulary of {} is too small: the 256 bytes and {} special tokens need {}",
+         options.vocab_size, num_special, kNumBytes + num_special);
+  }
+  if (options.vocab_size > kMaxTokenId) {
+    fail(ErrorKind::usage, "a vocabulary of {} is too large: the limit is {}", options.vocab_size,
+         kMaxTokenId);
+  }
   std::map<std::string, std::int32_t> id_of;
   std::map<std::int32_t, std::string> content_of;
   for (const auto* token : {&special.bos, &special.eos, &special.pad}) {
@@ -73,16 +90,6 @@ void check_train_options(const BpeTrainOptions& options) {
            "id, or different ones",
            (*token)->content, (*token)->id, by_id->second, by_content->second);
     }
-  }
-  const auto num_special = static_cast<std::int32_t>(special.distinct().size());
-  if (options.vocab_size < kNumBytes + num_special) {
-    fail(ErrorKind::usage,
-         "a vocabulary of {} is too small: the 256 bytes and {} special tokens need {}",
-         options.vocab_size, num_special, kNumBytes + num_special);
-  }
-  if (options.vocab_size > kMaxTokenId) {
-    fail(ErrorKind::usage, "a vocabulary of {} is too large: the limit is {}", options.vocab_size,
-         kMaxTokenId);
   }
   if (options.min_count < 1) {
     fail(ErrorKind::usage, "the lowest count of a merged pair is {}; it must be at least 1",

@@ -141,6 +141,13 @@ TEST(BpeTrain, WrongOptionsAreRefused) {
   how = options(300);
   how.special.bos->content = "";
   EXPECT_NE(refusal(how).find("needs text"), std::string::npos);
+  for (const char* symbol : {"a", "\u0120", "\u00e9"}) {  // as bytes are written
+    how.special.bos->content = symbol;
+    EXPECT_NE(refusal(how).find("one of the 256 bytes"), std::string::npos) << symbol;
+  }
+  how.special.bos->content = "\u4e2d";
+  EXPECT_EQ(refusal(how), "accepted");
+  EXPECT_NE(refusal(options(-5)).find("too small"), std::string::npos);
 }
 
 TEST(BpeTrain, TheConfigNamesTheTokens) {

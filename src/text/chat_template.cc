@@ -1,8 +1,6 @@
 // Finds the template of a folder, and gives the template the variables transformers would give it.
 #include "text/chat_template.h"
 
-#include <system_error>
-
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "base/utf8.h"
@@ -18,8 +16,7 @@ constexpr std::size_t kMaxConfigBytes = std::size_t{64} << 20;
 // nullopt when there is no such file.
 std::optional<std::string> read_if_present(const std::filesystem::path& path,
                                            std::size_t max_bytes) {
-  std::error_code ignored;  // opening the file says what is wrong
-  if (!std::filesystem::exists(path, ignored)) return std::nullopt;
+  if (!is_listed(path)) return std::nullopt;
   return read_small_file(path, max_bytes);
 }
 

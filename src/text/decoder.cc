@@ -84,8 +84,8 @@ std::string decode_token(const DecoderSteps& steps, std::string_view token, Toke
 }
 
 std::string decode_literal_token(const DecoderSteps& steps, std::string_view token,
-                                 RegexScratch& scratch) {
-  return decode(steps, token, TokenPlace::later, ByteSymbols::keep, scratch);
+                                 TokenPlace place, RegexScratch& scratch) {
+  return decode(steps, token, place, ByteSymbols::keep, scratch);
 }
 
 bool depends_on_place(const DecoderSteps& steps) {

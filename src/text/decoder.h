@@ -39,9 +39,9 @@ enum class TokenPlace { first, later };
 std::string decode_token(const DecoderSteps& steps, std::string_view token, TokenPlace place,
                          RegexScratch& scratch);
 
-// The same for an added token whose written form stands for itself and not for bytes.
+// The same for an added token, whose written form is text and never symbols of bytes.
 std::string decode_literal_token(const DecoderSteps& steps, std::string_view token,
-                                 RegexScratch& scratch);
+                                 TokenPlace place, RegexScratch& scratch);
 
 // Whether decode_token() gives different bytes at the start of a text.
 bool depends_on_place(const DecoderSteps& steps);

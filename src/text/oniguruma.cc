@@ -23,11 +23,13 @@ struct Atom {
 struct Quantifier {
   std::string out;
   bool unbounded = false;
+  bool may_be_none = false;
 };
 
 struct Alternative {
   std::string out;
   std::string lead;  // the class, when the alternative starts with an unbounded repeat of one
+  bool lead_may_be_none = false;
   bool is_lead_only = false;  // nothing follows that repeat: it cannot fail where a member stands
 };
 
@@ -51,14 +53,16 @@ class Translator {
   // If C+R fails at p and the character at p is in C, it fails at p+1 too: the ends it can reach
   // from there are a subset. So it is enough to try where the search begins (\G) and where no C
   // precedes. The look-ahead in front gives PCRE2 its table of first bytes. Where another
-  // alternative is plain C+, no start in C fails.
+  // alternative is plain C+, no start in C fails. C*R is the same, and may start with R elsewhere.
   static std::string start_once_per_run(const Alternative& alternative,
                                         const std::vector<Alternative>& all) {
     const bool always_matches = std::any_of(all.begin(), all.end(), [&](const Alternative& other) {
       return other.is_lead_only && other.lead == alternative.lead;
     });
     if (alternative.lead.empty() || always_matches) return alternative.out;
-    return fmt::format("(?={0})(?:\\G|(?<!{0})){1}", alternative.lead, alternative.out);
+    const char* form = alternative.lead_may_be_none ? "(?:(?={0})(?:\\G|(?<!{0}))|(?!{0})){1}"
+                                                    : "(?={0})(?:\\G|(?<!{0})){1}";
+    return fmt::format(fmt::runtime(form), alternative.lead, alternative.out);
   }
 
   std::vector<Alternative> parse_alternatives(int depth) {
@@ -90,7 +94,10 @@ class Translator {
       const std::optional<Quantifier> quantifier = parse_quantifier();
       if (!quantifier) continue;
       result.out += quantifier->out;
-      if (num_atoms == 1 && atom.is_class && quantifier->unbounded) result.lead = atom.out;
+      if (num_atoms == 1 && atom.is_class && quantifier->unbounded) {
+        result.lead = atom.out;
+        result.lead_may_be_none = quantifier->may_be_none;
+      }
     }
     result.is_lead_only = !result.lead.empty() && num_atoms == 1;
     return result;
@@ -167,10 +174,14 @@ class Translator {
   // (?i:...) covers its group; (?i) covers the rest of the enclosing group, alternatives included.
   Atom parse_options(std::uint32_t first, int depth) {
     std::string options;
+    bool on = true;
+    const bool outer_ignores_case = in_.ignores_case;
     std::uint32_t c = first;
     while (c != ':' && c != ')') {
       if (c == 'i' || c == '-') {
         options += static_cast<char>(c);
+        if (c == 'i') in_.ignores_case = on;
+        if (c == '-') on = false;
       } else if (c == 'm') {
         options += 's';  // Oniguruma's (?m) lets the dot match a newline
       } else {
@@ -180,6 +191,7 @@ class Translator {
     }
     const bool isolated = c == ')';
     std::string out = fmt::format("(?{}:{})", options, parse_group_body(depth));
+    in_.ignores_case = outer_ignores_case;
     if (isolated) return {.out = std::move(out), .takes_the_rest = true};
     if (!in_.take(')')) in_.refuse("a group that is not closed");
     return {.out = std::move(out)};
@@ -216,7 +228,7 @@ class Translator {
     bool interval = false;
     if (c == '?' || c == '*' || c == '+') {
       in_.next();
-      quantifier = {.out = std::string(1, c), .unbounded = c != '?'};
+      quantifier = {.out = std::string(1, c), .unbounded = c != '?', .may_be_none = c != '+'};
     } else if (c == '{') {
       const std::optional<Quantifier> parsed = parse_interval();
       if (!parsed) return std::nullopt;
@@ -258,7 +270,8 @@ class Translator {
     in_.at = close + 1;
     if (comma == std::string_view::npos) return Quantifier{.out = fmt::format("{{{}}}", low)};
     return Quantifier{.out = fmt::format("{{{},{}}}", low.empty() ? "0" : low, high),
-                      .unbounded = high.empty()};
+                      .unbounded = high.empty(),
+                      .may_be_none = low.find_first_not_of('0') == std::string_view::npos};
   }
 
   PatternReader in_;

@@ -65,7 +65,7 @@ std::optional<std::string> general_category(const std::string& name) {
 }
 
 // After "\p" or "\P".
-CharSet parse_property(PatternReader& in, bool negated) {
+CharSet parse_property(PatternReader& in, bool negated, WordPlace place) {
   if (!in.take('{')) in.refuse("\\p without '{'");
   if (in.take('^')) negated = !negated;
   std::string raw;
@@ -83,6 +83,11 @@ CharSet parse_property(PatternReader& in, bool negated) {
     std::string items = fmt::format("\\p{{sc:{}}}", name);  // unknown names: PCRE2 says so
     if (name == "han" && in.range == UnicodeRange::recent) items += kRecentHan;
     return {.items = items, .negated = negated};
+  }
+  // Oniguruma adds the other case to the class, PCRE2 does not.
+  const bool has_case = *category == "Lu" || *category == "Ll" || *category == "Lt";
+  if (in.ignores_case && has_case && place == WordPlace::in_brackets) {
+    in.refuse(fmt::format("\\p{{{}}} in a class under (?i)", *category));
   }
   // Recent code points are unassigned to PCRE2, so the sets that hold the unassigned are written as
   // complements.
@@ -253,7 +258,7 @@ CharSet parse_class_escape(PatternReader& in, WordPlace place) {
       return {.items = std::string(kHexItems), .negated = c == 'H'};
     case 'p':
     case 'P':
-      return parse_property(in, c == 'P');
+      return parse_property(in, c == 'P', place);
     case 'u':
       return single(parse_hex(in, 4));
     case 'x': {

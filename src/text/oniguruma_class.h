@@ -16,6 +16,7 @@ struct PatternReader {
   std::string_view what;
   UnicodeRange range = UnicodeRange::pcre2;
   std::size_t at = 0;
+  bool ignores_case = false;  // under (?i)
 
   bool at_end() const { return at >= pattern.size(); }
   char peek() const;

@@ -75,8 +75,8 @@ struct Regex::Code {
   bool any_start = true;           // `starts` says nothing
   std::array<bool, 256> starts{};  // bytes a match can start with
 
-  explicit Code(pcre2_code* compiled) : code(compiled) {
-    has_jit = pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) == 0;
+  Code(pcre2_code* compiled, bool wants_jit) : code(compiled) {
+    has_jit = wants_jit && pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) == 0;
     learn_starts();
   }
   ~Code() { pcre2_code_free(code); }
@@ -126,15 +126,21 @@ struct Regex::Code {
     const CompileContext context;
     int error = 0;
     PCRE2_SIZE offset = 0;
+    // PCRE2 10.42 makes a repeat in front of (?:...)?+ possessive as if the group had to match.
+    const std::uint32_t extra =
+        pattern.find(")?+") != std::string::npos ? PCRE2_NO_AUTO_POSSESS : 0;
     pcre2_code* code =
         pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
-                      PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error,
-                      &offset, context.context);
+                      PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C | extra,
+                      &error, &offset, context.context);
     if (code == nullptr) {
       fail(ErrorKind::input, "{}: the regular expression does not compile: {}", what,
            pcre2_message(error));
     }
-    return std::make_unique<Code>(code);
+    // Behind (?>A|B), compiled code of PCRE2 10.42 goes back to B although A has matched; the
+    // interpreter does not.
+    const bool is_atomic = pattern.find("(?>") != std::string::npos;
+    return std::make_unique<Code>(code, !is_atomic);
   }
 };
 

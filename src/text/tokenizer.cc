@@ -24,6 +24,8 @@ constexpr std::size_t kMaxText = std::size_t{1} << 31;
 constexpr std::size_t kKeepScratchBelow = std::size_t{16}
                                           << 20;  // a giant text must not pin its buffers
 constexpr std::size_t kMaxFile = std::size_t{256} << 20;
+// Every place of a text may be compared with all of an added token.
+constexpr std::size_t kMaxAddedToken = 1024;
 
 // What one running encode() needs; kept between calls for its buffers and its word cache.
 struct EncodeScratch {
@@ -64,10 +66,10 @@ struct Tokenizer::State {
         suffix(std::move(parts.suffix)),
         decoder(std::move(parts.decoder)) {
     bytes_depend_on_place = depends_on_place(decoder);
-    load_tokens(parts);
+    load_tokens(parts, what);
   }
 
-  void load_tokens(TokenizerParts& parts) {
+  void load_tokens(TokenizerParts& parts, std::string_view what) {
     std::int32_t max_id = -1;
     for (const auto& [written, id] : parts.model.vocab) max_id = std::max(max_id, id);
     for (const AddedToken& token : parts.added_tokens) max_id = std::max(max_id, token.id);
@@ -85,15 +87,20 @@ struct Tokenizer::State {
       id_of_token.emplace(added.content, added.id);
       token.is_added = true;
       token.is_special = added.special;
-      if (!added.normalized) {
-        token.bytes = added.content;
-        added_tokens.add(added, added.content);
-        continue;
-      }
       const std::string_view pattern =
-          normalizer.apply(added.content, PieceStart::of_text, buffers, scratch);
-      token.bytes = decode_literal_token(decoder, pattern, scratch);
-      if (!pattern.empty()) normalized_tokens.add(added, pattern);
+          added.normalized ? normalizer.apply(added.content, PieceStart::of_text, buffers, scratch)
+                           : added.content;
+      if (pattern.size() > kMaxAddedToken) {
+        fail(ErrorKind::input, "{}: the added token {} has {} bytes, more than the limit of {}",
+             what, added.id, pattern.size(), kMaxAddedToken);
+      }
+      token.bytes = decode_literal_token(decoder, pattern, TokenPlace::later, scratch);
+      if (bytes_depend_on_place) {
+        added_at_start[added.id] =
+            decode_literal_token(decoder, pattern, TokenPlace::first, scratch);
+      }
+      if (!pattern.empty())
+        (added.normalized ? normalized_tokens : added_tokens).add(added, pattern);
     }
   }
 
@@ -143,7 +150,8 @@ struct Tokenizer::State {
   std::vector<std::int32_t> suffix;
   DecoderSteps decoder;
   bool bytes_depend_on_place = false;
-  AddedTokenMatcher added_tokens;       // looked for in the text as it is
+  std::unordered_map<std::int32_t, std::string> added_at_start;  // their bytes, if they depend
+  AddedTokenMatcher added_tokens;                                // looked for in the text as it is
   AddedTokenMatcher normalized_tokens;  // looked for in the normalized text
   std::vector<Token> tokens;
   std::vector<std::uint32_t> slot_of_id;
@@ -332,7 +340,9 @@ std::string StreamDecoder::push(std::int32_t id) {
   if (token == nullptr) return {};
   if (token->is_special && p.options.skip_special == SkipSpecial::yes) return {};
   if (!p.is_first && p.state.decoder.joins_with_space) p.strip.push(" ", p.tail);
-  if (p.is_first && p.state.bytes_depend_on_place && !token->is_added) {
+  if (p.is_first && p.state.bytes_depend_on_place && token->is_added) {
+    p.strip.push(p.state.added_at_start.at(id), p.tail);
+  } else if (p.is_first && p.state.bytes_depend_on_place) {
     if (!p.scratch) p.scratch = std::make_unique<RegexScratch>();
     p.strip.push(decode_token(p.state.decoder, token->written, TokenPlace::first, *p.scratch),
                  p.tail);

@@ -52,6 +52,45 @@ TEST(Regex, AFailingSearchOverALongRunIsLinear) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
 }
 
+// \s*x starts a match at an x that no space precedes.
+TEST(Regex, ARepeatInFrontMayBeEmpty) {
+  RegexScratch scratch;
+  Span match;
+  for (const char* pattern : {"\\s*x", "\\s{0,}x", "\\s*+x", "\\s*?x", "x*x"}) {
+    const Regex regex(pattern, "pattern");
+    ASSERT_TRUE(regex.find("ax", 0, scratch, match)) << pattern;
+    EXPECT_EQ(match.begin, 1U) << pattern;
+    EXPECT_EQ(match.end, 2U) << pattern;
+  }
+  const Regex regex("\\s*x", "pattern");
+  ASSERT_TRUE(regex.find("a  xx", 0, scratch, match));
+  EXPECT_EQ(match.begin, 1U);
+  const std::string run = std::string(500'000, ' ') + "1";
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_FALSE(regex.find(run, 0, scratch, match));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+}
+
+TEST(Regex, AnAtomicGroupKeepsItsFirstAlternative) {
+  RegexScratch scratch;
+  Span match;
+  EXPECT_FALSE(Regex("(?>\\S*\\S|a)a", "pattern").find("baa", 0, scratch, match));
+}
+
+TEST(Regex, ARepeatGivesBackToWhatFollowsAnOptionalGroup) {
+  RegexScratch scratch;
+  Span match;
+  EXPECT_TRUE(Regex("b\\s*(?:a)?+[^c]", "pattern").find("b\nc", 0, scratch, match));
+}
+
+// Only a class takes the case of its letters from (?i), and only there.
+TEST(Regex, LettersOfOneCaseOutsideOfIgnoredCase) {
+  RegexScratch scratch;
+  Span match;
+  EXPECT_TRUE(
+      Regex("(?i:'s)|(?i:a(?-i:[\\p{Lu}]))[\\p{Ll}]", "pattern").find("ABc", 0, scratch, match));
+}
+
 TEST(Unicode, RecentCodePointsAreLetters) {
   EXPECT_TRUE(is_recent(0x31350));
   EXPECT_FALSE(is_recent(0x4E00));
@@ -120,6 +159,19 @@ TEST(Tokenizer, LongRunsTakeLinearTime) {
   }
 }
 
+// Runs of white space that every match would walk again: 10^11 steps.
+TEST(Tokenizer, StrippingTakesLinearTime) {
+  for (const char* strips : {R"("lstrip": true)", R"("rstrip": true)"}) {
+    const Tokenizer tokenizer = Tokenizer::from_json(
+        std::string(R"({"added_tokens": [{"id": 1, "content": " ", "normalized": false, )") +
+            strips + R"(}], "model": {"type": "BPE", "vocab": {"a": 0, " ": 1}, "merges": []}})",
+        "file.json");
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_EQ(tokenizer.encode(std::string(500'000, ' ') + "a").size(), 500'001U) << strips;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10)) << strips;
+  }
+}
+
 TEST(Tokenizer, ThreadsShareOne) {
   const Tokenizer tokenizer = Tokenizer::from_file(testdata("deepseek.json"));
   std::vector<std::string> texts;
@@ -170,6 +222,37 @@ TEST(Tokenizer, NoDecoderJoinsWithSpaces) {
   const Tokenizer tokenizer = Tokenizer::from_json(
       R"({"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": []}})", "file.json");
   EXPECT_EQ(tokenizer.decode(tokenizer.encode("ab")), "a b");
+}
+
+// Gemma's file lists runs of spaces as added tokens too; the oracle decodes those as any other
+// token.
+TEST(Tokenizer, AddedTokensGoThroughTheDecoder) {
+  const auto file = [](const std::string& decoder) {
+    return R"({"added_tokens": [{"id": 2, "content": "\u2581\u2581", "normalized": false}],
+      "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
+      "model": {"type": "BPE", "vocab": {"a": 0, "\u2581": 1, "\u2581\u2581": 2},
+                "merges": [["\u2581", "\u2581"]]}, "decoder": )" +
+           decoder + "}";
+  };
+  const Tokenizer replacing = Tokenizer::from_json(
+      file(R"({"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "})"), "file.json");
+  EXPECT_EQ(replacing.encode("a  a"), (Ids{0, 2, 0}));
+  EXPECT_EQ(replacing.decode(Ids{0, 2, 0}), "a  a");
+  EXPECT_EQ(replacing.decode(Ids{2, 0}), "  a");
+  const Tokenizer metaspace = Tokenizer::from_json(
+      file(R"({"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always"})"),
+      "file.json");
+  EXPECT_EQ(metaspace.decode(Ids{0, 2, 0}), "a  a");
+  EXPECT_EQ(metaspace.decode(Ids{2, 0}), "a");  // at the start it is the prefix
+}
+
+// A token of white space that strips both sides takes a whole run; the rest of the run is no match.
+TEST(Tokenizer, StrippedWhiteSpaceIsNotMatchedAgain) {
+  const Tokenizer tokenizer = Tokenizer::from_json(
+      R"({"added_tokens": [{"id": 1, "content": " ", "lstrip": true, "rstrip": true,
+      "normalized": false}], "model": {"type": "BPE", "vocab": {"a": 0, " ": 1}, "merges": []}})",
+      "file.json");
+  EXPECT_EQ(tokenizer.encode("a   a"), (Ids{0, 1, 0}));
 }
 
 // Each replacement doubles the text: 64 of them would not fit any memory.

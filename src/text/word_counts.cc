@@ -93,8 +93,8 @@ void WordCounts::count_block(std::string_view block, PreTokenizer::Scratch& scra
   }
 }
 
-void WordCounts::add_text(std::string_view text, ThreadPool& pool) {
-  num_bytes_ += text.size();
+void WordCounts::add_text(std::string_view text, ThreadPool& pool, std::size_t num_inserted) {
+  num_bytes_ += text.size() - num_inserted;
   const std::vector<std::string_view> blocks = cut_blocks(text);
   std::vector<Counts> per_thread(static_cast<std::size_t>(pool.num_threads()));
   std::atomic<std::size_t> next_block = 0;

@@ -21,8 +21,9 @@ class WordCounts {
   // `delimiters` (special tokens) are cut out of the text: they are never part of a word.
   explicit WordCounts(const std::vector<std::string>& delimiters);
 
-  // Any bytes; those that are no UTF-8 separate words and are not counted.
-  void add_text(std::string_view text, ThreadPool& pool);
+  // Any bytes; those that are no UTF-8 separate words and are not counted. `num_inserted` of the
+  // bytes are delimiters that the caller put between texts: num_bytes() leaves them out.
+  void add_text(std::string_view text, ThreadPool& pool, std::size_t num_inserted = 0);
 
   // Reads in pieces, so memory does not grow with the text; `read` gives 0 at the end.
   void add_stream(FunctionRef<std::size_t(std::span<char>)> read, ThreadPool& pool);

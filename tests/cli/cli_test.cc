@@ -240,14 +240,43 @@ TEST(CliInfo, PrintsTheReleasedModelsNumbers) {
   EXPECT_NEAR(json["training_flops_per_token"].get<double>() * 4096, 74.4e12, 2e12);
 }
 
+// Heads that are not as wide as the model together: training is three forward passes but for the
+// router, which the paper leaves out.
+TEST(CliInfo, CountsTheWorkOfNarrowAndWideHeads) {
+  for (const char* name : {"gqa", "seven_heads", "odd", "released"}) {
+    const Json json = Json::parse(run_dsmoe({"info", golden(name), "--json"}).out);
+    EXPECT_NEAR(json["training_flops_per_token"].get<double>() /
+                    json["forward_flops_per_token"].get<double>(),
+                3.0, 0.03)
+        << name;
+  }
+}
+
 TEST(CliInfo, DescribesWeightsWhereThereAreAny) {
   const Ran ran = run_dsmoe({"info", golden("v3_bf16")});
   EXPECT_EQ(ran.code, 0);
   EXPECT_NE(ran.out.find("53 tensors in 2 files"), std::string::npos) << ran.out;
   EXPECT_NE(ran.out.find("sigmoid scores"), std::string::npos) << ran.out;
+  // Only files that hold the weights count, whatever their names.
+  const BrokenModel stray("released");
+  write_file(stray.file("model-old.safetensors"), "");
+  const Ran beside = run_dsmoe({"info", stray.folder()});
+  EXPECT_NE(beside.out.find(" in 1 file,"), std::string::npos) << beside.out;
   const BrokenModel without("released");
   std::filesystem::remove(without.file("model.safetensors"));
   EXPECT_EQ(run_dsmoe({"info", without.folder()}).code, 0);
+}
+
+// As of a folder without permission: the file system's own refusal is no fault of the program.
+TEST(CliFolders, WhatCannotBeExaminedIsNamed) {
+  const std::string name(300, 'a');
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"report", name}, {"serve", name}}) {
+    const Ran ran = run_dsmoe(command);
+    EXPECT_EQ(ran.code, 1);
+    EXPECT_NE(ran.err.find("dsmoe: cannot examine " + name), std::string::npos) << ran.err;
+    EXPECT_EQ(ran.err.find("please report"), std::string::npos) << ran.err;
+  }
 }
 
 TEST(CliInfo, RefusesBrokenFolders) {

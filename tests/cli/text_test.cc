@@ -112,6 +112,9 @@ TEST_F(TextModel, TokenizersAreTrainedOnTheFilesThatTrainReads) {
   EXPECT_EQ(trained("a.txt.zst", zstd_frame(text)), plain);
   EXPECT_EQ(trained("a.jsonl", Json{{"text", text}}.dump() + "\n"), plain);
   EXPECT_EQ(trained("b.txt", text + "<|endoftext|>"), plain) << "what ends documents is no word";
+  const Ran counted = run_dsmoe({"tokenizer", "train", (scratch / "a.jsonl").string(),
+                                 "--vocab-size", "300", "-o", (scratch / "n").string(), "--json"});
+  EXPECT_EQ(Json::parse(counted.out)["bytes"], text.size());
   const std::string gzip = trained("a.gz", "\x1f\x8b" + text);
   EXPECT_NE(gzip.find("looks like gzip"), std::string::npos) << gzip;
 }
@@ -123,6 +126,47 @@ TEST_F(TextModel, ATokenizerIsNeverOverwritten) {
   EXPECT_EQ(ran.code, 1);
   EXPECT_NE(ran.err.find("has a tokenizer.json"), std::string::npos) << ran.err;
   EXPECT_EQ(read_file(model() + "/tokenizer.json"), before);
+  // A folder with a tokenizer of another kind keeps what it says of it, its chat template perhaps.
+  const ScratchFolder other;
+  write_file((other / "tokenizer_config.json").string(), "{}");
+  const Ran again = run_dsmoe({"tokenizer", "train", path("corpus.txt"), "--vocab-size", "300",
+                               "-o", other.path().string()});
+  EXPECT_EQ(again.code, 1);
+  EXPECT_NE(again.err.find("has a tokenizer_config.json"), std::string::npos) << again.err;
+  EXPECT_EQ(read_file((other / "tokenizer_config.json").string()), "{}");
+}
+
+// A download that did not finish leaves links to nothing: they are told, not passed over.
+TEST_F(TextModel, ALinkToNothingIsNamed) {
+  const ScratchFolder scratch;
+  std::filesystem::copy(model(), scratch / "copy");
+  const std::string copy = (scratch / "copy").string();
+  const auto refusal = [&](const std::string& name, const std::vector<std::string>& arguments) {
+    const std::filesystem::path file = scratch / "copy" / name;
+    const std::string before = std::filesystem::exists(file) ? read_file(file.string()) : "";
+    std::filesystem::remove(file);
+    std::filesystem::create_symlink("gone", file);
+    const Ran ran = run_dsmoe(arguments);
+    EXPECT_EQ(ran.code, 1) << name;
+    EXPECT_NE(ran.err.find("cannot open " + file.string()), std::string::npos) << ran.err;
+    std::filesystem::remove(file);
+    if (!before.empty()) write_file(file.string(), before);
+  };
+  refusal("model.safetensors", {"info", copy});
+  refusal("model.safetensors", {"logits", copy, "--tokens", "1"});
+  refusal("tokenizer.json", {"generate", copy, "-p", "x"});
+  refusal("chat_template.jinja", {"chat", copy});
+}
+
+TEST_F(TextModel, ATokenizerThatCannotBeWrittenIsNotTrained) {
+  const Ran ran = run_dsmoe({"tokenizer", "train", path("no such file"), "--vocab-size", "300",
+                             "-o", path("corpus.txt") + "/x"});
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_NE(ran.err.find("cannot create"), std::string::npos) << ran.err;
+  EXPECT_EQ(run_dsmoe({"tokenizer", "train", path("corpus.txt"), "--vocab-size", "300", "-o",
+                       path("out"), "--max-length", "-3"})
+                .code,
+            2);
 }
 
 TEST_F(TextModel, GenerateRepeatsForAnyThreads) {
@@ -354,6 +398,10 @@ TEST_F(TextModel, EvalPairsOfTextSplitAsTheHarnessDoes) {
   EXPECT_EQ(spaced, score({{"context", "The cat"}, {"continuation", " sat"}}));
   EXPECT_EQ(spaced,
             score({{"context_ids", encode("The cat")}, {"continuation_ids", encode(" sat")}}));
+  for (const char* space : {"\u3000", "\u00a0\n", "\x1c"}) {  // all that Python's rstrip() takes
+    EXPECT_EQ(score({{"context", std::string("The cat") + space}, {"continuation", "sat"}}),
+              score({{"context", "The cat"}, {"continuation", std::string(space) + "sat"}}));
+  }
   EXPECT_EQ(score({{"context", ""}, {"continuation", "The"}}),
             score({{"context_ids", {0}}, {"continuation_ids", encode("The")}}));
 }
