@@ -14,6 +14,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/mapped_file.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
 #include "base/utf8.h"
@@ -108,7 +109,10 @@ int run_train(const TrainArguments& arguments) {
          "{} has a {}, which its model may need; choose another folder, or remove it",
          arguments.out, name);
   }
-  // First of all: a long text is not read in vain.
+  // First of all: a long text is not read in vain, and no folder is left for a text that is not.
+  for (const std::string& file : arguments.files) {
+    if (!is_listed(file)) fail(ErrorKind::io, "cannot open {}: No such file or directory", file);
+  }
   fs::create_directories(folder, error);
   if (error) fail(ErrorKind::io, "cannot create {}: {}", arguments.out, error.message());
   ThreadPool pool(arguments.threads);

@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <string>
 #include <thread>
 #include <vector>
@@ -38,18 +37,17 @@ TEST(Regex, LimitsEndAnExplosion) {
   EXPECT_TRUE(regex.find("aaaa", 0, scratch, match));
 }
 
-// \s+$ fails at every character of a run that something follows: 10^11 steps if each were tried.
+// \s+$ fails at every character of a run that something follows: 10^12 steps if each were tried,
+// which the suite's limit of time does not allow.
 TEST(Regex, AFailingSearchOverALongRunIsLinear) {
   const Regex regex("\\s+$", "pattern");
   RegexScratch scratch;
   Span match;
-  const std::string text = std::string(500'000, ' ') + "1";
-  const auto start = std::chrono::steady_clock::now();
+  const std::string text = std::string(2'000'000, ' ') + "1";
   EXPECT_FALSE(regex.find(text, 0, scratch, match));
-  EXPECT_FALSE(regex.find(text, 250'000, scratch, match));
-  EXPECT_TRUE(regex.find(text + "  ", 250'000, scratch, match));
-  EXPECT_EQ(match.begin, 500'001U);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  EXPECT_FALSE(regex.find(text, 1'000'000, scratch, match));
+  EXPECT_TRUE(regex.find(text + "  ", 1'000'000, scratch, match));
+  EXPECT_EQ(match.begin, 2'000'001U);
 }
 
 // \s*x starts a match at an x that no space precedes.
@@ -65,10 +63,8 @@ TEST(Regex, ARepeatInFrontMayBeEmpty) {
   const Regex regex("\\s*x", "pattern");
   ASSERT_TRUE(regex.find("a  xx", 0, scratch, match));
   EXPECT_EQ(match.begin, 1U);
-  const std::string run = std::string(500'000, ' ') + "1";
-  const auto start = std::chrono::steady_clock::now();
+  const std::string run = std::string(2'000'000, ' ') + "1";
   EXPECT_FALSE(regex.find(run, 0, scratch, match));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
 }
 
 TEST(Regex, AnAtomicGroupKeepsItsFirstAlternative) {
@@ -151,24 +147,20 @@ TEST(Tokenizer, LongRunsTakeLinearTime) {
     for (const std::string unit : {"a", " ", "\n", "1", "the ", "\u4E2D", "\xFF"}) {
       std::string text;
       while (text.size() < 300'000) text += unit;
-      const auto start = std::chrono::steady_clock::now();
       const Ids ids = tokenizer.encode(text + "1", {.add_special = AddSpecial::no});
-      EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20)) << kind;
       EXPECT_GT(ids.size(), 1U);
     }
   }
 }
 
-// Runs of white space that every match would walk again: 10^11 steps.
+// Runs of white space that every match would walk again: 10^12 steps.
 TEST(Tokenizer, StrippingTakesLinearTime) {
   for (const char* strips : {R"("lstrip": true)", R"("rstrip": true)"}) {
     const Tokenizer tokenizer = Tokenizer::from_json(
         std::string(R"({"added_tokens": [{"id": 1, "content": " ", "normalized": false, )") +
             strips + R"(}], "model": {"type": "BPE", "vocab": {"a": 0, " ": 1}, "merges": []}})",
         "file.json");
-    const auto start = std::chrono::steady_clock::now();
-    EXPECT_EQ(tokenizer.encode(std::string(500'000, ' ') + "a").size(), 500'001U) << strips;
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10)) << strips;
+    EXPECT_EQ(tokenizer.encode(std::string(2'000'000, ' ') + "a").size(), 2'000'001U) << strips;
   }
 }
 

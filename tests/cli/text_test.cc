@@ -159,10 +159,16 @@ TEST_F(TextModel, ALinkToNothingIsNamed) {
 }
 
 TEST_F(TextModel, ATokenizerThatCannotBeWrittenIsNotTrained) {
-  const Ran ran = run_dsmoe({"tokenizer", "train", path("no such file"), "--vocab-size", "300",
-                             "-o", path("corpus.txt") + "/x"});
+  const Ran ran = run_dsmoe({"tokenizer", "train", path("corpus.txt"), "--vocab-size", "300", "-o",
+                             path("corpus.txt") + "/x"});
   EXPECT_EQ(ran.code, 1);
   EXPECT_NE(ran.err.find("cannot create"), std::string::npos) << ran.err;
+  EXPECT_EQ(ran.err.find("merge"), std::string::npos) << ran.err;
+  const Ran missing = run_dsmoe(
+      {"tokenizer", "train", path("no such file"), "--vocab-size", "300", "-o", path("out")});
+  EXPECT_EQ(missing.code, 1);
+  EXPECT_NE(missing.err.find("no such file"), std::string::npos) << missing.err;
+  EXPECT_FALSE(std::filesystem::exists(path("out")));
   EXPECT_EQ(run_dsmoe({"tokenizer", "train", path("corpus.txt"), "--vocab-size", "300", "-o",
                        path("out"), "--max-length", "-3"})
                 .code,
