@@ -218,8 +218,9 @@ void Optimizer::cut_into_pieces() {
       most_bytes = std::max(most_bytes, master.rows(begin, pieces_.back().end).num_bytes());
     }
   }
-  rounded_pieces_ = arena_.tensor("rounded pieces", DType::U8,
-                                  {context_.pool->num_threads(), static_cast<int64_t>(most_bytes)});
+  const int64_t room = kernels::round_up(static_cast<int64_t>(most_bytes), 64);
+  rounded_pieces_ =
+      arena_.tensor("rounded pieces", DType::U8, {context_.pool->num_threads(), room});
 }
 
 // Tensor by tensor, by all threads where it is large; else a thread takes one after the other.
