@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/mapped_file.h"
 #include "model/initialise.h"
+#include "store/hf_folder.h"
 
 namespace dsmoe::app {
 namespace {
@@ -129,11 +129,6 @@ std::string weights_name(const model::Model& model) {
                                   : tensor::name_of(model.operand));
 }
 
-bool has_weights(const std::filesystem::path& folder) {
-  return is_listed(folder / "model.safetensors") ||
-         is_listed(folder / "model.safetensors.index.json");
-}
-
 }  // namespace
 
 BenchModel load_bench_model(const Engine& engine, const CommonOptions& options,
@@ -144,7 +139,7 @@ BenchModel load_bench_model(const Engine& engine, const CommonOptions& options,
   BenchModel bench{
       .name = is_file ? path.stem().string()
                       : (path.has_filename() ? path : path.parent_path()).filename().string()};
-  if (!is_file && has_weights(path)) {
+  if (!is_file && store::has_weights(path)) {
     if (random.num_layers > 0 || random.weights != "bf16") {
       fail(ErrorKind::usage, "--layers and --weights need a config without weights; {} has some",
            options.model);

@@ -6,7 +6,6 @@
 #include "base/cpu_count.h"
 #include "base/cpu_features.h"
 #include "base/log.h"
-#include "base/mapped_file.h"
 #include "command.h"
 #include "kernels/table.h"
 #include "options.h"
@@ -108,14 +107,9 @@ struct Weights {
   int64_t files = 0, tensors = 0, bytes = 0;
 };
 
-bool has_weights(const std::filesystem::path& folder) {
-  return is_listed(folder / "model.safetensors") ||
-         is_listed(folder / "model.safetensors.index.json");
-}
-
 Weights weights_of(const std::filesystem::path& folder, const ModelConfig& config) {
   Weights weights;
-  weights.present = has_weights(folder);
+  weights.present = store::has_weights(folder);
   if (!weights.present) return weights;
   const store::HfFolder opened = store::HfFolder::open(folder);
   opened.check(model::expected_tensors(config));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <mutex>
@@ -73,6 +74,16 @@ void parallel_for(ThreadPool& pool, int64_t n, int64_t grain, F&& f) {
     if (range.begin < range.end) f(range.begin, range.end);
   };
   pool.run(part);
+}
+
+// f(idx, thread_idx) for every idx below count: a thread takes the next when it is done with one.
+// What f runs on a pool runs on that thread alone.
+template <class F>
+void in_turns(ThreadPool& pool, std::size_t count, F&& f) {
+  std::atomic<std::size_t> next{0};
+  pool.run([&](int thread_idx, int) {
+    for (std::size_t idx = next++; idx < count; idx = next++) f(idx, thread_idx);
+  });
 }
 
 }  // namespace dsmoe

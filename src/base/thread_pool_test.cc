@@ -280,5 +280,20 @@ TEST(FunctionRef, CallsWithoutCopying) {
   EXPECT_EQ(counter.calls, 5);
 }
 
+TEST(InTurns, EveryIndexOnceAndRunsInsideOnOneThread) {
+  ThreadPool pool(3);
+  std::vector<std::atomic<int>> calls(100);
+  std::atomic<int> faults{0};
+  in_turns(pool, calls.size(), [&](std::size_t idx, int thread_idx) {
+    ++calls[idx];
+    if (thread_idx < 0 || thread_idx >= 3) ++faults;
+    pool.run([&](int, int num_threads) { faults += num_threads != 1; });
+  });
+  for (const std::atomic<int>& count : calls) EXPECT_EQ(count, 1);
+  EXPECT_EQ(faults, 0);
+  in_turns(pool, 0, [&](std::size_t, int) { ++faults; });
+  EXPECT_EQ(faults, 0);
+}
+
 }  // namespace
 }  // namespace dsmoe

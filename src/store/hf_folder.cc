@@ -140,6 +140,10 @@ ShardIndex parse_shard_index(std::string_view text, std::string_view what) {
   return IndexParser(text, what).parse();
 }
 
+bool has_weights(const fs::path& folder) {
+  return is_listed(folder / kSingleName) || is_listed(folder / kIndexName);
+}
+
 HfFolder HfFolder::open(const fs::path& path) {
   HfFolder folder(path);
   std::error_code ignored;

@@ -32,6 +32,9 @@ struct ShardIndex {
 // plain *.safetensors.
 ShardIndex parse_shard_index(std::string_view text, std::string_view what);
 
+// Whether the folder lists weights; opening them says what is wrong with them.
+bool has_weights(const std::filesystem::path& folder);
+
 class HfFolder {
  public:
   // Opens the weights: every shard must exist and hold exactly what the index says. Reads headers

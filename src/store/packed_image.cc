@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <bit>
 #include <cstring>
 
@@ -269,12 +268,9 @@ void PackedImage::load(ThreadPool& pool) const {
     if (idx < count) file_.read_ahead(header_.data_offset + idx * kChunkBytes, kChunkBytes);
   };
   for (uint64_t idx = 0; idx < kChunksAhead; ++idx) ask_for(idx);
-  std::atomic<uint64_t> next{0};
-  pool.run([&](int, int) {
-    for (uint64_t idx = next.fetch_add(1); idx < count; idx = next.fetch_add(1)) {
-      ask_for(idx + kChunksAhead);
-      check_chunk(idx);
-    }
+  in_turns(pool, count, [&](std::size_t idx, int) {
+    ask_for(idx + kChunksAhead);
+    check_chunk(idx);
   });
 }
 

@@ -2,7 +2,6 @@
 #include "train/optimizer.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <map>
 
@@ -44,16 +43,6 @@ void convert(ThreadPool& pool, const TensorView& from, const TensorView& to) {
   const TensorView target = flat(to);
   parallel_for(pool, source.dim(0), kGrain, [&](int64_t begin, int64_t end) {
     kernels::convert_elements(source.rows(begin, end), target.rows(begin, end));
-  });
-}
-
-// f(idx, thread_idx) for every idx below count: a thread takes the next when it is done with one.
-// What f calls runs on that thread alone.
-template <class F>
-void in_turns(ThreadPool& pool, std::size_t count, F&& f) {
-  std::atomic<std::size_t> next{0};
-  pool.run([&](int thread_idx, int) {
-    for (std::size_t idx = next++; idx < count; idx = next++) f(idx, thread_idx);
   });
 }
 
