@@ -1,31 +1,35 @@
-// Affinity masks, set by each thread for itself.
+// Affinity masks.
 #include "base/pinned_threads.h"
 
 #include "base/cpu_count.h"
 
 namespace dsmoe {
 
-PinnedThreads::PinnedThreads(ThreadPool& pool) : pool_(pool) {
-  const std::vector<int> cpus = available_cpus();
-  if (cpus.size() < 2 || cpus.size() != static_cast<std::size_t>(pool.num_threads())) return;
-  before_.resize(cpus.size());
-  pool_.run([&](int thread_idx, int) {
-    const auto idx = static_cast<std::size_t>(thread_idx);
-    CPU_ZERO(&before_[idx]);
-    if (::sched_getaffinity(0, sizeof(cpu_set_t), &before_[idx]) != 0) return;
-    cpu_set_t own;
-    CPU_ZERO(&own);
-    CPU_SET(cpus[idx], &own);
-    ::sched_setaffinity(0, sizeof(own), &own);
-  });
+PinnedThreads::PinnedThreads(std::vector<pid_t> threads)
+    : threads_(std::move(threads)), cpus_(available_cpus()) {
+  if (cpus_.size() < 2 || cpus_.size() != threads_.size()) cpus_.clear();
+  before_.reserve(cpus_.size());
 }
 
-PinnedThreads::~PinnedThreads() {
-  if (before_.empty()) return;
-  pool_.run([&](int thread_idx, int) {
-    const cpu_set_t& before = before_[static_cast<std::size_t>(thread_idx)];
-    if (CPU_COUNT(&before) > 0) ::sched_setaffinity(0, sizeof(before), &before);
-  });
+void PinnedThreads::pin() {
+  if (!before_.empty()) return;
+  for (std::size_t i = 0; i < cpus_.size(); ++i) {
+    cpu_set_t& before = before_.emplace_back();
+    CPU_ZERO(&before);
+    if (::sched_getaffinity(threads_[i], sizeof(before), &before) != 0) continue;
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    CPU_SET(cpus_[i], &own);
+    ::sched_setaffinity(threads_[i], sizeof(own), &own);
+  }
+}
+
+void PinnedThreads::unpin() {
+  for (std::size_t i = 0; i < before_.size(); ++i) {
+    if (CPU_COUNT(&before_[i]) > 0)
+      ::sched_setaffinity(threads_[i], sizeof(cpu_set_t), &before_[i]);
+  }
+  before_.clear();
 }
 
 }  // namespace dsmoe

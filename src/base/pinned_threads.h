@@ -1,32 +1,36 @@
-// Each thread of a pool on a CPU of its own, for as long as one works with it.
+// Threads kept to CPUs of their own.
 #pragma once
 
 #include <sched.h>
+#include <sys/types.h>
 
 #include <vector>
 
-#include "base/thread_pool.h"
-
 namespace dsmoe {
 
-// For a program that has other threads beside the pool's. Where the pool has a thread for every
-// CPU, another thread that runs for a moment displaces one of them; the scheduler then wakes that
-// one on the CPU of the thread it works with. As the two wait for each other in turn, no CPU ever
-// has two to run, so nothing moves them apart, and for tenths of a second everything takes three
-// times as long.
-//
-// Does nothing where there are more or fewer threads than CPUs, or the system refuses. Made and
-// destroyed by the thread that calls pool.run().
+// For a pool in a program that has other threads too. Where the pool has a thread for every CPU,
+// another thread that runs for a moment displaces one of them; the scheduler then wakes that one on
+// the CPU of the thread it works with. As the two wait for each other in turn, no CPU ever has two
+// to run, so nothing moves them apart, and for tenths of a second everything takes three times as
+// long. Beside threads that never rest, a pinned thread is the one that cannot get out of the way:
+// so the pool pins only while it runs on all of its threads.
 class PinnedThreads {
  public:
-  explicit PinnedThreads(ThreadPool& pool);
-  ~PinnedThreads();
+  // Of these threads of the process, one for each CPU of the calling thread. With more or fewer
+  // threads than CPUs, pin() does nothing.
+  explicit PinnedThreads(std::vector<pid_t> threads);
+  ~PinnedThreads() { unpin(); }
   PinnedThreads(const PinnedThreads&) = delete;
   PinnedThreads& operator=(const PinnedThreads&) = delete;
 
+  // The i-th thread to the i-th CPU, where the system allows it; and back to where it was.
+  void pin();
+  void unpin();
+
  private:
-  ThreadPool& pool_;
-  std::vector<cpu_set_t> before_;  // [threads]; empty: nothing was done
+  std::vector<pid_t> threads_;
+  std::vector<int> cpus_;          // empty: nothing to do
+  std::vector<cpu_set_t> before_;  // while pinned
 };
 
 }  // namespace dsmoe

@@ -1,15 +1,20 @@
-// The pool calls every thread once, carries exceptions, nests, flushes denormals, allocates nothing
-// per run.
+// The pool calls every share once, takes over those nobody comes for, makes room, carries
+// exceptions, nests, flushes denormals, allocates nothing per run.
 #include "base/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <limits>
 #include <new>
 #include <stdexcept>
 #include <string>
 
+#include "base/cpu_count.h"
 #include "base/error.h"
 #include "base/flush_denormals.h"
 
@@ -45,7 +50,16 @@ bool reads_denormal_as_zero() {
   return denormal * 1e38f == 0.0f;
 }
 
-TEST(ThreadPool, CallsEveryThreadOnce) {
+std::string caught(ThreadPool& pool, FunctionRef<void(int, int)> f) {
+  try {
+    pool.run(f);
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+  return "nothing";
+}
+
+TEST(ThreadPool, CallsEveryShareOnce) {
   for (const int n : {1, 2, 3, 8}) {
     ThreadPool pool(n);
     EXPECT_EQ(pool.num_threads(), n);
@@ -53,7 +67,7 @@ TEST(ThreadPool, CallsEveryThreadOnce) {
       std::vector<int> calls(n, 0);
       pool.run([&](int idx, int num) {
         ASSERT_EQ(num, n);
-        ++calls[idx];  // not atomic on purpose: each thread has its own slot, and run() must
+        ++calls[idx];  // not atomic on purpose: each share has its own slot, and run() must
                        // publish it
       });
       EXPECT_EQ(calls, std::vector<int>(n, 1));
@@ -61,14 +75,112 @@ TEST(ThreadPool, CallsEveryThreadOnce) {
   }
 }
 
-TEST(ThreadPool, CallerIsThreadZero) {
+TEST(ThreadPool, CallerHasShareZeroAndWorkersComeForTheOthers) {
   ThreadPool pool(3);
   std::vector<std::thread::id> ids(3);
-  pool.run([&](int idx, int) { ids[idx] = std::this_thread::get_id(); });
+  std::atomic<int> begun{0};
+  pool.run([&](int idx, int) {
+    ids[idx] = std::this_thread::get_id();
+    ++begun;
+    while (idx == 0 && begun < 3) std::this_thread::yield();  // so that the caller takes no other
+  });
   EXPECT_EQ(ids[0], std::this_thread::get_id());
   EXPECT_NE(ids[1], ids[0]);
   EXPECT_NE(ids[2], ids[0]);
   EXPECT_NE(ids[1], ids[2]);
+}
+
+// Runs f on the worker of a pool of two, which has to come for its share.
+void run_on_worker(ThreadPool& pool, FunctionRef<void()> f) {
+  std::atomic<bool> done{false};
+  pool.run([&](int idx, int) {
+    if (idx == 1) {
+      f();
+      done = true;
+    }
+    while (!done) std::this_thread::yield();
+  });
+}
+
+#ifndef __SANITIZE_THREAD__  // it delivers signals when it likes
+std::atomic<bool> hold_up{false}, is_held_up{false};
+
+// A thread inside a signal handler is one that gets no CPU, as far as its pool can tell.
+TEST(ThreadPool, CallerTakesTheShareOfAWorkerThatDoesNotCome) {
+  ThreadPool pool(2);
+  pthread_t worker{};
+  run_on_worker(pool, [&] { worker = pthread_self(); });
+  struct sigaction action {
+  }, before{};
+  action.sa_handler = [](int) {
+    is_held_up = true;
+    while (hold_up) ::usleep(100);
+    is_held_up = false;
+  };
+  ASSERT_EQ(sigaction(SIGUSR1, &action, &before), 0);
+  hold_up = true;
+  ASSERT_EQ(pthread_kill(worker, SIGUSR1), 0);
+  while (!is_held_up) std::this_thread::yield();
+
+  const auto self = std::this_thread::get_id();
+  for (int round = 0; round < 100; ++round) {
+    std::vector<std::thread::id> ids(2);
+    pool.run([&](int idx, int) { ids[idx] = std::this_thread::get_id(); });
+    ASSERT_EQ(ids, std::vector<std::thread::id>(2, self));
+  }
+  EXPECT_EQ(caught(pool,
+                   [](int idx, int) {
+                     if (idx == 1) throw std::runtime_error("taken");
+                   }),
+            "taken");
+
+  hold_up = false;
+  while (is_held_up) std::this_thread::yield();
+  run_on_worker(pool, [&] { EXPECT_NE(std::this_thread::get_id(), self); });  // it comes again
+  sigaction(SIGUSR1, &before, nullptr);
+}
+#endif
+
+// Shares of the runs until `enough`, or for half a minute.
+int shares_when(ThreadPool& pool, FunctionRef<bool(int)> enough) {
+  int shares = 0;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  do {
+    pool.run([&](int idx, int num) {
+      if (idx == 0) shares = num;
+      volatile int work = 0;
+      while (work < 20'000) work = work + 1;
+    });
+  } while (!enough(shares) && std::chrono::steady_clock::now() < end);
+  return shares;
+}
+
+// Threads that never rest take the CPUs; the pool makes room, and tries again when they are gone.
+TEST(ThreadPool, AnAutomaticNumberMakesRoomForOthers) {
+  ThreadPool pool(0);
+  const int all = pool.num_threads();
+  if (all == 1) GTEST_SKIP() << "one core";
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> others(2 * available_cpus().size());
+  for (std::thread& other : others) {
+    other = std::thread([&] {
+      while (!stop) {
+      }
+    });
+  }
+  const int fewer = shares_when(pool, [&](int shares) { return shares < all; });
+  stop = true;
+  for (std::thread& other : others) other.join();
+  EXPECT_LT(fewer, all);
+  EXPECT_GT(shares_when(pool, [&](int shares) { return shares > fewer; }), fewer);
+}
+
+// Only the automatic one: tests and users who ask for a number get it.
+TEST(ThreadPool, AGivenNumberStays) {
+  ThreadPool pool(4 * static_cast<int>(available_cpus().size()));
+  for (int round = 0; round < 100; ++round) {
+    EXPECT_EQ(shares_when(pool, [](int) { return true; }), pool.num_threads());
+  }
 }
 
 TEST(ThreadPool, ZeroMeansPhysicalCores) {
@@ -103,16 +215,7 @@ TEST(ThreadPool, SleepingCallerWakes) {
   EXPECT_EQ(value, 7);
 }
 
-std::string caught(ThreadPool& pool, FunctionRef<void(int, int)> f) {
-  try {
-    pool.run(f);
-  } catch (const std::exception& e) {
-    return e.what();
-  }
-  return "nothing";
-}
-
-TEST(ThreadPool, CarriesTheExceptionOfTheLowestThread) {
+TEST(ThreadPool, CarriesTheExceptionOfTheLowestShare) {
   for (const int n : {1, 4}) {
     ThreadPool pool(n);
     std::atomic<int> finished{0};

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "base/log.h"
-#include "base/pinned_threads.h"
+#include "base/thread_pool.h"
 #include "kernels/table.h"
 
 namespace dsmoe::infer {
@@ -128,8 +128,8 @@ void Engine::thread_main() {
 }
 
 void Engine::loop() {
-  std::optional<PinnedThreads> pinned;
-  if (context_.table->device == kernels::Device::cpu) pinned.emplace(*context_.pool);
+  std::optional<ThreadPool::KeptApart> kept_apart;
+  if (context_.table->device == kernels::Device::cpu) kept_apart.emplace(*context_.pool);
   while (take_mail()) {
     beat();
     switch (fault_.load()) {

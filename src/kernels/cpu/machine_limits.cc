@@ -250,8 +250,12 @@ void MatrixProbe::measure(double seconds) {
     const double end = now(pool_) + seconds / 2;
     do {
       const double start = now(pool_);
-      pool_.run([&](int, int) { sink += static_cast<uint64_t>(loop.run() != 0); });
-      rates_[fed].push_back(loop.flops * pool_.num_threads() / (now(pool_) - start));
+      std::atomic<int> loops{0};
+      pool_.run([&](int, int num_shares) {
+        sink += static_cast<uint64_t>(loop.run() != 0);
+        loops = num_shares;
+      });
+      rates_[fed].push_back(loop.flops * loops / (now(pool_) - start));
     } while (now(pool_) < end);
   }
 }
