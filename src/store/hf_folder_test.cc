@@ -135,6 +135,19 @@ TEST(HfFolder, CheckNamesEveryDifference) {
   EXPECT_NE(text.find("; 7 [1] is missing; and 15 more"), std::string::npos) << text;
 }
 
+// PyTorch writes such tensors for `n_shared_experts: 0`: they hold no number.
+TEST(HfFolder, CheckPassesOverTensorsWithoutElements) {
+  const ScratchFolder scratch;
+  save(scratch / "m", {{"a", DType::F32, {2}},
+                       {"shared.up", DType::F32, {0, 8}},
+                       {"shared.down", DType::F32, {8, 0}}});
+  const HfFolder folder = HfFolder::open(scratch / "m");
+  EXPECT_NO_THROW(folder.check(std::vector<TensorSpec>{{"a", DType::F32, {2}}}));
+  const std::vector<TensorSpec> wanted{{"a", DType::F32, {2}}, {"shared.up", DType::F32, {4, 8}}};
+  EXPECT_NE(refusal([&] { folder.check(wanted); }).find("shared.up should be [4, 8]"),
+            std::string::npos);
+}
+
 TEST(HfFolder, ReleaseGivesMemoryBack) {
   const ScratchFolder scratch;
   constexpr int64_t kBytes = 64 << 20;
