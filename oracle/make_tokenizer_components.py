@@ -5,7 +5,7 @@ Run where `tokenizers` is installed:  python oracle/make_tokenizer_components.py
 import json
 import pathlib
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "src" / "text" / "testdata" / "components.json"
 
@@ -33,6 +33,33 @@ SYNTAX = [
     r"[[:punct:]]+", r"[[:digit:][:xdigit:]]+", r"[^[:space:]]", r"[a[bc]X]+", r"[^a[bc]]+", r"[\-a\]]+", r"[a-c-]+", r"[-X]", r"[$-/]+", r"\x41|\x{4e00}|\u5de5", r"\R", r"[\b]", r"(?#note)X", r"(?<name>X)b",
     r"(X)(b|c)?", r"\p{C}", r"\p{Cn}+", r"[^\p{C}]+", r"\p{Lu}\p{Ll}+", r"\.|\-|\/|\'", "[\u3000-\u303f\uff01-\uff5e]+", r"[ࠀ-一]+", r"\t|\n|\r|\f|\v|\a|\e", "é", "[é-ü]",
 ]
+
+
+FIRST_TEXTS = ["", "ab c", "  ab c", "a", "aab", "ba", "  a", " b", "éa b", "abab", "X ab", "aX b", " Xab"]
+
+
+def first_pieces():
+    """Whole pipelines: Metaspace's "first" behind normalizers that move the beginning of a text."""
+    metaspace = pre_tokenizers.Metaspace(prepend_scheme="first")
+    pres = [metaspace, pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), metaspace]),
+            pre_tokenizers.Sequence([pre_tokenizers.Split("b", "isolated"), metaspace]),
+            pre_tokenizers.Sequence([pre_tokenizers.Metaspace(replacement="_", prepend_scheme="first", split=False), pre_tokenizers.Split("a", "isolated"), metaspace])]
+    N = normalizers
+    norms = [None, N.Strip(), N.Strip(True, False), N.Strip(False, True), N.Prepend("▁"), N.Prepend("xy"), N.Replace("a", "bb"), N.Replace("ab", "x"), N.Replace("a", ""),
+             N.Replace(Regex("^ "), ""), N.Replace(" ", "▁"), N.Replace(" ", ""), N.Replace(Regex("x*"), "-"), N.Replace(Regex(r"\s+"), " "),
+             N.Sequence([N.Strip(), N.Prepend("x")]), N.Sequence([N.Prepend(" "), N.Strip()]), N.Sequence([N.Prepend("x"), N.Replace("xa", "y")]),
+             N.Sequence([N.Strip(), N.Replace(Regex("x*"), "-")]), N.Sequence([N.Replace("a", "bb"), N.Replace("bb", "a")]), N.Sequence([N.Replace("ab", "x"), N.Prepend("b"), N.Replace("bx", "ab")])]
+    chars = sorted(set("".join(FIRST_TEXTS) + "▁_xyb-"))
+    rows = []
+    for n in norms:
+        for p in pres:
+            tok = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(chars)}, merges=[]))
+            if n is not None:
+                tok.normalizer = n
+            tok.pre_tokenizer = p
+            tok.add_special_tokens([AddedToken("X", normalized=False)])
+            rows.append({"json": json.loads(tok.to_str()), "cases": [[t, "".join(tok.encode(t).tokens)] for t in FIRST_TEXTS]})
+    return rows
 
 
 def dump(component, kind):
@@ -82,7 +109,7 @@ def main() -> None:
             except BaseException:  # the oracle's Strip panics on short texts
                 pass
         dec.append({"json": dump(d, "decoder"), "cases": cases})
-    OUT.write_text(json.dumps({"pre_tokenizers": pre, "normalizers": norm, "decoders": dec}, ensure_ascii=True, separators=(",", ":")) + "\n")
+    OUT.write_text(json.dumps({"pre_tokenizers": pre, "normalizers": norm, "decoders": dec, "first_pieces": first_pieces()}, ensure_ascii=True, separators=(",", ":")) + "\n")
     print(len(pre), "pre-tokenizers", len(norm), "normalizers", len(dec), "decoders", OUT.stat().st_size, "bytes")
 
 

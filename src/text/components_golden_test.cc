@@ -11,6 +11,7 @@
 #include "base/utf8.h"
 #include "text/byte_alphabet.h"
 #include "text/decoder.h"
+#include "text/tokenizer.h"
 #include "text/tokenizer_components.h"
 #include "text/unicode.h"
 
@@ -48,7 +49,7 @@ TEST(ComponentGoldens, PreTokenizers) {
       const auto text = one[0].get<std::string>();
       note_recent(text, scratch.regex);
       Collect collect;
-      pre_tokenizer.run(text, PieceStart::of_text, scratch, collect);
+      pre_tokenizer.run(text, start_of_text(text), scratch, collect);
       if (parts.model.byte_level) {
         for (std::string& piece : collect.pieces) piece = to_byte_symbols(piece);
       }
@@ -70,12 +71,30 @@ TEST(ComponentGoldens, Normalizers) {
     for (const Json& one : component["cases"]) {
       const auto text = one[0].get<std::string>();
       note_recent(text, regex);
-      EXPECT_EQ(Json(std::string(normalizer.apply(text, PieceStart::of_text, scratch, regex))),
-                one[1])
+      PieceStart start = start_of_text(text);
+      EXPECT_EQ(Json(std::string(normalizer.apply(text, start, scratch, regex))), one[1])
           << component["json"] << " on " << one[0];
     }
   }
   EXPECT_GE(num_components, 8);
+}
+
+// Which piece is the first of a text, behind normalizers that move it.
+TEST(ComponentGoldens, FirstPieces) {
+  int num_pairs = 0;
+  for (const Json& pair : read_cases("first_pieces")) {
+    ++num_pairs;
+    const Tokenizer tokenizer = Tokenizer::from_json(pair["json"].dump(), "json");
+    for (const Json& one : pair["cases"]) {
+      std::string written;
+      for (const std::int32_t id : tokenizer.encode(one[0].get<std::string>())) {
+        written += *tokenizer.id_to_token(id);
+      }
+      EXPECT_EQ(Json(written), one[1])
+          << pair["json"]["normalizer"] << pair["json"]["pre_tokenizer"] << " on " << one[0];
+    }
+  }
+  EXPECT_GE(num_pairs, 60);
 }
 
 TEST(ComponentGoldens, Decoders) {

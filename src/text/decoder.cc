@@ -69,7 +69,8 @@ std::string decode(const DecoderSteps& steps, std::string_view token, TokenPlace
       text = strip_token(*strip, text);
     } else {
       std::string replaced;
-      append_replaced(std::get<ReplaceStep>(step), text, scratch, replaced);
+      PieceStart unused;
+      append_replaced(std::get<ReplaceStep>(step), text, scratch, replaced, unused);
       text = std::move(replaced);
     }
   }

@@ -13,10 +13,6 @@ struct PreTokenizer::Run {
 
 namespace {
 
-PieceStart start_of(Span span, PieceStart whole) {
-  return span.begin == 0 || whole == PieceStart::continuation ? whole : PieceStart::of_section;
-}
-
 using Pieces = std::vector<std::pair<Span, bool>>;
 
 // Joins runs of matches with each other, and runs of the rest with each other.
@@ -93,13 +89,14 @@ void PreTokenizer::run_step(std::size_t step_idx, std::string_view text, PieceSt
     }
   } else if (const auto* meta = std::get_if<MetaspaceStep>(&step)) {
     metaspace(*meta, step_idx, text, start, run);
-  } else if (text.front() == ' ' || start == PieceStart::continuation) {
+  } else if (text.front() == ' ' || start.is_continuation) {
     run_step(step_idx + 1, text, start, run);
   } else {
     std::string& prefixed = run.scratch.levels[step_idx].text;
     prefixed.clear();
     prefixed.push_back(' ');
     prefixed.append(text);
+    if (start.num_first > 0) ++start.num_first;
     run_step(step_idx + 1, prefixed, start, run);
   }
 }
@@ -109,8 +106,8 @@ void PreTokenizer::split(const SplitStep& step, std::size_t step_idx, std::strin
   const auto emit = [&](Span span, bool is_match) {
     const bool drop = step.behavior == SplitBehavior::removed && is_match != step.invert;
     if (span.empty() || drop) return;
-    run_step(step_idx + 1, text.substr(span.begin, span.end - span.begin), start_of(span, start),
-             run);
+    run_step(step_idx + 1, text.substr(span.begin, span.end - span.begin),
+             start_of_part(start, span.begin), run);
   };
   MatchIterator matches(step.pattern, text, run.scratch.regex);
   std::size_t done = 0;
@@ -144,8 +141,8 @@ void PreTokenizer::split_merged(const SplitStep& step, std::size_t step_idx, std
   }
   for (const auto& [span, unused] : pieces) {
     if (span.empty()) continue;
-    run_step(step_idx + 1, text.substr(span.begin, span.end - span.begin), start_of(span, start),
-             run);
+    run_step(step_idx + 1, text.substr(span.begin, span.end - span.begin),
+             start_of_part(start, span.begin), run);
   }
 }
 
@@ -154,8 +151,8 @@ void PreTokenizer::metaspace(const MetaspaceStep& step, std::size_t step_idx, st
   std::string& spaced = run.scratch.levels[step_idx].text;
   spaced.clear();
   const bool wants_prefix =
-      (step.scheme == PrependScheme::always && start != PieceStart::continuation) ||
-      (step.scheme == PrependScheme::first && start == PieceStart::of_text);
+      !start.is_continuation && (step.scheme == PrependScheme::always ||
+                                 (step.scheme == PrependScheme::first && start.num_first > 0));
   const bool has_prefix =
       text.front() == ' ' || text.substr(0, step.replacement.size()) == step.replacement;
   if (wants_prefix && !has_prefix) spaced.append(step.replacement);
@@ -164,6 +161,11 @@ void PreTokenizer::metaspace(const MetaspaceStep& step, std::size_t step_idx, st
     spaced.append(text.substr(at, space - at));
     if (space < text.size()) spaced.append(step.replacement);
     at = space + 1;
+  }
+  if (start.num_first > 0) {
+    const auto spaces = std::count(text.begin(), text.begin() + start.num_first, ' ');
+    start.num_first += (wants_prefix && !has_prefix ? step.replacement.size() : 0) +
+                       static_cast<std::size_t>(spaces) * (step.replacement.size() - 1);
   }
   if (!step.split) {
     run_step(step_idx + 1, spaced, start, run);
@@ -175,8 +177,8 @@ void PreTokenizer::metaspace(const MetaspaceStep& step, std::size_t step_idx, st
   for (std::size_t cut = view.find(step.replacement);; cut = view.find(step.replacement, cut + 1)) {
     const Span span{.begin = begin, .end = std::min(cut, view.size())};
     if (!span.empty()) {
-      run_step(step_idx + 1, view.substr(span.begin, span.end - span.begin), start_of(span, start),
-               run);
+      run_step(step_idx + 1, view.substr(span.begin, span.end - span.begin),
+               start_of_part(start, span.begin), run);
     }
     if (cut == std::string_view::npos) break;
     begin = cut;

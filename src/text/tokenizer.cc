@@ -87,8 +87,9 @@ struct Tokenizer::State {
       id_of_token.emplace(added.content, added.id);
       token.is_added = true;
       token.is_special = added.special;
+      PieceStart start;
       const std::string_view pattern =
-          added.normalized ? normalizer.apply(added.content, PieceStart::of_text, buffers, scratch)
+          added.normalized ? normalizer.apply(added.content, start, buffers, scratch)
                            : added.content;
       if (pattern.size() > kMaxAddedToken) {
         fail(ErrorKind::input, "{}: the added token {} has {} bytes, more than the limit of {}",
@@ -166,16 +167,13 @@ void Tokenizer::State::encode_valid(std::string_view text, PieceStart start,
                                     std::vector<std::int32_t>& ids) const {
   scratch.pieces.regex.has_recent = has_recent(text);
   ModelSink sink(model, scratch.bpe, ids);
-  const auto place = [](std::size_t begin, PieceStart whole) {
-    return begin == 0 || whole == PieceStart::continuation ? whole : PieceStart::of_section;
-  };
   added_tokens.split(text, parse_special, scratch.pieces.regex, scratch.sections);
   for (const Section& section : scratch.sections) {
     if (section.id != Section::kPlainText) {
       ids.push_back(section.id);
       continue;
     }
-    const PieceStart section_start = place(section.span.begin, start);
+    PieceStart section_start = start_of_part(start, section.span.begin);
     const std::string_view normalized =
         normalizer.apply(text.substr(section.span.begin, section.span.end - section.span.begin),
                          section_start, scratch.normalized, scratch.pieces.regex);
@@ -187,7 +185,7 @@ void Tokenizer::State::encode_valid(std::string_view text, PieceStart start,
         continue;
       }
       pre_tokenizer.run(normalized.substr(part.span.begin, part.span.end - part.span.begin),
-                        place(part.span.begin, section_start), scratch.pieces, sink);
+                        start_of_part(section_start, part.span.begin), scratch.pieces, sink);
     }
   }
 }
@@ -199,17 +197,18 @@ void Tokenizer::State::encode_broken(std::string_view text, std::size_t valid_en
                                      std::vector<std::int32_t>& ids) const {
   std::string valid;
   std::string raw;
-  PieceStart start = PieceStart::of_text;
+  bool continues = false;
   const auto flush_valid = [&] {
     if (valid.empty()) return;
     encode_valid(valid, start, parse_special, scratch, ids);
-    start = PieceStart::continuation;
+    continues = true;
     valid.clear();
   };
   const auto flush_raw = [&] {
+    const PieceStart start = continues ? PieceStart{.is_continuation = true} : start_of_text(valid);
     if (raw.empty()) return;
     model.encode_bytes(raw, scratch.bpe, ids);
-    start = PieceStart::continuation;
+    continues = true;
     raw.clear();
   };
   std::size_t at = 0;
@@ -264,7 +263,7 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text,
   std::unique_ptr<EncodeScratch> scratch = state_->lease();
   const std::size_t end = valid_utf8_end(text);
   if (end == text.size()) {
-    state_->encode_valid(text, PieceStart::of_text, options.parse_special, *scratch, ids);
+    state_->encode_valid(text, start_of_text(text), options.parse_special, *scratch, ids);
   } else {
     state_->encode_broken(text, end, options.parse_special, *scratch, ids);
   }

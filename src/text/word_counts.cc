@@ -85,8 +85,9 @@ void WordCounts::count_block(std::string_view block, PreTokenizer::Scratch& scra
     delimiters_.split(valid, ParseSpecial::yes, scratch.regex, sections);
     for (const Section& section : sections) {
       if (section.id != Section::kPlainText) continue;
-      pre_tokenizer_.run(valid.substr(section.span.begin, section.span.end - section.span.begin),
-                         PieceStart::of_text, scratch, sink);
+      const std::string_view text =
+          valid.substr(section.span.begin, section.span.end - section.span.begin);
+      pre_tokenizer_.run(text, start_of_text(text), scratch, sink);
     }
     if (end == block.size()) break;
     at = end + ill_formed_length(block, end);
