@@ -15,6 +15,10 @@ if "$PYTHON" -c 'import tokenizers' 2>/dev/null; then
   "$PYTHON" make_tokenizer_goldens.py
   "$PYTHON" make_tokenizer_components.py
 fi
+# The frame goldens need `transformers`, 4.38 for one column and 5.x for the other.
+if "$PYTHON" -c 'import transformers' 2>/dev/null; then
+  "$PYTHON" make_frame_goldens.py
+fi
 # The chat goldens need `jinja2`, and likewise stay.
 if "$PYTHON" -c 'import jinja2' 2>/dev/null; then
   "$PYTHON" make_chat_goldens.py

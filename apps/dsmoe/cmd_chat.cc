@@ -12,6 +12,7 @@
 #include "options.h"
 #include "output.h"
 #include "text/chat_template.h"
+#include "text/tokenizer_config.h"
 #include "text_side.h"
 #include "token_list.h"
 

@@ -6,11 +6,13 @@
 #include "base/cpu_count.h"
 #include "base/cpu_features.h"
 #include "base/log.h"
+#include "base/mapped_file.h"
 #include "command.h"
 #include "kernels/table.h"
 #include "options.h"
 #include "output.h"
 #include "store/hf_folder.h"
+#include "text/tokenizer.h"
 
 namespace dsmoe::app {
 namespace {
@@ -127,6 +129,24 @@ Weights weights_of(const std::filesystem::path& folder, const ModelConfig& confi
   return weights;
 }
 
+// What stands around a text, as the folder's tokenizer says.
+struct AroundTexts {
+  std::string words;  // empty: no tokenizer
+  OrderedJson json;
+};
+
+AroundTexts around_texts(const std::filesystem::path& folder) {
+  if (!is_listed(folder / "tokenizer.json")) return {};
+  try {
+    const text::Tokenizer tokenizer = text::Tokenizer::from_file(folder.string());
+    const text::TextFrame& frame = tokenizer.frame();
+    return {.words = fmt::format("{}, as {} says", describe_frame(tokenizer), frame.said_by),
+            .json = {{"before", frame.before}, {"after", frame.after}, {"said_by", frame.said_by}}};
+  } catch (const Error& error) {  // what a model costs can be told all the same
+    return {.words = error.what(), .json = {{"error", error.what()}}};
+  }
+}
+
 struct MemoryLine {
   const char* type;
   double bytes;
@@ -152,7 +172,8 @@ std::vector<MemoryLine> memory_by_type(const ModelConfig& config, const Costs& c
           {"int4", quantised_bytes(config, tensor::WeightCoding::int4)}};
 }
 
-OrderedJson json_of(const ModelConfig& config, const Costs& costs, const Weights& weights) {
+OrderedJson json_of(const ModelConfig& config, const Costs& costs, const Weights& weights,
+                    const AroundTexts& around) {
   OrderedJson layers = OrderedJson::array();
   for (const LayerRun& run : layer_runs(config)) {
     layers.push_back(
@@ -194,6 +215,7 @@ OrderedJson json_of(const ModelConfig& config, const Costs& costs, const Weights
   } else {
     json["weights"] = nullptr;
   }
+  json["around_text"] = around.json;
   return json;
 }
 
@@ -240,7 +262,8 @@ void print_cpu() {
   print("  threads {}\n", available_physical_cores());
 }
 
-void print_text(const ModelConfig& config, const Costs& costs, const Weights& weights) {
+void print_text(const ModelConfig& config, const Costs& costs, const Weights& weights,
+                const AroundTexts& around) {
   const auto row = [](const char* name, const std::string& value) {
     print("{:<26}{}\n", name, value);
   };
@@ -250,6 +273,7 @@ void print_text(const ModelConfig& config, const Costs& costs, const Weights& we
   row("active per token", with_commas(costs.active));
   row("hidden, vocabulary", fmt::format("{}, {}", config.hidden_size, config.vocab_size));
   row("context", with_commas(config.max_position_embeddings));
+  if (!around.words.empty()) row("a text", for_terminal(around.words));
   row("KV cache per token", fmt::format("{} bytes ({})", with_commas(costs.kv_bytes), operand));
   row("  of a full context", human_bytes(static_cast<double>(costs.kv_bytes) *
                                          static_cast<double>(config.max_position_embeddings)));
@@ -281,11 +305,12 @@ int run_info(const CommonOptions& options) {
   const bool is_file = std::filesystem::is_regular_file(path, ignored);
   const ModelConfig config = model::read_config(path);
   const Weights weights = is_file ? Weights{} : weights_of(path, config);
+  const AroundTexts around = is_file ? AroundTexts{} : around_texts(path);
   const Costs costs = costs_of(config);
   if (options.json) {
-    print_json(json_of(config, costs, weights));
+    print_json(json_of(config, costs, weights, around));
   } else {
-    print_text(config, costs, weights);
+    print_text(config, costs, weights, around);
   }
   return kDone;
 }

@@ -9,6 +9,7 @@
 #include "base/progress.h"
 #include "command.h"
 #include "data/demo_corpus.h"
+#include "data/record_reader.h"
 #include "infer/divergence.h"
 #include "infer/quantise.h"
 #include "interrupt.h"
@@ -49,14 +50,13 @@ void add_stream(Sample& sample, std::vector<int32_t> tokens) {
 
 // Validation documents of the embedded corpus, each behind the token that stands for "nothing
 // before".
-void add_built_in(Sample& sample, const model::ModelConfig& config, const TextSide& text) {
+void add_built_in(Sample& sample, std::optional<int32_t> prefix, const TextSide& text) {
   sample.what = "the built-in text";
   const data::DemoCorpus corpus(1);
-  const auto prefix = infer::prefix_token(config);
   std::size_t total = 0;
   for (uint64_t i = 0; total < kBuiltInTokens; ++i) {
     std::vector<int32_t> tokens;
-    if (prefix) tokens.push_back(static_cast<int32_t>(*prefix));
+    if (prefix) tokens.push_back(*prefix);
     const std::string document = corpus.document(data::kDemoValidation + i).text;
     const std::vector<int32_t> encoded = text.encode(document, AroundText::nothing);
     if (encoded.empty()) fail(ErrorKind::input, "the tokenizer makes no tokens of {}", sample.what);
@@ -73,14 +73,16 @@ Sample make_sample(const QuantizeOptions& options, const model::ModelConfig& con
     add_stream(sample, read_token_file(*options.tokens));
   } else {
     const TextSide text(options.common.model);
+    const std::optional<int32_t> prefix = text.prefix_token(config);
     if (options.text) {
       sample.what = *options.text;
-      std::vector<int32_t> tokens = text.encode(read_text_file(*options.text), AroundText::nothing);
-      if (const auto prefix = infer::prefix_token(config))
-        tokens.insert(tokens.begin(), static_cast<int32_t>(*prefix));
+      const std::string bytes = read_text_file(*options.text);
+      data::check_utf8(bytes, {}, *options.text);
+      std::vector<int32_t> tokens = text.encode(bytes, AroundText::nothing);
+      if (prefix) tokens.insert(tokens.begin(), *prefix);
       add_stream(sample, std::move(tokens));
     } else if (text.has_tokenizer()) {
-      add_built_in(sample, config, text);
+      add_built_in(sample, prefix, text);
     }
   }
   const int64_t context =

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/mapped_file.h"
+#include "infer/evaluate.h"
 #include "text/tokenizer.h"
 
 namespace dsmoe::app {
@@ -13,6 +14,11 @@ namespace dsmoe::app {
 struct TextSide::State {
   std::filesystem::path folder;
   std::optional<text::Tokenizer> tokenizer;
+  text::SpecialTokenTexts special;
+
+  std::optional<int32_t> id_of(const std::optional<std::string>& token) const {
+    return tokenizer && token ? tokenizer->token_to_id(*token) : std::nullopt;
+  }
 };
 struct TextSide::Stream::State {
   std::optional<text::StreamDecoder> decoder;  // absent: numbers
@@ -23,6 +29,7 @@ TextSide::TextSide(const std::filesystem::path& folder)
     : state_(std::make_unique<State>(State{.folder = folder})) {
   if (is_listed(folder / "tokenizer.json")) {
     state_->tokenizer = text::Tokenizer::from_file(folder.string());
+    state_->special = text::load_special_tokens(folder);
   }
 }
 TextSide::~TextSide() = default;
@@ -42,6 +49,20 @@ std::vector<int32_t> TextSide::encode(std::string_view text, AroundText around) 
   return state_->tokenizer->encode(
       text, {.add_special =
                  around == AroundText::special ? text::AddSpecial::yes : text::AddSpecial::no});
+}
+
+std::optional<int32_t> TextSide::bos_token() const {
+  if (has_tokenizer() && !state_->tokenizer->frame().before.empty()) {
+    return state_->tokenizer->frame().before.front();
+  }
+  return state_->id_of(state_->special.bos);
+}
+
+std::optional<int32_t> TextSide::prefix_token(const model::ModelConfig& config) const {
+  if (const auto bos = bos_token()) return bos;
+  if (const auto eos = state_->id_of(state_->special.eos)) return eos;
+  if (const auto id = infer::prefix_token(config)) return static_cast<int32_t>(*id);
+  return std::nullopt;
 }
 
 std::string TextSide::token_text(int32_t id) const {

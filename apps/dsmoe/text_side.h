@@ -4,13 +4,16 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "model/config.h"
+
 namespace dsmoe::app {
 
-// What the tokenizer's post-processor puts around a text (BOS), or nothing.
+// The tokenizer's frame around a text (BOS, as a rule), or nothing.
 enum class AroundText { special, nothing };
 
 class TextSide {
@@ -27,6 +30,10 @@ class TextSide {
 
   // Special tokens written in the text are the tokens. Throws as require_tokenizer() does.
   std::vector<int32_t> encode(std::string_view text, AroundText around) const;
+  // What a text begins with: the frame's token, else the one that tokenizer_config.json names.
+  std::optional<int32_t> bos_token() const;
+  // What stands for "nothing before": bos_token(), else the named eos, else what config.json says.
+  std::optional<int32_t> prefix_token(const model::ModelConfig& config) const;
   // The bytes of one token, or its number.
   std::string token_text(int32_t id) const;
 

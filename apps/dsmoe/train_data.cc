@@ -125,7 +125,7 @@ TrainTokenizer prepare_tokenizer(const TokenizerRequest& request, const model::M
   const bool is_file = !request.given.empty() && !fs::is_directory(request.given);
   const fs::path path = is_file ? fs::path(request.given) : folder / "tokenizer.json";
   const std::string json = read_small_file(path, kMaxTokenizerBytes);
-  text::Tokenizer tokenizer = text::Tokenizer::from_json(json, path.string());
+  text::Tokenizer tokenizer = text::Tokenizer::from_file(path.string());
   if (tokenizer.vocab_size() > config.vocab_size) {
     fail(ErrorKind::input, "{}: {} token ids, but the config's vocab_size is {}", path.string(),
          tokenizer.vocab_size(), config.vocab_size);
@@ -134,6 +134,10 @@ TrainTokenizer prepare_tokenizer(const TokenizerRequest& request, const model::M
     const text::SpecialTokenTexts named = text::load_special_tokens(folder);
     check_special_id(folder, tokenizer, "bos", config.bos_token_id, named.bos.value_or(""));
     check_special_id(folder, tokenizer, "eos", eos_of(config), named.eos.value_or(""));
+    if (config.bos_token_id && tokenizer.frame().before.empty()) {
+      log_info("{}: the tokenizer puts no BOS before a text, so documents begin without one",
+               folder.string());
+    }
   }
   std::optional<text::ChatTemplate> own = text::load_chat_template(folder);
   auto files = files_for_checkpoints(folder, json, tokenizer, config);
@@ -156,7 +160,13 @@ data::Encoder encoder_of(const TrainTokenizer& tokenizer, const model::ModelConf
       .vocab_size = config.vocab_size,
       .eos = eos_of(config),
       .hash = data::content_hash(tokenizer.files.at("tokenizer.json"))};
-  if (config.bos_token_id) encoder.bos = static_cast<int32_t>(*config.bos_token_id);
+  // Documents begin as prompts do.
+  const std::vector<int32_t>& before = tokenizer.tokenizer.frame().before;
+  if (before.size() > 1) {
+    fail(ErrorKind::input, "the tokenizer puts {} tokens before a text; documents begin with one",
+         before.size());
+  }
+  if (!before.empty()) encoder.bos = before.front();
   return encoder;
 }
 
@@ -165,7 +175,7 @@ data::BuiltCorpus prepare_corpus(const CorpusRequest& request, const TrainTokeni
   const data::Encoder encoder = encoder_of(tokenizer, config);
   text::ChatInput chat;
   chat.eos_token = token_text(tokenizer.tokenizer, encoder.eos);
-  if (encoder.bos) chat.bos_token = token_text(tokenizer.tokenizer, *encoder.bos);
+  if (config.bos_token_id) chat.bos_token = token_text(tokenizer.tokenizer, config.bos_token_id);
   data::CorpusOptions options;
   options.cache_folder = request.cache;
   options.reader.separator = request.separator;

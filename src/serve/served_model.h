@@ -11,6 +11,7 @@
 #include "infer/engine.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
+#include "text/tokenizer_config.h"
 
 namespace dsmoe::serve {
 

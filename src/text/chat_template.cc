@@ -5,31 +5,16 @@
 #include "base/mapped_file.h"
 #include "base/utf8.h"
 #include "text/jinja_eval.h"
+#include "text/tokenizer_config.h"
 
 namespace dsmoe::text {
 namespace {
-
-// tokenizer_config.json of large vocabularies lists every added token; the largest known are below
-// 2 MB.
-constexpr std::size_t kMaxConfigBytes = std::size_t{64} << 20;
 
 // nullopt when there is no such file.
 std::optional<std::string> read_if_present(const std::filesystem::path& path,
                                            std::size_t max_bytes) {
   if (!is_listed(path)) return std::nullopt;
   return read_small_file(path, max_bytes);
-}
-
-std::optional<Json> read_tokenizer_config(const std::filesystem::path& folder) {
-  const auto path = folder / "tokenizer_config.json";
-  const auto text = read_if_present(path, kMaxConfigBytes);
-  if (!text) return std::nullopt;
-  Json config = parse_json(*text, path.string());
-  if (!config.is_object()) {
-    fail(ErrorKind::input, "{}: expected a JSON object, found {}", path.string(),
-         config.type_name());
-  }
-  return config;
 }
 
 // The one named "default" of a list of {name, template}.
@@ -49,18 +34,6 @@ const std::string& default_template(const Json& list, const std::string& what) {
   }
   fail(ErrorKind::input, "{}: no template is named \"default\"; found: {}", what,
        names.empty() ? "none" : names);
-}
-
-std::optional<std::string> token_text(const Json& config, const char* key,
-                                      const std::string& what) {
-  if (!config.contains(key) || config[key].is_null()) return std::nullopt;
-  const Json& token = config[key];
-  if (token.is_string()) return token.get<std::string>();
-  if (token.is_object() && token.contains("content") && token["content"].is_string()) {
-    return token["content"].get<std::string>();
-  }
-  fail(ErrorKind::input, "{}: \"{}\" must be a string or an object with a string \"content\"", what,
-       key);
 }
 
 void check_messages(const OrderedJson& messages, const std::string& what) {
@@ -110,21 +83,11 @@ std::optional<ChatTemplate> load_chat_template(const std::filesystem::path& fold
   const auto config = read_tokenizer_config(folder);
   if (!config || !config->contains("chat_template")) return std::nullopt;
   const Json& entry = (*config)["chat_template"];
-  const std::string what = (folder / "tokenizer_config.json").string() + ": chat_template";
+  const std::string what = (folder / kTokenizerConfigFile).string() + ": chat_template";
   if (entry.is_null()) return std::nullopt;
   if (entry.is_string()) return ChatTemplate::parse(entry.get_ref<const std::string&>(), what);
   if (entry.is_array()) return ChatTemplate::parse(default_template(entry, what), what);
   fail(ErrorKind::input, "{}: must be a string or a list, not {}", what, entry.type_name());
-}
-
-SpecialTokenTexts load_special_tokens(const std::filesystem::path& folder) {
-  const auto config = read_tokenizer_config(folder);
-  if (!config) return {};
-  const std::string what = (folder / "tokenizer_config.json").string();
-  return {.bos = token_text(*config, "bos_token", what),
-          .eos = token_text(*config, "eos_token", what),
-          .pad = token_text(*config, "pad_token", what),
-          .unk = token_text(*config, "unk_token", what)};
 }
 
 std::string_view deepseek_chat_template() {

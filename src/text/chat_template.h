@@ -54,16 +54,6 @@ class ChatTemplate {
 // when there is neither.
 std::optional<ChatTemplate> load_chat_template(const std::filesystem::path& folder);
 
-// The special tokens of tokenizer_config.json as text; absent or null ones are nullopt, as is every
-// one without the file.
-struct SpecialTokenTexts {
-  std::optional<std::string> bos = {};
-  std::optional<std::string> eos = {};
-  std::optional<std::string> pad = {};
-  std::optional<std::string> unk = {};
-};
-SpecialTokenTexts load_special_tokens(const std::filesystem::path& folder);
-
 // The format DeepSeek's chat models were trained on; `train` writes it into the folders it makes.
 std::string_view deepseek_chat_template();
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/mapped_file.h"
 #include "base/utf8.h"
 #include "text/tokenizer_parts.h"
@@ -62,8 +63,7 @@ struct Tokenizer::State {
       : normalizer(std::move(parts.normalizer)),
         pre_tokenizer(std::move(parts.pre_tokenizer)),
         model(parts.model, what),
-        prefix(std::move(parts.prefix)),
-        suffix(std::move(parts.suffix)),
+        frame(std::move(parts.frame)),
         decoder(std::move(parts.decoder)) {
     bytes_depend_on_place = depends_on_place(decoder);
     load_tokens(parts, what);
@@ -120,6 +120,12 @@ struct Tokenizer::State {
     return slot == kNoSlot ? nullptr : &tokens[slot];
   }
 
+  std::optional<std::int32_t> id_of(std::string_view token) const {
+    const auto found = id_of_token.find(std::string(token));
+    if (found == id_of_token.end()) return std::nullopt;
+    return found->second;
+  }
+
   std::unique_ptr<EncodeScratch> lease() const {
     {
       const std::lock_guard lock(mutex);
@@ -147,8 +153,7 @@ struct Tokenizer::State {
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   BpeModel model;
-  std::vector<std::int32_t> prefix;
-  std::vector<std::int32_t> suffix;
+  TextFrame frame;
   DecoderSteps decoder;
   bool bytes_depend_on_place = false;
   std::unordered_map<std::int32_t, std::string> added_at_start;  // their bytes, if they depend
@@ -200,12 +205,12 @@ void Tokenizer::State::encode_broken(std::string_view text, std::size_t valid_en
   bool continues = false;
   const auto flush_valid = [&] {
     if (valid.empty()) return;
+    const PieceStart start = continues ? PieceStart{.is_continuation = true} : start_of_text(valid);
     encode_valid(valid, start, parse_special, scratch, ids);
     continues = true;
     valid.clear();
   };
   const auto flush_raw = [&] {
-    const PieceStart start = continues ? PieceStart{.is_continuation = true} : start_of_text(valid);
     if (raw.empty()) return;
     model.encode_bytes(raw, scratch.bpe, ids);
     continues = true;
@@ -243,9 +248,21 @@ Tokenizer::~Tokenizer() = default;
 Tokenizer Tokenizer::from_file(const std::string& path) {
   std::error_code ignored;  // opening the file says what is wrong
   const bool is_folder = std::filesystem::is_directory(path, ignored);
-  const std::string file =
-      is_folder ? (std::filesystem::path(path) / "tokenizer.json").string() : path;
-  return from_json(read_small_file(file, kMaxFile), file);
+  const std::filesystem::path file =
+      is_folder ? std::filesystem::path(path) / "tokenizer.json" : std::filesystem::path(path);
+  auto state = std::make_unique<State>(
+      parse_tokenizer_json(read_small_file(file, kMaxFile), file.string()), file.string());
+  const std::filesystem::path folder = file.parent_path();
+  const auto config = read_tokenizer_config(folder);
+  if (!config) return Tokenizer(std::move(state));
+  const std::string what = (folder / kTokenizerConfigFile).string();
+  TextFrame frame = choose_frame(state->frame, *config, what,
+                                 [&](std::string_view token) { return state->id_of(token); });
+  const bool differs = frame.before != state->frame.before || frame.after != state->frame.after;
+  state->frame = std::move(frame);
+  Tokenizer tokenizer(std::move(state));
+  if (differs) log_info("{}: a text {}, unlike in tokenizer.json", what, describe_frame(tokenizer));
+  return tokenizer;
 }
 
 Tokenizer Tokenizer::from_json(std::string_view json, std::string_view what) {
@@ -259,7 +276,7 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text,
          text.size(), kMaxText);
   }
   std::vector<std::int32_t> ids;
-  if (options.add_special == AddSpecial::yes) ids = state_->prefix;
+  if (options.add_special == AddSpecial::yes) ids = state_->frame.before;
   std::unique_ptr<EncodeScratch> scratch = state_->lease();
   const std::size_t end = valid_utf8_end(text);
   if (end == text.size()) {
@@ -269,7 +286,7 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text,
   }
   if (text.size() <= kKeepScratchBelow) state_->give_back(std::move(scratch));
   if (options.add_special == AddSpecial::yes) {
-    ids.insert(ids.end(), state_->suffix.begin(), state_->suffix.end());
+    ids.insert(ids.end(), state_->frame.after.begin(), state_->frame.after.end());
   }
   return ids;
 }
@@ -282,14 +299,14 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids,
   return text + stream.finish();
 }
 
+const TextFrame& Tokenizer::frame() const { return state_->frame; }
+
 std::int32_t Tokenizer::vocab_size() const {
   return static_cast<std::int32_t>(state_->slot_of_id.size());
 }
 
 std::optional<std::int32_t> Tokenizer::token_to_id(std::string_view token) const {
-  const auto found = state_->id_of_token.find(std::string(token));
-  if (found == state_->id_of_token.end()) return std::nullopt;
-  return found->second;
+  return state_->id_of(token);
 }
 
 std::optional<std::string> Tokenizer::id_to_token(std::int32_t id) const {
@@ -307,6 +324,21 @@ std::optional<std::string> Tokenizer::id_to_bytes(std::int32_t id) const {
 bool Tokenizer::is_special(std::int32_t id) const {
   const Token* token = state_->find(id);
   return token != nullptr && token->is_special;
+}
+
+std::string describe_frame(const Tokenizer& tokenizer) {
+  const auto named = [&](const char* verb, const std::vector<std::int32_t>& ids) {
+    std::string words;
+    for (const std::int32_t id : ids) {
+      words += fmt::format("{}{} ({})", words.empty() ? verb : " ",
+                           in_quotes(tokenizer.id_to_token(id).value_or("")), id);
+    }
+    return words;
+  };
+  const std::string before = named("begins with ", tokenizer.frame().before);
+  const std::string after = named("ends with ", tokenizer.frame().after);
+  if (before.empty() && after.empty()) return "has no token around it";
+  return before + (before.empty() || after.empty() ? "" : ", ") + after;
 }
 
 struct StreamDecoder::Progress {

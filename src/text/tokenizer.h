@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "text/added_tokens.h"
+#include "text/tokenizer_config.h"
 
 namespace dsmoe::text {
 
@@ -20,7 +21,7 @@ enum class SkipSpecial { yes, no };
 enum class IllFormed { keep, replace };
 
 struct EncodeOptions {
-  // What the file's post-processor puts around the text: BOS for DeepSeek.
+  // The tokenizer's frame() around the text: BOS for DeepSeek.
   AddSpecial add_special = AddSpecial::yes;
   // Whether "<s>" inside the text is the token or five characters. Text from strangers: no.
   ParseSpecial parse_special = ParseSpecial::yes;
@@ -37,8 +38,10 @@ struct DecodeOptions {
 // else is refused by name with Error(input).
 class Tokenizer {
  public:
-  // `path` is a tokenizer.json or a folder that holds one.
+  // `path` is a tokenizer.json or a folder that holds one. The tokenizer_config.json beside it has
+  // a say in the frame.
   static Tokenizer from_file(const std::string& path);
+  // The file alone.
   static Tokenizer from_json(std::string_view json, std::string_view what);
 
   Tokenizer(Tokenizer&&) noexcept;
@@ -51,6 +54,9 @@ class Tokenizer {
 
   // Ids without a token decode to nothing: models may have more rows than the tokenizer has tokens.
   std::string decode(std::span<const std::int32_t> ids, const DecodeOptions& options = {}) const;
+
+  // What stands around every text that begins a prompt or a document.
+  const TextFrame& frame() const;
 
   // One above the highest id.
   std::int32_t vocab_size() const;
@@ -67,6 +73,9 @@ class Tokenizer {
   explicit Tokenizer(std::unique_ptr<State> state);
   std::unique_ptr<const State> state_;
 };
+
+// "begins with "<s>" (0)": the frame in words.
+std::string describe_frame(const Tokenizer& tokenizer);
 
 // decode() one id at a time. The pieces, joined, are exactly decode() of all ids, and no piece ends
 // inside a UTF-8 character that later ids may complete. The tokenizer must outlive it.

@@ -210,8 +210,8 @@ void read_post_processor(const Json& json, const std::string& path, TokenizerPar
     fail(ErrorKind::input, "{}.single: expected the sequence A exactly once, got it {} times", path,
          num_sequences);
   }
-  parts.prefix.insert(parts.prefix.begin(), before.begin(), before.end());
-  parts.suffix.insert(parts.suffix.end(), after.begin(), after.end());
+  parts.frame.before.insert(parts.frame.before.begin(), before.begin(), before.end());
+  parts.frame.after.insert(parts.frame.after.end(), after.begin(), after.end());
 }
 
 }  // namespace dsmoe::text

@@ -11,6 +11,7 @@
 #include "text/decoder.h"
 #include "text/normalizer.h"
 #include "text/pre_tokenizer.h"
+#include "text/tokenizer_config.h"
 
 namespace dsmoe::text {
 
@@ -19,8 +20,7 @@ struct TokenizerParts {
   std::vector<PreTokenizerStep> pre_tokenizer;
   BpeConfig model;  // byte_level is set by the pre-tokenizer
   std::vector<AddedToken> added_tokens;
-  std::vector<std::int32_t> prefix;  // of the post-processor
-  std::vector<std::int32_t> suffix;
+  TextFrame frame;  // of the post-processor
   DecoderSteps decoder;
 };
 

@@ -81,6 +81,18 @@ sed 's/"eos_token_id": 1/"eos_token_id": 295/' "$work/config.json" > "$work/eos.
 grep -q "eos_token_id 295 is no token of the tokenizer" "$work/err" || fail "it says: $(cat "$work/err")"
 
 # A second writer on one run is refused while the first goes on.
+# Documents begin as prompts do: with the tokenizer's BOS, and without one where it adds none.
+begins() { # NAME
+  "$program" train --config "$work/config.json" --tokenizer "$work/$1" --data "$work/corpus.txt" --out "$work/of-$1" --steps 1 --batch 4 \
+    --seq 32 --threads 1 2>&1 > /dev/null | grep -q "puts no BOS before a text, so documents begin without one"
+}
+cp -r "$work/whole/step-00000030" "$work/bare"
+tr '\n' ' ' < "$work/whole/tokenizer.json" | sed 's/"post_processor": {.*}, *"decoder"/"post_processor": null, "decoder"/' > "$work/bare/tokenizer.json"
+begins bare || fail "a tokenizer without BOS is not told"
+cp -r "$work/bare" "$work/llama"
+sed -i 's/PreTrainedTokenizerFast/LlamaTokenizerFast/' "$work/llama/tokenizer_config.json"
+begins llama && fail "add_bos_token is not heeded"
+
 become_train "$work/busy" 100000 > /dev/null 2>&1 &
 busy=$!
 first_step "$work/busy" $busy
