@@ -146,8 +146,12 @@ int run_train(const TrainArguments& arguments) {
         num_tokens, arguments.vocab_size, arguments.min_count);
   }
   atomic_write_file(folder / "tokenizer.json", text::to_tokenizer_json(trained));
-  atomic_write_file(folder / "tokenizer_config.json",
-                    text::to_tokenizer_config_json(trained, arguments.max_length));
+  std::string config = text::to_tokenizer_config_json(trained, arguments.max_length);
+  if (const fs::path chat = folder / "chat_template.jinja"; fs::is_regular_file(chat, error)) {
+    config =
+        text::with_chat_template(config, text::kTokenizerConfigFile, read_text_file(chat.string()));
+  }
+  atomic_write_file(folder / text::kTokenizerConfigFile, config);
   if (arguments.json) {
     print_json_line({{"folder", arguments.out},
                      {"bytes", counts.num_bytes()},

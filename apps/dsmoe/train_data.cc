@@ -145,6 +145,8 @@ TrainTokenizer prepare_tokenizer(const TokenizerRequest& request, const model::M
     own = text::ChatTemplate::parse(text::deepseek_chat_template(), "chat template");
     files["chat_template.jinja"] = std::string(text::deepseek_chat_template());
   }
+  std::string& tokens = files.at(text::kTokenizerConfigFile);
+  tokens = text::with_chat_template(tokens, text::kTokenizerConfigFile, own->source());
   return {.tokenizer = std::move(tokenizer), .files = std::move(files), .chat_template = *own};
 }
 

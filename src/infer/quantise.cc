@@ -12,6 +12,7 @@
 #include "kernels/elements.h"
 #include "store/folder_writer.h"
 #include "store/hf_folder.h"
+#include "text/tokenizer_config.h"
 
 namespace dsmoe::infer {
 namespace {
@@ -24,9 +25,10 @@ constexpr int64_t kPieceElements = int64_t{1} << 21;
 constexpr std::size_t kMaxFileBytes = std::size_t{64} << 20;
 
 // What stands beside the weights for those who read text.
-constexpr const char* kTextFiles[] = {"tokenizer.json",          "tokenizer_config.json",
-                                      "special_tokens_map.json", "added_tokens.json",
-                                      "chat_template.jinja",     "generation_config.json"};
+constexpr std::string_view kTemplate = "chat_template.jinja";
+constexpr std::string_view kTextFiles[] = {
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    kTemplate,        "generation_config.json"};
 
 class Quantiser {
  public:
@@ -152,10 +154,14 @@ Outcome quantise_folder(const kernels::Context& context, const fs::path& source,
   store::FolderWriter writer(target, std::move(written));
   writer.add_file("config.json", quantised.to_json().dump(2) + "\n");
   std::error_code ignored;
-  for (const char* name : kTextFiles) {
-    if (fs::is_regular_file(source / name, ignored)) {
-      writer.add_file(name, read_small_file(source / name, kMaxFileBytes));
+  for (const std::string_view name : kTextFiles) {
+    if (!fs::is_regular_file(source / name, ignored)) continue;
+    std::string bytes = read_small_file(source / name, kMaxFileBytes);
+    if (name == text::kTokenizerConfigFile && fs::is_regular_file(source / kTemplate, ignored)) {
+      bytes = text::with_chat_template(bytes, (source / name).string(),
+                                       read_small_file(source / kTemplate, kMaxFileBytes));
     }
+    writer.add_file(std::string(name), std::move(bytes));
   }
   Quantiser quantiser(context, folder, writer);
   for (const TensorSpec& spec : tensors) {

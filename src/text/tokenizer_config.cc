@@ -133,4 +133,15 @@ TextFrame choose_frame(TextFrame of_tokenizer_json, const Json& config, const st
       .before = std::move(*before), .after = std::move(*after), .said_by = kTokenizerConfigFile};
 }
 
+std::string with_chat_template(const std::string& config_json, const std::string& what,
+                               std::string_view chat_template) {
+  const Json config = parse_json(config_json, what);
+  const auto found = config.find("chat_template");
+  const bool has_one = found != config.end() && !found->is_null();
+  if (!config.is_object() || has_one || !is_valid_utf8(chat_template)) return config_json;
+  auto ordered = nlohmann::ordered_json::parse(config_json);  // the file keeps its order
+  ordered["chat_template"] = chat_template;
+  return ordered.dump(2) + "\n";
+}
+
 }  // namespace dsmoe::text

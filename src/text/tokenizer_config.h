@@ -42,4 +42,9 @@ struct TextFrame {
 TextFrame choose_frame(TextFrame of_tokenizer_json, const Json& config, const std::string& what,
                        FunctionRef<std::optional<std::int32_t>(std::string_view)> id_of);
 
+// The text of a tokenizer_config.json, the file `what`, with `chat_template` in it unless it has
+// one: transformers before 4.47 knows no chat_template.jinja and silently takes another template.
+std::string with_chat_template(const std::string& config_json, const std::string& what,
+                               std::string_view chat_template);
+
 }  // namespace dsmoe::text

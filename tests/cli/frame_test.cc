@@ -118,6 +118,9 @@ TEST_F(FrameModel, EveryCommandBeginsATextAlike) {
                            .out)["perplexity"];
   };
   EXPECT_EQ(quantised("config"), quantised("file"));
+  // transformers before 4.47 reads templates there only.
+  const Json written = Json::parse(read_file(path("int8-file/tokenizer_config.json")));
+  EXPECT_EQ(written.value("chat_template", ""), read_file(path("file/chat_template.jinja")));
 }
 
 // As apply_chat_template: what the template wrote is all.

@@ -9,6 +9,7 @@ for name in config.json model.safetensors tokenizer.json tokenizer_config.json g
   chat_template.jinja train_state.safetensors MANIFEST.json; do
   [ -f "$work/whole/step-00000030/$name" ] || fail "no $name"
 done
+grep -q '"chat_template": "{{- bos_token' "$work/whole/step-00000030/tokenizer_config.json" || fail "no template for older readers"
 [ "$(wc -l < "$work/whole/metrics.jsonl")" = 30 ] || fail "metrics.jsonl has not 30 lines"
 ls "$work"/whole/events.out.tfevents.* > /dev/null || fail "no event file"
 "$program" info "$work/whole/step-00000030" > /dev/null || fail "info cannot read it"
@@ -80,7 +81,6 @@ sed 's/"eos_token_id": 1/"eos_token_id": 295/' "$work/config.json" > "$work/eos.
   > /dev/null 2> "$work/err" && fail "an eos that is no token was taken"
 grep -q "eos_token_id 295 is no token of the tokenizer" "$work/err" || fail "it says: $(cat "$work/err")"
 
-# A second writer on one run is refused while the first goes on.
 # Documents begin as prompts do: with the tokenizer's BOS, and without one where it adds none.
 begins() { # NAME
   "$program" train --config "$work/config.json" --tokenizer "$work/$1" --data "$work/corpus.txt" --out "$work/of-$1" --steps 1 --batch 4 \
@@ -93,6 +93,7 @@ cp -r "$work/bare" "$work/llama"
 sed -i 's/PreTrainedTokenizerFast/LlamaTokenizerFast/' "$work/llama/tokenizer_config.json"
 begins llama && fail "add_bos_token is not heeded"
 
+# A second writer on one run is refused while the first goes on.
 become_train "$work/busy" 100000 > /dev/null 2>&1 &
 busy=$!
 first_step "$work/busy" $busy
