@@ -1,19 +1,18 @@
 // dsmoe eval: loss of a stream of tokens, and log-likelihoods of pairs.
 #include <filesystem>
-#include <limits>
 #include <optional>
 
 #include "base/functions.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/progress.h"
-#include "base/utf8.h"
 #include "command.h"
+#include "data/record_reader.h"
+#include "eval_pairs.h"
 #include "infer/evaluate.h"
 #include "interrupt.h"
 #include "options.h"
 #include "output.h"
-#include "text/unicode.h"
 #include "text_side.h"
 #include "token_list.h"
 
@@ -23,6 +22,7 @@ namespace {
 struct EvalOptions {
   CommonOptions common;
   std::string tokens, text, pairs;
+  std::string bos = "auto";
   int64_t window = 0, stride = 0, top_k = 0;
 };
 
@@ -49,12 +49,13 @@ Stream read_stream(const EvalOptions& options, const model::ModelConfig& config)
   }
   const TextSide text(options.common.model);
   const std::string bytes = read_text_file(options.text);
+  data::check_utf8(bytes, {}, options.text);
   stream.tokens = text.encode(bytes, AroundText::nothing);
   if (stream.tokens.empty()) fail(ErrorKind::input, "{}: the text has no tokens", options.text);
   stream.num_bytes = static_cast<int64_t>(bytes.size());
   // Behind a prefix every byte is predicted; without one, those of the first token are not.
-  if (const auto prefix = infer::prefix_token(config)) {
-    stream.tokens.insert(stream.tokens.begin(), static_cast<int32_t>(*prefix));
+  if (const auto prefix = text.prefix_token(config)) {
+    stream.tokens.insert(stream.tokens.begin(), *prefix);
   } else {
     stream.num_bytes -= static_cast<int64_t>(text.token_text(stream.tokens.front()).size());
   }
@@ -130,108 +131,21 @@ int eval_stream(const EvalOptions& options) {
   return kDone;
 }
 
-std::vector<int32_t> token_array(const Json& line, const char* key, const std::string& what) {
-  const auto found = line.find(key);
-  if (found == line.end() || !found->is_array()) {
-    fail(ErrorKind::input, "{}: expected \"{}\", an array of token ids", what, key);
-  }
-  std::vector<int32_t> ids;
-  for (const Json& id : *found) {
-    if (!id.is_number_integer() || id < 0 || id > std::numeric_limits<int32_t>::max()) {
-      fail(ErrorKind::input, "{}: \"{}\" holds {}, expected token ids", what, key,
-           in_quotes(id.dump()));
-    }
-    ids.push_back(id.get<int32_t>());
-  }
-  return ids;
-}
-
-std::string text_field(const Json& line, const char* key, const std::string& what) {
-  const auto found = line.find(key);
-  if (found == line.end() || !found->is_string()) {
-    fail(ErrorKind::input, "{}: expected \"{}\", a string", what, key);
-  }
-  return found->get<std::string>();
-}
-
-// str.isspace() of Python: the white space of Unicode and four separators of ASCII.
-bool is_python_space(std::uint32_t code_point) {
-  return text::is_white_space(code_point) || (code_point >= 0x1C && code_point <= 0x1F);
-}
-
-// As lm-evaluation-harness splits them: white space at the end of the context belongs to the
-// continuation, and the continuation is what the joined text has beyond the context's tokens.
-infer::TokenPair encode_pair(std::string context, std::string continuation, const TextSide& text) {
-  if (context.empty()) {
-    return {.context = {}, .continuation = text.encode(continuation, AroundText::nothing)};
-  }
-  std::size_t end = context.size();
-  while (end > 0) {
-    const std::size_t start = previous_char(context, end);
-    std::size_t at = start;
-    if (!is_python_space(next_code_point(context, at))) break;
-    end = start;
-  }
-  continuation = context.substr(end) + continuation;
-  context.resize(end);
-  infer::TokenPair pair{.context = text.encode(context, AroundText::nothing)};
-  const std::vector<int32_t> whole = text.encode(context + continuation, AroundText::nothing);
-  const std::size_t split = std::min(pair.context.size(), whole.size());
-  pair.continuation.assign(whole.begin() + static_cast<std::ptrdiff_t>(split), whole.end());
-  return pair;
-}
-
-infer::TokenPair parse_pair(std::string_view bytes, const std::string& what, const TextSide& text) {
-  const Json line = parse_json(bytes, what);
-  if (!line.is_object()) fail(ErrorKind::input, "{}: expected a JSON object", what);
-  if (line.contains("context_ids") || line.contains("continuation_ids")) {
-    return {.context = token_array(line, "context_ids", what),
-            .continuation = token_array(line, "continuation_ids", what)};
-  }
-  return encode_pair(text_field(line, "context", what), text_field(line, "continuation", what),
-                     text);
-}
-
-struct PairLine {
-  infer::TokenPair pair;
-  std::string what;  // FILE:LINE
-};
-
-std::vector<PairLine> read_pairs(const EvalOptions& options) {
-  const std::string text = read_text_file(options.pairs);
-  const TextSide side(options.common.model);
-  std::vector<PairLine> pairs;
-  int64_t line_number = 0;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view line(text.data() + begin, end - begin);
-    begin = end + 1;
-    ++line_number;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const std::string what = fmt::format("{}:{}", options.pairs, line_number);
-    pairs.push_back({.pair = parse_pair(line, what, side), .what = what});
-  }
-  if (pairs.empty()) {
-    fail(ErrorKind::input, "{}: no pairs; expected one JSON object per line", options.pairs);
-  }
-  return pairs;
-}
-
-std::vector<infer::JoinedPair> join_pairs(const std::vector<PairLine>& lines,
-                                          const model::Model& model) {
-  const std::optional<int64_t> prefix = infer::prefix_token(model.config);
+std::vector<infer::JoinedPair> join_pairs(const EvalPairs& pairs, const model::Model& model) {
   std::vector<infer::JoinedPair> joined;
-  for (const PairLine& line : lines) {
-    joined.push_back(infer::join_pair(line.pair, model.context, prefix, line.what));
+  for (const EvalPairs::Line& line : pairs.lines) {
+    joined.push_back(infer::join_pair(line.pair, model.context, pairs.prefix, line.what));
     infer::check_tokens(model.config, joined.back().tokens, line.what);
   }
   return joined;
 }
 
 int eval_pairs(const EvalOptions& options) {
-  const std::vector<PairLine> lines = read_pairs(options);
+  const EvalPairs read =
+      read_pairs(options.pairs, TextSide(options.common.model),
+                 model::read_config(options.common.model), parse_pair_bos(options.bos));
   const auto [engine, model] = load(options);
-  const std::vector<infer::JoinedPair> pairs = join_pairs(lines, *model);
+  const std::vector<infer::JoinedPair> pairs = join_pairs(read, *model);
   std::vector<infer::ScoredDocument> documents;
   for (const infer::JoinedPair& pair : pairs) documents.push_back({pair.tokens, pair.first_target});
   const InterruptScope interrupt;
@@ -270,6 +184,11 @@ void add_eval(CommandLine& app) {
       .option("--pairs", options->pairs,
               "JSON lines with context and continuation (or context_ids, continuation_ids)")
       .type("FILE");
+  command
+      .option("--bos", options->bos,
+              "BOS before the texts of --pairs: as the tokenizer adds it, yes or no")
+      .one_of({"auto", "yes", "no"})
+      .show_default();
   command.option("--window", options->window, "inputs per window; default: the context")
       .at_least(1)
       .type("W");
@@ -285,8 +204,9 @@ void add_eval(CommandLine& app) {
   command.footer(
       "Each token but the first is scored once: in windows of W inputs every S tokens, a window\n"
       "scores what no earlier one did. --pairs prints, per line, the log-likelihood of the\n"
-      "continuation and whether greedy decoding would give it, as lm-evaluation-harness defines "
-      "them; with --json an object per line.\n\n"
+      "continuation and whether greedy decoding would give it, as lm-evaluation-harness defines\n"
+      "them: with --bos auto as its backend hf, with --bos no as its API backends do by default.\n"
+      "With --json an object per line.\n\n"
       "Examples:\n  dsmoe eval my-model/ --text novel.txt\n"
       "  dsmoe eval my-model/ --tokens ids.txt --window 1024 --stride 512");
   command.runs([options] { return run_eval(*options); });

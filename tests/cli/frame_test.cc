@@ -72,6 +72,18 @@ class FrameModel : public ::testing::Test {
   static std::string encoded(const std::string& folder, const std::string& text) {
     return run_dsmoe({"tokenizer", "encode", path(folder), "-t", text}).out;
   }
+  // Of pairs: {"context": .., "continuation": ..}, one line each.
+  static std::string scores(const std::string& folder, const std::vector<Json>& pairs,
+                            const std::vector<std::string>& more = {}) {
+    std::string lines;
+    for (const Json& pair : pairs) lines += pair.dump() + "\n";
+    write_file(path("pairs.jsonl"), lines);
+    std::vector<std::string> arguments{"eval", path(folder), "--pairs", path("pairs.jsonl"),
+                                       "--json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run(arguments).out;
+  }
+
   static std::unique_ptr<ScratchFolder> scratch_;
 };
 std::unique_ptr<ScratchFolder> FrameModel::scratch_;
@@ -133,6 +145,57 @@ TEST_F(FrameModel, ATemplateThatWritesBosGetsNoSecondOne) {
   const auto count = std::count(ids.begin(), ids.end(), ' ') + 1;
   EXPECT_EQ(prompt("config"), "prompt " + std::to_string(count));
   EXPECT_EQ(prompt("none"), "prompt " + std::to_string(count));
+}
+
+TEST_F(FrameModel, PairsBeginAsTheHarnessBeginsThem) {
+  const Json pair{{"context", "The cat"}, {"continuation", " sat"}};
+  const Json with_bos{{"context", std::string(kBos) + "The cat"}, {"continuation", " sat"}};
+  const std::string plain = scores("file", {pair}, {"--bos", "no"});
+  const std::string begun = scores("file", {with_bos}, {"--bos", "no"});
+  EXPECT_NE(plain, begun);
+  for (const char* folder : {"file", "config"}) {
+    EXPECT_EQ(scores(folder, {pair}), begun) << "auto: as the tokenizer does";
+    EXPECT_EQ(scores(folder, {with_bos}), begun) << "a text that begins with BOS gets no second";
+    EXPECT_EQ(scores(folder, {with_bos}, {"--bos", "yes"}), begun);
+    EXPECT_EQ(scores(folder, {pair}, {"--bos", "no"}), plain);
+  }
+  EXPECT_EQ(scores("none", {pair}), plain);
+  EXPECT_EQ(scores("none", {pair}, {"--bos", "yes"}), begun);
+  // An empty context stands for BOS, once.
+  const Json empty{{"context", ""}, {"continuation", "The cat"}};
+  const Json empty_with_bos{{"context", ""}, {"continuation", std::string(kBos) + "The cat"}};
+  for (const char* folder : {"file", "none"}) {
+    for (const char* bos : {"auto", "no", "yes"}) {
+      EXPECT_EQ(scores(folder, {empty}, {"--bos", bos}),
+                scores(folder, {empty_with_bos}, {"--bos", bos}));
+    }
+  }
+}
+
+TEST_F(FrameModel, ABosThatTheTokenizerHasNotIsRefused) {
+  fs::copy(path("none"), path("nameless"), fs::copy_options::recursive);
+  edit("nameless/tokenizer_config.json", {{"bos_token", nullptr}});
+  write_file(path("pairs.jsonl"), R"({"context": "a", "continuation": "b"})");
+  const Ran ran =
+      run_dsmoe({"eval", path("nameless"), "--pairs", path("pairs.jsonl"), "--bos", "yes"});
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_NE(ran.err.find("--bos yes: the tokenizer has no BOS"), std::string::npos) << ran.err;
+}
+
+// A text is measured as train would read it, or not at all.
+TEST_F(FrameModel, BrokenTextIsNotMeasured) {
+  write_file(path("broken.txt"), "one line\nThe \xff cat\n");
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"eval", path("file")},
+        {"quantize", path("file"), "--to", "int8", "-o", path("no-int8")}}) {
+    std::vector<std::string> arguments = command;
+    arguments.insert(arguments.end(), {"--text", path("broken.txt")});
+    const Ran ran = run_dsmoe(arguments);
+    EXPECT_EQ(ran.code, 1);
+    EXPECT_NE(ran.err.find("broken.txt: line 2, byte offset 13: byte 0xff is not valid UTF-8"),
+              std::string::npos)
+        << ran.err;
+  }
 }
 
 }  // namespace

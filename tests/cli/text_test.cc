@@ -389,8 +389,8 @@ TEST_F(TextModel, DecodeGivesBackWhatEncodePrints) {
 TEST_F(TextModel, EvalPairsOfTextSplitAsTheHarnessDoes) {
   const auto score = [&](const Json& pair) {
     write_file(path("pairs.jsonl"), pair.dump() + "\n");
-    const Ran ran = run_dsmoe(
-        {"eval", model(), "--pairs", path("pairs.jsonl"), "--json", "--quiet", "--threads", "1"});
+    const Ran ran = run_dsmoe({"eval", model(), "--pairs", path("pairs.jsonl"), "--bos", "no",
+                               "--json", "--quiet", "--threads", "1"});
     EXPECT_EQ(ran.code, 0) << ran.err;
     return Json::parse(ran.out);
   };

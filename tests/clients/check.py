@@ -87,7 +87,7 @@ def check_lm_eval(url, key, model, folder, program, work):
     (tasks / "pairs.yaml").write_text((HERE / "pairs.yaml").read_text().replace("PAIRS", str(HERE / "pairs.jsonl")))
     result = lm_eval.simple_evaluate(
         model="local-completions",
-        model_args=f"model={model},base_url={url}/completions,tokenizer={folder},tokenized_requests=True,"
+        model_args=f"model={model},base_url={url}/completions,tokenizer={folder},tokenizer_backend=huggingface,"
         "num_concurrent=2,max_length=256,batch_size=2",
         tasks=["dsmoe_pairs"],
         task_manager=TaskManager(include_path=str(tasks), include_defaults=False),
@@ -97,7 +97,7 @@ def check_lm_eval(url, key, model, folder, program, work):
     samples = sorted(result["samples"]["dsmoe_pairs"], key=lambda sample: sample["doc_id"])
     theirs = [(float(s["filtered_resps"][0][0]), bool(s["filtered_resps"][0][1])) for s in samples]
     lines = subprocess.run(
-        [program, "eval", folder, "--pairs", str(HERE / "pairs.jsonl"), "--json", "--quiet"],
+        [program, "eval", folder, "--pairs", str(HERE / "pairs.jsonl"), "--bos", "no", "--json", "--quiet"],
         check=True, capture_output=True, text=True,
     ).stdout
     ours = [json.loads(line) for line in lines.splitlines() if line.startswith("{")]
