@@ -283,7 +283,9 @@ infer::EngineRequest CompletionJob::engine_request(const std::vector<int32_t>& p
              config.vocab_size);
     }
   }
-  if (!request.ignore_eos) {
+  // lm-evaluation-harness reads scores that way, and drops the answer's: there has to be one.
+  const bool only_scores = engine.scores_prompt && engine.max_tokens == 1;
+  if (!request.ignore_eos && !only_scores) {
     for (const int64_t id : config.eos_token_ids) {
       engine.stop_ids.push_back(static_cast<int32_t>(id));
     }

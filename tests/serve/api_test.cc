@@ -107,6 +107,18 @@ TEST_F(ApiTest, ChatPlainAndStreamed) {
   EXPECT_EQ(events.back()["choices"][0]["finish_reason"], "length");
 }
 
+// The harness drops the last score, which is the answer's: that of an end is one like others.
+TEST_F(ApiTest, LmEvalFormHasItsAnswersScoreWhereThatIsTheEnd) {
+  const Json body{{"model", "small"},          {"prompt", {5, 9, 270}}, {"temperature", 0},
+                  {"max_tokens", 1},           {"logprobs", 1},         {"echo", true},
+                  {"logit_bias", {{"1", 100}}}};
+  const Answer answer = server().complete(body);
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  const Json logprobs = answer.json()["choices"][0]["logprobs"];
+  EXPECT_EQ(logprobs["token_logprobs"].size(), 4u);
+  EXPECT_EQ(logprobs["top_logprobs"].size(), 4u);
+}
+
 TEST_F(ApiTest, LmEvalFormEqualsEvaluation) {
   const std::vector<int32_t> tokens{5, 9, 270, 33, 260, 101, 7};
   const Json body{{"model", "small"}, {"prompt", Json::array({tokens, {4, 8, 15}})},
