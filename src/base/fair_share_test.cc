@@ -3,10 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace dsmoe {
 namespace {
 
-constexpr double kLook = FairShare::kLook;
+constexpr double kLook = 0.010;
 
 // Seconds of runs, in looks without delays, until there are `count` threads; a minute at most.
 double seconds_until(FairShare& share, int count) {
@@ -45,7 +47,7 @@ TEST(FairShare, ComesBackQuicklyOnceItWorks) {
   ASSERT_EQ(share.threads(), 1);
   const double first = seconds_until(share, 2);
   EXPECT_GE(first, 0.1);
-  EXPECT_LT(first, 0.2);
+  EXPECT_LT(first, 0.3);
   EXPECT_LT(seconds_until(share, 64), 0.2);
 }
 
@@ -56,11 +58,11 @@ TEST(FairShare, TriesMoreAndMoreSeldomWhileItDoesNotWork) {
     share.note(kLook, kLook);
     ASSERT_EQ(share.threads(), 1);
     const double patience = seconds_until(share, 2);
-    EXPECT_GE(patience, std::min(before * 1.5, 2.0));
-    EXPECT_LT(patience, 2.1);
+    EXPECT_GE(patience, std::min(before * 1.5, 4.0));
+    EXPECT_LT(patience, 4.1);
     before = patience;
   }
-  EXPECT_GE(before, 2.0);
+  EXPECT_GE(before, 4.0);
 }
 
 TEST(FairShare, ForgetsAfterAQuietSecond) {
@@ -71,7 +73,18 @@ TEST(FairShare, ForgetsAfterAQuietSecond) {
   }
   for (double seconds = 0; seconds < 1.1; seconds += kLook) share.note(kLook, 0);
   share.note(kLook, kLook);
-  EXPECT_LT(seconds_until(share, 2), 0.2);
+  EXPECT_LT(seconds_until(share, 2), 0.3);
+}
+
+// An attempt that fails should cost little.
+TEST(FairShare, LooksSoonerAfterAChange) {
+  FairShare share(2);
+  const double first = share.next_look();
+  share.note(kLook, 0);
+  const double later = share.next_look();
+  EXPECT_LT(first, later);
+  share.note(kLook, kLook);
+  EXPECT_EQ(share.next_look(), first);
 }
 
 }  // namespace

@@ -115,7 +115,7 @@ void ThreadPool::run(Task f) {
   const auto begin = Clock::now();
   run_shares(f);
   seconds_ += std::chrono::duration<double>(Clock::now() - begin).count();
-  if (seconds_ >= FairShare::kLook) look();
+  if (seconds_ >= fair_share_.next_look()) look();
 }
 
 void ThreadPool::run_shares(const Task& task) {
