@@ -4,6 +4,7 @@
 #include <new>
 
 #include "base/error.h"
+#include "base/map_fault.h"
 #include "command.h"
 #include "output.h"
 
@@ -38,6 +39,7 @@ int run(int argc, char** argv) {
 
 // Not by fmt, which throws when nobody takes the message.
 int main(int argc, char** argv) {
+  dsmoe::end_on_map_faults();
   try {
     return dsmoe::app::run(argc, argv);
   } catch (const dsmoe::Error& e) {

@@ -72,7 +72,10 @@ TEST(MappedFile, GivesAndReadsTheBytes) {
   EXPECT_EQ(text_of(part), "cde");
   EXPECT_NE(message_of(ErrorKind::io, [&] { file.read(4, part); }).find("ends at byte 6"),
             std::string::npos);
+  EXPECT_NO_THROW(file.check_length());
   fs::resize_file(folder / "f", 2);
+  EXPECT_NE(message_of(ErrorKind::io, [&] { file.check_length(); }).find("it had 6 bytes"),
+            std::string::npos);
   message_of(ErrorKind::io, [&] { file.read(0, part); });  // shortened while open: not a fault
   atomic_write_file(folder / "empty", "");
   EXPECT_TRUE(MappedFile(folder / "empty").bytes().empty());

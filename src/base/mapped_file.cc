@@ -1,4 +1,4 @@
-// open, fstat, mmap, pread, madvise with every failure named.
+// open, fstat, mmap, pread, madvise with every failure named, and every map known to map_fault.h.
 #include "base/mapped_file.h"
 
 #include <fcntl.h>
@@ -33,6 +33,12 @@ OpenFile open_regular_file(const std::filesystem::path& path) {
   return {.descriptor = descriptor, .size = static_cast<std::size_t>(info.st_size)};
 }
 
+void fail_shortened(const std::filesystem::path& path, std::size_t end, std::size_t size) {
+  fail(ErrorKind::io,
+       "{}: ends at byte {}, it had {} bytes when it was opened; was it changed meanwhile?",
+       path.string(), end, size);
+}
+
 bool is_listed(const std::filesystem::path& path) {
   std::error_code ignored;
   return std::filesystem::symlink_status(path, ignored).type() !=
@@ -52,13 +58,15 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
     fail_errno(fmt::format("cannot map the {} bytes of {}", size_, path.string()));
   }
   data_ = static_cast<const std::byte*>(data);
+  record_ = record_map(path_, descriptor_, bytes());
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
       descriptor_(std::exchange(other.descriptor_, -1)),
       data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
+      size_(std::exchange(other.size_, 0)),
+      record_(std::exchange(other.record_, nullptr)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   if (this == &other) return *this;
@@ -67,16 +75,19 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   descriptor_ = std::exchange(other.descriptor_, -1);
   data_ = std::exchange(other.data_, nullptr);
   size_ = std::exchange(other.size_, 0);
+  record_ = std::exchange(other.record_, nullptr);
   return *this;
 }
 
 MappedFile::~MappedFile() { close(); }
 
 void MappedFile::close() noexcept {
+  forget_map(record_);
   if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
   if (descriptor_ >= 0) ::close(descriptor_);
   data_ = nullptr;
   descriptor_ = -1;
+  record_ = nullptr;
 }
 
 void MappedFile::read(std::size_t offset, std::span<std::byte> out) const {
@@ -86,14 +97,17 @@ void MappedFile::read(std::size_t offset, std::span<std::byte> out) const {
     if (count < 0)
       fail_errno(
           fmt::format("cannot read {} bytes at {} of {}", out.size(), offset, path_.string()));
-    if (count == 0) {
-      fail(ErrorKind::io,
-           "{}: ends at byte {}, it had {} bytes when it was opened; was it changed meanwhile?",
-           path_.string(), offset, size_);
-    }
+    if (count == 0) fail_shortened(path_, offset, size_);
     offset += static_cast<std::size_t>(count);
     out = out.subspan(static_cast<std::size_t>(count));
   }
+}
+
+void MappedFile::check_length() const {
+  struct stat info {};
+  if (::fstat(descriptor_, &info) != 0) fail_errno("cannot examine " + path_.string());
+  const auto size = static_cast<std::size_t>(info.st_size);
+  if (size < size_) fail_shortened(path_, size, size_);
 }
 
 // Hints: on failure the pages stay as they are, which is slower and not wrong.
@@ -140,7 +154,7 @@ std::string read_small_file(const std::filesystem::path& path, std::size_t max_b
     done += static_cast<std::size_t>(count);
   }
   ::close(descriptor);
-  text.resize(done);
+  if (done < size) fail_shortened(path, done, size);
   return text;
 }
 

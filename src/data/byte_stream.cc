@@ -127,6 +127,9 @@ size_t FileStream::read(std::span<char> out) {
     const ssize_t count = ::read(descriptor_, out.data(), out.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail_errno("cannot read " + name_);
+    if (count == 0 && !out.empty() && position_ < file_bytes_) {
+      fail_shortened(name_, position_, file_bytes_);
+    }
     position_ += static_cast<uint64_t>(count);
     return static_cast<size_t>(count);
   }

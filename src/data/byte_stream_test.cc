@@ -53,6 +53,18 @@ TEST(ByteStream, ReadsAFile) {
   EXPECT_EQ(stream->file_bytes_read(), text.size());
 }
 
+TEST(ByteStream, AFileThatIsCutMeanwhileIsNoShortFile) {
+  const ScratchFolder folder;
+  write_file(folder / "a.txt", std::string(100, 'x'));
+  FileStream file(folder / "a.txt");
+  std::string buffer(10, '\0');
+  EXPECT_EQ(file.read(buffer), 10u);
+  std::filesystem::resize_file(folder / "a.txt", 15);
+  EXPECT_EQ(file.read(buffer), 5u);
+  EXPECT_NE(error_of([&] { file.read(buffer); }).find("ends at byte 15, it had 100 bytes"),
+            std::string::npos);
+}
+
 TEST(ByteStream, ReadsZstdByNameAndByContent) {
   const ScratchFolder folder;
   const std::string text = noisy_text(1000000);

@@ -35,7 +35,9 @@ ShardCorpus::Place ShardCorpus::find(int64_t document) const {
               num_documents());
   const auto after = std::upper_bound(first_document_.begin(), first_document_.end(), document);
   const size_t shard = static_cast<size_t>(after - first_document_.begin()) - 1;
-  return {&shards_[shard], static_cast<uint64_t>(document - first_document_[shard])};
+  return {.shard = &shards_[shard],
+          .file = &files_[shard],
+          .idx = static_cast<uint64_t>(document - first_document_[shard])};
 }
 
 int64_t ShardCorpus::vocab_size() const {
@@ -43,17 +45,24 @@ int64_t ShardCorpus::vocab_size() const {
 }
 
 int64_t ShardCorpus::length(int64_t document) const {
-  const auto [shard, idx] = find(document);
-  return static_cast<int64_t>(shard->document(idx).end - shard->document_begin(idx));
+  const auto [shard, file, idx] = find(document);
+  const uint64_t begin = shard->document_begin(idx), end = shard->document(idx).end;
+  // No document is empty; behind the end of a file that was cut, the page holds zeros.
+  if (end <= begin) {
+    file->check_length();
+    fail(ErrorKind::input, "{}: document {} ends at token {}, it begins at {}", shard->name(), idx,
+         end, begin);
+  }
+  return static_cast<int64_t>(end - begin);
 }
 
 int32_t ShardCorpus::source(int64_t document) const {
-  const auto [shard, idx] = find(document);
+  const auto [shard, file, idx] = find(document);
   return static_cast<int32_t>(shard->document(idx).source);
 }
 
 uint32_t ShardCorpus::content_hash(int64_t document) const {
-  const auto [shard, idx] = find(document);
+  const auto [shard, file, idx] = find(document);
   return shard->document(idx).content_hash;
 }
 
@@ -68,13 +77,17 @@ uint64_t ShardCorpus::checked_begin(const Place& place, int64_t begin, size_t le
 
 void ShardCorpus::copy_tokens(int64_t document, int64_t begin, std::span<int32_t> out) const {
   const Place place = find(document);
+  place.file->check_length();  // before a page is touched that is gone,
   place.shard->copy_tokens(checked_begin(place, begin, out.size()), out);
+  place.file->check_length();  // and after one was read that may have been zeros
 }
 
 void ShardCorpus::copy_counted(int64_t document, int64_t begin, std::span<uint8_t> out) const {
   const Place place = find(document);
+  place.file->check_length();
   const uint64_t first = checked_begin(place, begin, out.size());
   for (size_t i = 0; i < out.size(); ++i) out[i] = place.shard->counted(first + i) ? 1 : 0;
+  place.file->check_length();
 }
 
 }  // namespace dsmoe::data

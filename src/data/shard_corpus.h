@@ -14,8 +14,8 @@ namespace dsmoe::data {
 class ShardCorpus : public TokenCorpus {
  public:
   // Opens 00000.tokens and its successors up to the one marked last. Throws Error(input) when one
-  // is missing, damaged, or belongs to another set. Files must not be shortened while they are
-  // open.
+  // is missing, damaged, or belongs to another set. A file that is shortened while it is open is
+  // Error(io) of the next copy, or the fault of base/map_fault.h.
   ShardCorpus(const std::filesystem::path& folder, ShardCheck check);
 
   uint64_t corpus_key() const { return shards_.front().header().corpus_key; }
@@ -38,6 +38,7 @@ class ShardCorpus : public TokenCorpus {
  private:
   struct Place {
     const ShardView* shard;
+    const MappedFile* file;
     uint64_t idx;  // of the document in its shard
   };
   Place find(int64_t document) const;

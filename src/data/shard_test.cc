@@ -86,6 +86,29 @@ TEST(Shards, RoundTrip) {
   }
 }
 
+// Within the page in which the file ends, a cut gives zeros and no fault.
+TEST(Shards, ACutWhileInUseIsNamed) {
+  const ScratchFolder folder;
+  write_set(set_options(folder, 300), some_documents(300, true));
+  const std::filesystem::path file = folder / "00000.tokens";
+  const auto size = std::filesystem::file_size(file);
+  for (const std::uintmax_t left : {size - 1, size / 2, std::uintmax_t{1}}) {
+    const std::string bytes = read_file(file);
+    const ShardCorpus corpus(folder.path(), ShardCheck::everything);
+    std::filesystem::resize_file(file, left);
+    std::vector<int32_t> ids(1);
+    std::vector<uint8_t> marks(1);
+    for (const std::string& message :
+         {error_of([&] { corpus.copy_tokens(1, 0, ids); }),
+          error_of([&] { corpus.copy_counted(1, 0, marks); }),
+          left < size / 2 ? error_of([&] { corpus.length(1); })
+                          : std::string("it had ") + std::to_string(size)}) {
+      EXPECT_NE(message.find(fmt::format("it had {}", size)), std::string::npos) << message;
+    }
+    write_file(file, bytes);
+  }
+}
+
 TEST(Shards, ASetOfManyEqualsOne) {
   const ScratchFolder one, many;
   const auto documents = some_documents(500, true);

@@ -62,8 +62,12 @@ class SafetensorsFile {
   void read_ahead(const TensorEntry& entry) const {
     file_.read_ahead(entry.offset, entry.num_bytes);
   }
-  // Drops the mapped pages of a tensor from memory; bytes() stays valid.
-  void release(const TensorEntry& entry) const { file_.release(bytes(entry)); }
+  // Drops the mapped pages of a tensor that was read from memory; bytes() stays valid. Throws
+  // Error(io) if the file was cut meanwhile: what was read may have been zeros.
+  void release(const TensorEntry& entry) const {
+    file_.check_length();
+    file_.release(bytes(entry));
+  }
   // The same of `count` bytes from `offset` within it.
   void release(const TensorEntry& entry, uint64_t offset, uint64_t count) const {
     file_.release(bytes(entry).subspan(offset, count));

@@ -57,6 +57,25 @@ TEST(Safetensors, RoundTrip) {
   EXPECT_THROW(file.at("nothing"), Error);
 }
 
+// In the page where a file ends a cut reads as zeros: weights that nobody stored.
+TEST(Safetensors, ACutWhileATensorIsReadIsNamed) {
+  const ScratchFolder folder;
+  SafetensorsWriter writer(folder / "a.safetensors", {{"b", DType::U8, {3}}});
+  writer.write("b", bytes_of("xyz"));
+  writer.finish();
+  const SafetensorsFile file = SafetensorsFile::open(folder / "a.safetensors");
+  const TensorEntry& b = file.at("b");
+  file.release(b);
+  std::filesystem::resize_file(folder / "a.safetensors", b.offset + 1);
+  try {
+    file.release(b);
+    FAIL() << "zeros were taken for weights";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("a.safetensors: ends at byte"), std::string::npos)
+        << error.what();
+  }
+}
+
 // The text is what Python's safetensors 0.8 writes for the same tensors.
 TEST(Safetensors, BytesAreThoseOfPython) {
   const ScratchFolder folder;

@@ -1,0 +1,53 @@
+#!/bin/bash
+# What files may do to the program, and what it leaves behind: cuts while in use, kills, full disks, pipes, devices, new names.
+source "$(dirname "$0")/../train/command_setup.sh"
+
+says() { # FILE PATTERN
+  grep -q -- "$2" "$1" || fail "expected \"$2\", found: $(cat "$1")"
+}
+hidden_in() { # FOLDER: names that a writer hides
+  find "$1" -maxdepth 1 -name '.*.tmp-*'
+}
+first_step() { # RUN PROCESS
+  until [ -s "$1/metrics.jsonl" ]; do
+    kill -0 "$2" 2> /dev/null || break
+    sleep 0.01
+  done
+}
+
+train "$work/run" 2 > /dev/null || fail "train: exit $?"
+model=$work/run/step-00000002
+
+# A token shard that is cut while it is trained on: to nothing, a fault; within its last page, zeros.
+for left in 0 100; do
+  become_train "$work/cut-$left" 1000000 --save-every 1000000 > /dev/null 2> "$work/err" &
+  child=$!
+  first_step "$work/cut-$left" $child
+  shard=$(ls "$work/cut-$left"/cache/tokens-*/00000.tokens)
+  truncate -s $left "$shard"
+  wait $child
+  code=$?
+  [ $code = 1 ] || fail "a shard cut to $left bytes: exit $code: $(cat "$work/err")"
+  says "$work/err" "dsmoe: $shard: "
+  says "$work/err" "bytes.*when it was opened"
+done
+
+# A packed image that is cut between two answers.
+"$program" logits "$model" --tokens 0,70,71 --cache -o "$work/logits" > /dev/null || fail "logits --cache: exit $?"
+mkfifo "$work/to" "$work/from"
+"$program" chat "$model" --cache --max-tokens 4 < "$work/to" > "$work/from" 2> "$work/err" &
+child=$!
+exec 3> "$work/to" 4< "$work/from"
+echo "one" >&3
+read -r -n 1 -t 60 -u 4 || fail "chat does not answer: $(cat "$work/err")"
+cat <&4 > /dev/null &
+truncate -s 0 "$model/packed-bf16.dsmoe"
+(trap '' PIPE && echo "two" >&3) 2> /dev/null # the first answer may have met the cut already
+exec 3>&-
+wait $child
+code=$?
+exec 4<&-
+[ $code = 1 ] || fail "a cut image: exit $code: $(cat "$work/err")"
+says "$work/err" "packed-bf16.dsmoe: was cut while in use: expected the [0-9]* bytes it had when it was opened, it has 0"
+rm "$model/packed-bf16.dsmoe"
+echo "ok"
