@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "base/atomic_file.h"
 #include "base/cpu_count.h"
 #include "base/cpu_features.h"
 #include "base/log.h"
@@ -172,8 +173,37 @@ std::vector<MemoryLine> memory_by_type(const ModelConfig& config, const Costs& c
           {"int4", quantised_bytes(config, tensor::WeightCoding::int4)}};
 }
 
+// What killed processes left in the folder and beside it: hidden, and as large as a model.
+struct Leftover {
+  std::filesystem::path path;
+  int64_t bytes = 0;
+};
+
+int64_t bytes_of(const std::filesystem::path& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (!fs::is_directory(path, error)) return static_cast<int64_t>(fs::file_size(path, error));
+  int64_t bytes = 0;
+  for (fs::recursive_directory_iterator at(path, error), end; !error && at != end;
+       at.increment(error)) {
+    if (at->is_regular_file(error)) bytes += static_cast<int64_t>(at->file_size(error));
+  }
+  return bytes;
+}
+
+std::vector<Leftover> leftovers_of(const std::filesystem::path& folder) {
+  const std::filesystem::path inside = std::filesystem::absolute(folder).lexically_normal() / "";
+  std::vector<Leftover> leftovers;
+  for (const auto& place : {inside.parent_path().parent_path(), inside.parent_path()}) {
+    for (const std::filesystem::path& path : leftovers_in(place)) {
+      leftovers.push_back({.path = path, .bytes = bytes_of(path)});
+    }
+  }
+  return leftovers;
+}
+
 OrderedJson json_of(const ModelConfig& config, const Costs& costs, const Weights& weights,
-                    const AroundTexts& around) {
+                    const AroundTexts& around, const std::vector<Leftover>& leftovers) {
   OrderedJson layers = OrderedJson::array();
   for (const LayerRun& run : layer_runs(config)) {
     layers.push_back(
@@ -216,7 +246,19 @@ OrderedJson json_of(const ModelConfig& config, const Costs& costs, const Weights
     json["weights"] = nullptr;
   }
   json["around_text"] = around.json;
+  json["leftovers"] = OrderedJson::array();
+  for (const Leftover& leftover : leftovers) {
+    json["leftovers"].push_back({{"path", leftover.path.string()}, {"bytes", leftover.bytes}});
+  }
   return json;
+}
+
+void print_leftovers(const std::vector<Leftover>& leftovers) {
+  if (leftovers.empty()) return;
+  print("\nleft by processes that were killed; their next run removes it, or rm -r\n");
+  for (const Leftover& leftover : leftovers) {
+    print("  {}  {}\n", leftover.path.string(), human_bytes(static_cast<double>(leftover.bytes)));
+  }
 }
 
 void print_layers(const ModelConfig& config) {
@@ -263,7 +305,7 @@ void print_cpu() {
 }
 
 void print_text(const ModelConfig& config, const Costs& costs, const Weights& weights,
-                const AroundTexts& around) {
+                const AroundTexts& around, const std::vector<Leftover>& leftovers) {
   const auto row = [](const char* name, const std::string& value) {
     print("{:<26}{}\n", name, value);
   };
@@ -294,6 +336,7 @@ void print_text(const ModelConfig& config, const Costs& costs, const Weights& we
     row("weights here", "none (config only)");
   }
   print_layers(config);
+  print_leftovers(leftovers);
   print_cpu();
 }
 
@@ -307,10 +350,11 @@ int run_info(const CommonOptions& options) {
   const Weights weights = is_file ? Weights{} : weights_of(path, config);
   const AroundTexts around = is_file ? AroundTexts{} : around_texts(path);
   const Costs costs = costs_of(config);
+  const std::vector<Leftover> leftovers = is_file ? std::vector<Leftover>{} : leftovers_of(path);
   if (options.json) {
-    print_json(json_of(config, costs, weights, around));
+    print_json(json_of(config, costs, weights, around, leftovers));
   } else {
-    print_text(config, costs, weights, around);
+    print_text(config, costs, weights, around, leftovers);
   }
   return kDone;
 }
@@ -323,7 +367,8 @@ void add_info(CommandLine& app) {
   add_model_argument(command, *options, "model folder, or a config.json");
   add_output_flags(command, *options);
   command.footer(
-      "Weights in int8 and int4 as dsmoe quantize writes them, scales included.\n\n"
+      "Weights in int8 and int4 as dsmoe quantize writes them, scales included. Hidden files\n"
+      "that killed processes left in the folder and beside it are listed with their sizes.\n\n"
       "Examples:\n  dsmoe info my-model/\n  dsmoe info configs/deepseek-moe-16b.json --json");
   command.runs([options] { return run_info(*options); });
 }

@@ -81,5 +81,21 @@ TEST_F(MapFaultDeathTest, ALibraryInstallsNothing) {
   EXPECT_EXIT(die(), ::testing::KilledBySignal(SIGBUS), "");
 }
 
+TEST_F(MapFault, WritingFromACutMapNamesIt) {
+  const MappedFile file(path_);
+  fs::resize_file(path_, kPage);
+  AtomicFile copy(folder_ / "copy");
+  try {
+    copy.write_at(0, file.bytes());
+    FAIL() << "wrote what is not there";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()),
+              path_.string() +
+                  ": was cut while in use: expected the 16384 bytes it had when it was opened, it "
+                  "has 4096");
+  }
+  EXPECT_EQ(describe_map_fault(&copy), "");
+}
+
 }  // namespace
 }  // namespace dsmoe

@@ -138,29 +138,6 @@ class BuildLock {
   int descriptor_;
 };
 
-// Gone with everything in it unless release()d.
-class PartialFolder {
- public:
-  explicit PartialFolder(fs::path path) : path_(std::move(path)) {
-    std::error_code error;
-    fs::remove_all(path_, error);  // left by a process that was killed
-    if (!fs::create_directory(path_, error)) {
-      fail(ErrorKind::io, "cannot create the folder {}: {}", path_.string(), error.message());
-    }
-  }
-  PartialFolder(const PartialFolder&) = delete;
-  PartialFolder& operator=(const PartialFolder&) = delete;
-  ~PartialFolder() {
-    std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
-  }
-  const fs::path& path() const { return path_; }
-  void release() { path_.clear(); }
-
- private:
-  fs::path path_;
-};
-
 void write_shards(const CorpusOptions& options, const Encoder& encoder, const Inputs& inputs,
                   const fs::path& folder) {
   ShardSetWriter writer({.folder = folder,
@@ -246,12 +223,8 @@ TokenDocument encode_document(const Document& document, const Encoder& encoder, 
 
 BuiltCorpus build_corpus(const CorpusOptions& options, const Encoder& encoder) {
   if (options.inputs.empty()) fail(ErrorKind::usage, "no data files were given; name at least one");
-  std::error_code error;
-  fs::create_directories(options.cache_folder, error);
-  if (error) {
-    fail(ErrorKind::io, "cannot create the folder {}: {}", options.cache_folder.string(),
-         error.message());
-  }
+  const NewFolder cache(options.cache_folder);
+  remove_leftovers_in(options.cache_folder);
   const Inputs inputs = inspect(options, encoder);
   const std::string name = fmt::format("tokens-{:016x}", inputs.key);
   const fs::path folder = options.cache_folder / name;
@@ -259,16 +232,10 @@ BuiltCorpus build_corpus(const CorpusOptions& options, const Encoder& encoder) {
   if (auto cached = open_cached(folder, inputs.key)) {
     return {.corpus = std::move(*cached), .folder = folder, .reused = true};
   }
-  PartialFolder partial(options.cache_folder / fmt::format(".{}.partial", name));
+  HiddenName partial(folder, HiddenName::Kind::folder);
   write_shards(options, encoder, inputs, partial.path());
   fsync_folder(partial.path());
-  fs::rename(partial.path(), folder, error);
-  if (error) {
-    fail(ErrorKind::io, "cannot rename {} to {}: {}", partial.path().string(), folder.string(),
-         error.message());
-  }
-  partial.release();
-  fsync_folder(options.cache_folder);
+  partial.rename();
   return {.corpus = ShardCorpus(folder, ShardCheck::structure), .folder = folder, .reused = false};
 }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <optional>
 
+#include "base/atomic_file.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "base/sha256.h"
@@ -190,6 +191,7 @@ std::unique_ptr<model::Model> load_model(const kernels::Context& context,
   const std::filesystem::path path = packed_image_path(folder, model_options.operand);
   store::PackedIdentity identity;
   if (cached) {
+    remove_leftovers_of(path);  // an image that is good enough is never written again
     identity = identity_of(folder, weights, model_options.operand);
     if (auto model = load_packed(context, config, path, identity, model_options)) return model;
   }

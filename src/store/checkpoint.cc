@@ -76,13 +76,13 @@ std::vector<int64_t> listed_steps(const fs::path& run) {
 
 // Out of sight by one rename, then deleted: a crash in between leaves no half checkpoint.
 void remove_checkpoint(const fs::path& folder) {
-  const fs::path hidden = make_temporary_folder(folder);
-  if (std::rename(folder.c_str(), hidden.c_str()) != 0) {
-    fail_errno(fmt::format("cannot rename {} to {}", folder.string(), hidden.string()));
+  const HiddenName hidden(folder, HiddenName::Kind::folder);
+  if (std::rename(folder.c_str(), hidden.path().c_str()) != 0) {
+    fail_errno(fmt::format("cannot rename {} to {}", folder.string(), hidden.path().string()));
   }
   std::error_code error;
-  fs::remove_all(hidden, error);
-  if (error) fail(ErrorKind::io, "cannot remove {}: {}", hidden.string(), error.message());
+  fs::remove_all(hidden.path(), error);
+  if (error) fail(ErrorKind::io, "cannot remove {}: {}", hidden.path().string(), error.message());
 }
 
 uint64_t folder_bytes(const fs::path& folder) {
@@ -334,18 +334,6 @@ std::vector<std::string> make_room(const fs::path& run, const Retention& retenti
     if (available >= needed) break;
   }
   return removed;
-}
-
-void remove_leftovers(const fs::path& run) {
-  std::error_code error;
-  std::vector<fs::path> leftovers;
-  for (const fs::directory_entry& entry : fs::directory_iterator(run, error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("." + std::string(kPrefix)) && name.find(".tmp-") != std::string::npos) {
-      leftovers.push_back(entry.path());
-    }
-  }
-  for (const fs::path& path : leftovers) fs::remove_all(path, error);
 }
 
 }  // namespace dsmoe::store

@@ -120,7 +120,4 @@ uint64_t free_disk_bytes(const std::filesystem::path& run);
 std::vector<std::string> make_room(const std::filesystem::path& run, const Retention& retention,
                                    int64_t newest, uint64_t needed, uint64_t available);
 
-// What crashed writers left behind. Only under the RunLock.
-void remove_leftovers(const std::filesystem::path& run);
-
 }  // namespace dsmoe::store

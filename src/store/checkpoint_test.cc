@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <fstream>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/failing_disk.h"
 #include "base/scratch_folder.h"
@@ -203,7 +204,7 @@ TEST(Checkpoint, LeftoversOfACrashAreRemoved) {
   fs::create_directory(run / ".step-00000002.tmp-1-1");
   overwrite(run / ".step-00000002.tmp-1-1" / "x", "x");
   overwrite(run / "metrics.jsonl", "");
-  remove_leftovers(run.path());
+  remove_leftovers_in(run.path());
   EXPECT_EQ(entries(run.path()), 2u);
 }
 

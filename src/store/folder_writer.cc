@@ -2,9 +2,7 @@
 #include "store/folder_writer.h"
 
 #include <algorithm>
-#include <cstdio>
 
-#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/utf8.h"
@@ -16,10 +14,17 @@ namespace {
 namespace fs = std::filesystem;
 using tensor::TensorSpec;
 
-// "out/" and "out/." name the folder "out".
-fs::path normal_target(const fs::path& target) {
+// "out/" and "out/." name the folder "out". What killed writers left beside it goes first, also
+// where the target is there.
+fs::path free_target(const fs::path& target) {
   fs::path normal = fs::absolute(target).lexically_normal();
   if (!normal.has_filename()) normal = normal.parent_path();
+  remove_leftovers_of(normal);
+  std::error_code error;
+  if (fs::exists(normal, error) &&
+      !(fs::is_directory(normal, error) && fs::is_empty(normal, error))) {
+    fail(ErrorKind::input, "{}: already exists; choose another name or remove it", normal.string());
+  }
   return normal;
 }
 
@@ -44,48 +49,29 @@ std::vector<std::vector<TensorSpec>> split(std::vector<TensorSpec> tensors, uint
 
 FolderWriter::FolderWriter(const fs::path& target, std::vector<TensorSpec> tensors,
                            uint64_t max_shard_bytes)
-    : target_(normal_target(target)) {
-  std::error_code error;
-  if (fs::exists(target_, error) &&
-      !(fs::is_directory(target_, error) && fs::is_empty(target_, error))) {
-    fail(ErrorKind::input, "{}: already exists; choose another name or remove it",
-         target_.string());
-  }
-  fs::create_directories(target_.parent_path(), error);  // a failure shows in the next line
-  staging_ = make_temporary_folder(target_);
-  try {
-    std::vector<std::vector<TensorSpec>> shards = split(std::move(tensors), max_shard_bytes);
-    for (std::size_t i = 0; i < shards.size(); ++i) {
-      shard_names_.push_back(shards.size() == 1 ? "model.safetensors"
-                                                : fmt::format("model-{:05}-of-{:05}.safetensors",
-                                                              i + 1, shards.size()));
-      for (const TensorSpec& spec : shards[i]) {
-        total_bytes_ += num_bytes_of(spec);
-        if (!shard_index_.try_emplace(spec.name, i).second) {
-          fail(ErrorKind::input, "{}: two tensors are called {}", target_.string(),
-               in_quotes(spec.name));
-        }
+    : target_(free_target(target)),
+      parent_(target_.parent_path()),
+      staging_(target_, HiddenName::Kind::folder) {
+  std::vector<std::vector<TensorSpec>> shards = split(std::move(tensors), max_shard_bytes);
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    shard_names_.push_back(
+        shards.size() == 1 ? "model.safetensors"
+                           : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size()));
+    for (const TensorSpec& spec : shards[i]) {
+      total_bytes_ += num_bytes_of(spec);
+      if (!shard_index_.try_emplace(spec.name, i).second) {
+        fail(ErrorKind::input, "{}: two tensors are called {}", target_.string(),
+             in_quotes(spec.name));
       }
-      shards_.emplace_back(staging_ / shard_names_.back(), std::move(shards[i]));
     }
-  } catch (...) {
-    shards_.clear();
-    fs::remove_all(staging_, error);
-    throw;
+    shards_.emplace_back(staging() / shard_names_.back(), std::move(shards[i]));
   }
-}
-
-FolderWriter::~FolderWriter() {
-  if (committed_) return;
-  shards_.clear();
-  std::error_code ignored;
-  fs::remove_all(staging_, ignored);
 }
 
 void FolderWriter::add_file(const std::string& name, std::string_view bytes) {
   DSMOE_CHECK(!name.empty() && name.front() != '.' && name.find('/') == std::string::npos,
               "{} is not a plain name", in_quotes(name));
-  atomic_write_file(staging_ / name, bytes);
+  atomic_write_file(staging() / name, bytes);
 }
 
 SafetensorsWriter& FolderWriter::shard_of(std::string_view name) {
@@ -107,14 +93,10 @@ void FolderWriter::seal() {
 }
 
 void FolderWriter::commit() {
-  DSMOE_CHECK(!committed_, "{} is already complete", target_.string());
+  DSMOE_CHECK(staging_.descriptor() >= 0, "{} is already complete", target_.string());
   seal();
-  fsync_folder(staging_);
-  if (std::rename(staging_.c_str(), target_.c_str()) != 0) {
-    fail_errno(fmt::format("cannot rename {} to {}", staging_.string(), target_.string()));
-  }
-  committed_ = true;
-  fsync_folder(target_.parent_path());
+  fsync_folder(staging());
+  staging_.rename();
 }
 
 }  // namespace dsmoe::store

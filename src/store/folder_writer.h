@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/atomic_file.h"
 #include "store/safetensors.h"
 #include "tensor/tensor_spec.h"
 
@@ -17,7 +18,8 @@ namespace dsmoe::store {
 
 inline constexpr uint64_t kMaxShardBytes = 5'000'000'000;
 
-// Everything is written into a temporary folder beside the target and renamed to it in commit().
+// Everything is written into a hidden folder beside the target and renamed to it in commit();
+// without that it goes with the writer.
 // Equal tensors give equal bytes whatever the order of `tensors` and of the calls: shards are
 // filled in the order of names.
 class FolderWriter {
@@ -27,7 +29,6 @@ class FolderWriter {
                uint64_t max_shard_bytes = kMaxShardBytes);
   FolderWriter(const FolderWriter&) = delete;
   FolderWriter& operator=(const FolderWriter&) = delete;
-  ~FolderWriter();  // without commit(): removes what was written
 
   // A small file beside the weights: config.json, tokenizer.json, ...
   void add_file(const std::string& name, std::string_view bytes);
@@ -41,7 +42,7 @@ class FolderWriter {
   }
 
   // Where the folder lies until commit(), for files that write themselves.
-  const std::filesystem::path& staging() const { return staging_; }
+  const std::filesystem::path& staging() const { return staging_.path(); }
 
   // Checks that every tensor is complete and writes the index: only add_file() and commit() may
   // follow. For those who must read the files before they are published; commit() does it too.
@@ -54,13 +55,13 @@ class FolderWriter {
   SafetensorsWriter& shard_of(std::string_view name);
 
   std::filesystem::path target_;
-  std::filesystem::path staging_;
+  NewFolder parent_;
+  HiddenName staging_;
   std::vector<SafetensorsWriter> shards_;
   std::vector<std::string> shard_names_;
   std::map<std::string, std::size_t, std::less<>> shard_index_;  // tensor -> shard
   uint64_t total_bytes_ = 0;
   bool sealed_ = false;
-  bool committed_ = false;
 };
 
 }  // namespace dsmoe::store

@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <fstream>
 #include <functional>
 #include <numeric>
 
 #include "base/error.h"
+#include "base/failing_disk.h"
 #include "base/mapped_file.h"
 #include "base/scratch_folder.h"
 #include "store/folder_writer.h"
@@ -166,6 +168,43 @@ TEST(HfFolder, ReleaseGivesMemoryBack) {
   EXPECT_GT(resident_file_pages() - before, kBytes / 2);
   folder.release("w");
   EXPECT_LT(resident_file_pages() - before, kBytes / 8);
+}
+
+TEST(FolderWriter, RemovesWhatAKilledOneLeft) {
+  const ScratchFolder scratch;
+  for (const char* name : {".out.tmp-1-1", ".other.tmp-1-1"}) {
+    fs::create_directory(scratch / name);
+    std::ofstream(scratch / name / ".model.safetensors.tmp-1-0") << "half";
+  }
+  { FolderWriter writer(scratch / "out", kSpecs); }
+  EXPECT_FALSE(fs::exists(scratch / ".out.tmp-1-1"));
+  EXPECT_TRUE(fs::exists(scratch / ".other.tmp-1-1"));
+  EXPECT_FALSE(fs::exists(scratch / "out"));
+  { FolderWriter writer(scratch / "a" / "b" / "out", kSpecs); }
+  EXPECT_FALSE(fs::exists(scratch / "a")) << "an empty folder was left";
+}
+
+TEST(FolderWriter, AnyFailedWriteLeavesNothing) {
+  const ScratchFolder scratch;
+  int failures = 0;
+  for (bool was_reached = true; was_reached; ++failures) {
+    FailingDisk::countdown = failures;
+    FailingDisk::failure = ENOSPC;
+    try {
+      save(scratch / "new" / "out", kSpecs, 20);
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("No space left"), std::string::npos) << error.what();
+      // The last fsync, of the parent, comes after the rename.
+      if (fs::exists(scratch / "new" / "out")) {
+        EXPECT_NO_THROW(HfFolder::open(scratch / "new" / "out"));
+        fs::remove_all(scratch / "new");
+      }
+      EXPECT_TRUE(fs::is_empty(scratch.path())) << "call " << failures;
+    }
+    was_reached = FailingDisk::countdown < 0;
+    FailingDisk::countdown = -1;
+  }
+  EXPECT_GT(failures, 15);
 }
 
 TEST(FolderWriter, NeverOverwritesAndLeavesNothing) {

@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <cstring>
 #include <fstream>
 
 #include "base/error.h"
+#include "base/failing_disk.h"
 #include "base/scratch_folder.h"
 #include "base/sha256.h"
 
@@ -100,6 +102,26 @@ TEST_F(Packed, HoldsNothingToo) {
   const PackedImage image = PackedImage::open(scratch_ / "empty");
   image.load(pool_);
   EXPECT_TRUE(image.blocks().empty());
+}
+
+TEST_F(Packed, AnyFailedWriteLeavesTheOldOne) {
+  const std::string good = read_all(path_);
+  int failures = 0;
+  for (bool was_reached = true; was_reached; ++failures) {
+    FailingDisk::countdown = failures;
+    FailingDisk::failure = ENOSPC;
+    try {
+      const std::vector<std::span<const std::byte>> blocks(contents_.begin(), contents_.end());
+      write_packed_image(path_, identity(), blocks);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::io);
+    }
+    was_reached = FailingDisk::countdown < 0;
+    FailingDisk::countdown = -1;
+    EXPECT_EQ(read_all(path_), good);
+    EXPECT_EQ(std::distance(fs::directory_iterator(scratch_.path()), fs::directory_iterator()), 1);
+  }
+  EXPECT_GT(failures, 6);
 }
 
 TEST_F(Packed, SaysWhatDiffers) {

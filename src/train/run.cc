@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -53,7 +54,7 @@ RunIdentity identity_of(const RunOptions& o) {
 // The checkpoint to go on from, if any.
 std::optional<store::NewestCheckpoint> find_start(const RunOptions& options) {
   check_start(options);
-  store::remove_leftovers(options.out);
+  remove_leftovers_in(options.out);
   store::NewestCheckpoint newest = store::newest_checkpoint(options.out);
   const bool is_empty = !newest.folder && newest.passed_over.empty();
   if (is_empty) {

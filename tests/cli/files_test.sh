@@ -50,4 +50,27 @@ exec 4<&-
 [ $code = 1 ] || fail "a cut image: exit $code: $(cat "$work/err")"
 says "$work/err" "packed-bf16.dsmoe: was cut while in use: expected the [0-9]* bytes it had when it was opened, it has 0"
 rm "$model/packed-bf16.dsmoe"
+
+# Hidden files of killed writers are listed by info and removed by the next writer; others' are not.
+for name in .q.tmp-1-0 .other.tmp-1-0; do
+  mkdir "$work/run/$name"
+  head -c 5000 /dev/zero > "$work/run/$name/.model.safetensors.tmp-1-1"
+done
+head -c 7000 /dev/zero > "$model/.packed-bf16.dsmoe.tmp-1-2"
+"$program" info "$model" > "$work/out" || fail "info: exit $?"
+says "$work/out" "rm -r"
+says "$work/out" "run/.q.tmp-1-0  4.9 KiB"
+says "$work/out" "step-00000002/.packed-bf16.dsmoe.tmp-1-2  6.8 KiB"
+"$program" info "$model/" --json > "$work/out" || fail "info --json: exit $?"
+says "$work/out" '"bytes": 7000'
+"$program" quantize "$model" --to int8 -o "$work/run/q" --no-compare > /dev/null || fail "quantize: exit $?"
+[ "$(hidden_in "$work/run")" = "$work/run/.other.tmp-1-0" ] || fail "quantize left $(hidden_in "$work/run")"
+"$program" logits "$model" --tokens 0,70,71 --cache -o "$work/logits" > /dev/null || fail "logits --cache: exit $?"
+[ -z "$(hidden_in "$model")" ] || fail "--cache left $(hidden_in "$model")"
+head -c 7000 /dev/zero > "$model/.packed-bf16.dsmoe.tmp-1-2"
+"$program" logits "$model" --tokens 0,70,71 --cache -o "$work/logits" > /dev/null || fail "logits with an image: exit $?"
+[ -z "$(hidden_in "$model")" ] || fail "--cache with an image left $(hidden_in "$model")"
+rm "$model/packed-bf16.dsmoe"
+train "$work/run" 3 --resume > /dev/null || fail "resume: exit $?"
+[ -z "$(hidden_in "$work/run")" ] || fail "train left $(hidden_in "$work/run")"
 echo "ok"
