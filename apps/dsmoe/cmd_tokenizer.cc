@@ -113,8 +113,7 @@ int run_train(const TrainArguments& arguments) {
   for (const std::string& file : arguments.files) {
     if (!is_listed(file)) fail(ErrorKind::io, "cannot open {}: No such file or directory", file);
   }
-  fs::create_directories(folder, error);
-  if (error) fail(ErrorKind::io, "cannot create {}: {}", arguments.out, error.message());
+  const NewFolder created(folder);
   ThreadPool pool(arguments.threads);
   std::vector<std::string> delimiters = options.special.contents();
   delimiters.emplace_back(data::kEndOfText);  // as dsmoe train reads a corpus
@@ -145,13 +144,7 @@ int run_train(const TrainArguments& arguments) {
         "{} of {} ids are used: no further pair occurs {} times; more text gives more tokens",
         num_tokens, arguments.vocab_size, arguments.min_count);
   }
-  atomic_write_file(folder / "tokenizer.json", text::to_tokenizer_json(trained));
-  std::string config = text::to_tokenizer_config_json(trained, arguments.max_length);
-  if (const fs::path chat = folder / "chat_template.jinja"; fs::is_regular_file(chat, error)) {
-    config =
-        text::with_chat_template(config, text::kTokenizerConfigFile, read_text_file(chat.string()));
-  }
-  atomic_write_file(folder / text::kTokenizerConfigFile, config);
+  write_tokenizer(folder, trained, arguments.max_length);
   if (arguments.json) {
     print_json_line({{"folder", arguments.out},
                      {"bytes", counts.num_bytes()},

@@ -11,7 +11,8 @@
 #include "data/documents.h"
 #include "interrupt.h"
 #include "store/checkpoint.h"
-#include "text/bpe_train.h"
+#include "text/tokenizer_config.h"
+#include "token_list.h"
 
 namespace dsmoe::app {
 namespace {
@@ -139,6 +140,23 @@ void count_documents(const fs::path& path, const std::string& separator, text::W
   count();
 }
 
+void write_tokenizer(const fs::path& folder, const text::TrainedBpe& trained, int32_t max_length) {
+  std::error_code ignored;
+  std::string json = text::to_tokenizer_config_json(trained, max_length);
+  if (const fs::path chat = folder / "chat_template.jinja"; fs::is_regular_file(chat, ignored)) {
+    json =
+        text::with_chat_template(json, text::kTokenizerConfigFile, read_text_file(chat.string()));
+  }
+  const fs::path config = folder / text::kTokenizerConfigFile;
+  atomic_write_file(config, json);
+  try {
+    atomic_write_file(folder / "tokenizer.json", text::to_tokenizer_json(trained));
+  } catch (...) {
+    fs::remove(config, ignored);
+    throw;
+  }
+}
+
 FoundTokenizer found_tokenizer(const fs::path& run) {
   return store::has_checkpoints(run) ? FoundTokenizer::is_the_runs : FoundTokenizer::must_fit;
 }
@@ -177,11 +195,7 @@ void ensure_tokenizer(const fs::path& run, FoundTokenizer found, const model::Mo
   std::error_code ignored;
   fs::remove(run / "tokenizer.json", ignored);  // never beside files that are not its own
   atomic_write_file(run / kKeyFile, key);
-  atomic_write_file(run / "tokenizer_config.json",
-                    text::to_tokenizer_config_json(
-                        trained, static_cast<int32_t>(config.max_position_embeddings)));
-  // Last: whoever finds it finds all.
-  atomic_write_file(run / "tokenizer.json", text::to_tokenizer_json(trained));
+  write_tokenizer(run, trained, static_cast<int32_t>(config.max_position_embeddings));
 }
 
 }  // namespace dsmoe::app

@@ -9,6 +9,7 @@
 #include "base/function_ref.h"
 #include "base/thread_pool.h"
 #include "model/config.h"
+#include "text/bpe_train.h"
 #include "text/word_counts.h"
 
 namespace dsmoe::app {
@@ -29,6 +30,11 @@ struct DataInterrupted : std::exception {};
 void count_documents(const std::filesystem::path& path, const std::string& separator,
                      text::WordCounts& counts, ThreadPool& pool,
                      FunctionRef<void(uint64_t)> on_bytes);
+
+// tokenizer_config.json, with the folder's chat template if it has one, then tokenizer.json: who
+// finds that finds both. Where it cannot be written, neither stays.
+void write_tokenizer(const std::filesystem::path& folder, const text::TrainedBpe& trained,
+                     int32_t max_length);
 
 FoundTokenizer found_tokenizer(const std::filesystem::path& run);
 

@@ -73,4 +73,21 @@ head -c 7000 /dev/zero > "$model/.packed-bf16.dsmoe.tmp-1-2"
 rm "$model/packed-bf16.dsmoe"
 train "$work/run" 3 --resume > /dev/null || fail "resume: exit $?"
 [ -z "$(hidden_in "$work/run")" ] || fail "train left $(hidden_in "$work/run")"
+
+# A disk without room: a message, and no folder without files. Where files may grow by nothing, that is what a write says.
+full() { # ARGUMENTS: what the program says in $work/err, its exit code
+  (
+    trap '' XFSZ
+    ulimit -f 0
+    exec "$program" "$@" 2>&1
+  ) | cat > "$work/err"
+  return "${PIPESTATUS[0]}"
+}
+full tokenizer train "$work/corpus.txt" --vocab-size 290 -o "$work/a/b"
+[ $? = 1 ] || fail "tokenizer train on a full disk: $(cat "$work/err")"
+says "$work/err" "cannot write"
+[ ! -e "$work/a" ] || fail "tokenizer train on a full disk leaves $(find "$work/a")"
+full quantize "$model" --to int8 -o "$work/a/b" --no-compare
+[ $? = 1 ] || fail "quantize on a full disk: $(cat "$work/err")"
+[ ! -e "$work/a" ] || fail "quantize on a full disk leaves $(find "$work/a")"
 echo "ok"
