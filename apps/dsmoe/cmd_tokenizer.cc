@@ -4,8 +4,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <iostream>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -68,7 +66,7 @@ struct DecodeArguments {
 // A file, or standard input for "" and "-".
 std::string read_input(const std::string& file) {
   if (!file.empty() && file != "-") return read_text_file(file);
-  return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
+  return read_standard_input();
 }
 
 text::SpecialTokens special_tokens(const TrainArguments& arguments) {

@@ -2,6 +2,7 @@
 #include "token_list.h"
 
 #include <charconv>
+#include <cstdio>
 #include <limits>
 
 #include "base/error.h"
@@ -80,6 +81,23 @@ std::vector<int32_t> parse_token_list(std::string_view text, std::string_view wh
 
 std::vector<int32_t> read_token_file(const std::string& path) {
   return parse_token_list(read_text_file(path), path);
+}
+
+std::string read_standard_input() {
+  constexpr std::size_t kPiece = std::size_t{1} << 20;
+  std::string text;
+  for (std::size_t count = 1; count > 0;) {
+    const std::size_t size = text.size();
+    text.resize(size + kPiece);
+    count = std::fread(text.data() + size, 1, kPiece, stdin);
+    text.resize(size + count);
+    if (text.size() > kMaxTextBytes) {
+      fail(ErrorKind::input, "standard input: at most {} bytes are expected of a text",
+           kMaxTextBytes);
+    }
+  }
+  if (std::ferror(stdin) != 0) fail_errno("cannot read standard input");
+  return text;
 }
 
 std::string read_text_file(const std::string& path) { return read_small_file(path, kMaxTextBytes); }

@@ -16,5 +16,7 @@ std::vector<int32_t> read_token_file(const std::string& path);
 
 // A text file of at most 1 GiB.
 std::string read_text_file(const std::string& path);
+// Standard input to its end, of at most 1 GiB.
+std::string read_standard_input();
 
 }  // namespace dsmoe::app

@@ -1,17 +1,20 @@
 // One JSON object per line, every field checked.
 #include "train/metrics_file.h"
 
+#include <unistd.h>
+
 #include <cmath>
 #include <fstream>
 #include <string>
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/mapped_file.h"
 
 namespace dsmoe::train {
 namespace {
 
-constexpr uintmax_t kMaxFileBytes = uintmax_t{4} << 30;
+constexpr std::size_t kMaxFileBytes = std::size_t{4} << 30;
 constexpr std::size_t kMaxExperts = 8192;  // as a config may have
 
 // The fields of one object; `what` is file and line.
@@ -120,14 +123,14 @@ std::vector<LoggedStep> parse_metrics(std::istream& stream, const std::string& n
 }
 
 std::vector<LoggedStep> read_metrics(const std::filesystem::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) fail_errno("cannot open " + file.string());
-  std::error_code ignored;
-  if (const uintmax_t bytes = std::filesystem::file_size(file, ignored);
-      !ignored && bytes > kMaxFileBytes) {
-    fail(ErrorKind::input, "{}: {} bytes, at most {} are read", file.string(), bytes,
+  const OpenFile opened = open_regular_file(file);  // a pipe would wait for its writer
+  ::close(opened.descriptor);
+  if (opened.size > kMaxFileBytes) {
+    fail(ErrorKind::input, "{}: {} bytes, at most {} are read", file.string(), opened.size,
          kMaxFileBytes);
   }
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) fail_errno("cannot open " + file.string());
   return parse_metrics(stream, file.string());
 }
 

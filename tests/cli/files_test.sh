@@ -90,4 +90,39 @@ says "$work/err" "cannot write"
 full quantize "$model" --to int8 -o "$work/a/b" --no-compare
 [ $? = 1 ] || fail "quantize on a full disk: $(cat "$work/err")"
 [ ! -e "$work/a" ] || fail "quantize on a full disk leaves $(find "$work/a")"
+
+# Pipes and devices where files are expected: refused at once, and never replaced.
+mkfifo "$work/pipe"
+mkdir "$work/piped"
+mkfifo "$work/piped/metrics.jsonl" "$work/piped/config.json" "$work/piped/tokenizer.json"
+refused() { # ARGUMENTS
+  timeout 60 "$program" "$@" > /dev/null 2> "$work/err" < /dev/null
+  local code=$?
+  [ $code = 1 ] || fail "$*: exit $code: $(cat "$work/err")"
+  says "$work/err" "expected a "
+}
+refused report "$work/piped"
+refused info "$work/piped"
+refused info "$work/pipe"
+refused generate "$work/piped" -p x
+refused tokenizer encode "$work/piped" -t x
+refused tokenizer encode "$model" "$work/pipe"
+refused tokenizer train "$work/pipe" --vocab-size 290 -o "$work/t"
+refused tokenizer train /dev/zero --vocab-size 290 -o "$work/t"
+[ ! -e "$work/t" ] || fail "tokenizer train leaves a folder for a pipe"
+refused train --config "$work/config.json" --data /dev/zero --out "$work/t"
+refused train --config "$work/pipe" --data "$work/corpus.txt" --out "$work/t"
+refused eval "$model" --text "$work/pipe"
+refused eval "$model" --pairs /dev/zero
+refused eval "$model" --tokens "$work/pipe"
+refused logits "$model" --tokens-file /dev/zero
+refused generate "$model" --prompt-file "$work/pipe"
+refused quantize "$model" --to int8 -o "$work/q" --text "$work/pipe"
+refused report "$work/run" --data /dev/zero
+refused report "$work/run" -o "$work/pipe"
+refused logits "$model" --tokens 1 -o "$work/pipe"
+[ -p "$work/pipe" ] || fail "a pipe was replaced by a file"
+ln -s /dev/null "$work/null" # not /dev/null itself, which somebody else may need after this
+refused logits "$model" --tokens 1 -o "$work/null"
+[ -c "$work/null" ] || fail "a device was replaced by a file"
 echo "ok"
