@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/scratch_folder.h"
+#include "base/utf8.h"
 #include "text/tokenizer.h"
 
 namespace dsmoe::text {
@@ -66,6 +67,23 @@ TEST(BpeTrain, AFileReadInPiecesIsTheText) {
   EXPECT_EQ(from_file.num_bytes(), text.size());
   std::filesystem::remove(path);
   EXPECT_THROW(from_file.add_file(path, pool), Error);
+}
+
+// A few bytes of a compressed file can stand for a word of any length, and merging takes memory for
+// all of it.
+TEST(BpeTrain, LongWordsAreCountedInPieces) {
+  ThreadPool pool(2);
+  WordCounts counts({});
+  std::string text;
+  for (int i = 0; i < 10000; ++i) text += "\xE2\x82\xAC";  // of three bytes
+  counts.add_text(text + " " + std::string(4096, 'a'), pool);
+  std::string all;
+  for (const auto& [word, count] : counts.sorted()) {
+    EXPECT_LE(word.size(), 4096u);
+    EXPECT_TRUE(is_valid_utf8(word));
+    for (int64_t i = 0; i < count; ++i) all += word;
+  }
+  EXPECT_EQ(all.size(), text.size() + 1 + 4096);
 }
 
 TEST(BpeTrain, SpecialTokensKeepTheirIdsAndBytesAndMergesFillTheRest) {

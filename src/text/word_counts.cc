@@ -17,6 +17,9 @@ namespace {
 
 constexpr std::size_t kBlock = std::size_t{1} << 20;
 constexpr std::size_t kReadAtOnce = std::size_t{64} << 20;
+// Longer words are counted in pieces: merging takes some twenty bytes for each of a word's, and a
+// few bytes of a compressed file can stand for a word of any length.
+constexpr std::size_t kMaxWordBytes = 4096;
 
 // Behind a visible ASCII character and before a space or line feed: no word spans such a place, and
 // none of the pattern's look-ahead reaches across it.
@@ -50,11 +53,21 @@ class CountSink final : public PieceSink {
  public:
   explicit CountSink(Map& counts) : counts_(counts) {}
   void piece(std::string_view text) override {
-    key_.assign(text);
-    ++counts_[key_];
+    while (text.size() > kMaxWordBytes) {
+      std::size_t cut = kMaxWordBytes;
+      while ((static_cast<unsigned char>(text[cut]) & 0xC0) == 0x80) --cut;
+      count(text.substr(0, cut));
+      text.remove_prefix(cut);
+    }
+    count(text);
   }
 
  private:
+  void count(std::string_view word) {
+    key_.assign(word);
+    ++counts_[key_];
+  }
+
   Map& counts_;
   std::string key_;
 };

@@ -21,7 +21,8 @@ class WordCounts {
   // `delimiters` (special tokens) are cut out of the text: they are never part of a word.
   explicit WordCounts(const std::vector<std::string>& delimiters);
 
-  // Any bytes; those that are no UTF-8 separate words and are not counted. `num_inserted` of the
+  // Any bytes; those that are no UTF-8 separate words and are not counted. Words of more than 4,096
+  // bytes are counted in pieces. `num_inserted` of the
   // bytes are delimiters that the caller put between texts: num_bytes() leaves them out.
   void add_text(std::string_view text, ThreadPool& pool, std::size_t num_inserted = 0);
 
