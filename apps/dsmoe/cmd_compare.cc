@@ -100,6 +100,7 @@ CompareData files_data(CompareOptions& options, ThreadPool& pool) {
        .separator = options.separator},
       data.tokenizer, s.base);
   s.data = fmt::format("{:016x}", built.corpus.corpus_key());
+  s.former_data = fmt::format("{:016x}", built.former_key);
   std::string names;
   for (const std::string& path : options.data) {
     // A name of any bytes, into a file of JSON.
@@ -143,6 +144,7 @@ train::RunOptions run_options(const CompareOptions& options, const train::Compar
                         .valid_rows = s.valid_rows,
                         .retention = {.last = 1},
                         .data_identity = s.data,
+                        .former_data_identity = s.former_data,
                         .init_identity = "random"};
   return run;
 }

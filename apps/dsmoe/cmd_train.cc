@@ -147,8 +147,11 @@ int train_run(TrainOptions& options) {
   const data::DocumentSplit split(built.corpus,
                                   {.fraction = options.valid_fraction, .seed = run.seed});
   fill_steps(options, split);
-  run.data_identity =
-      fmt::format("{:016x}, {} for validation", built.corpus.corpus_key(), options.valid_fraction);
+  const auto data_identity = [&](uint64_t key) {
+    return fmt::format("{:016x}, {} for validation", key, options.valid_fraction);
+  };
+  run.data_identity = data_identity(built.corpus.corpus_key());
+  run.former_data_identity = data_identity(built.former_key);
   run.init_identity = options.init.empty() ? "random" : "folder";
   run.files = tokenizer.files;
   log_info("{} documents, {} tokens; {} parameters, {} active; {} steps of {} x {} tokens",

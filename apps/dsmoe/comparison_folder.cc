@@ -128,7 +128,9 @@ void write_settings(const fs::path& folder, const CompareSettings& settings) {
 }
 
 void check_same_comparison(const fs::path& folder, const CompareSettings& settings) {
-  const Json before = fixed_part(read_settings(folder)), now = fixed_part(settings);
+  CompareSettings found = read_settings(folder);
+  if (found.data == settings.former_data) found.data = settings.data;
+  const Json before = fixed_part(found), now = fixed_part(settings);
   std::string list;
   for (const auto& [key, value] : now.items()) {
     if (before.at(key) == value) continue;

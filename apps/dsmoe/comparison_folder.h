@@ -20,6 +20,7 @@ struct CompareSettings {
   std::string schedule;
   double lr = 0;
   std::string data;             // identity of corpus, tokenizer and split
+  std::string former_data;      // what an earlier program called the same; is not written
   std::string data_title;       // for people
   std::optional<double> floor;  // nats per token that no model can beat, where it is known
 };

@@ -73,6 +73,12 @@ TEST(ComparisonFolder, OtherSettingsAreRefusedButMoreSeedsAreNot) {
   settings.num_seeds = 5;
   settings.shape.upper_bound = true;
   EXPECT_EQ(refusal(scratch.path(), settings), "");
+  settings.former_data = some_settings().data;  // an earlier program's name for the same
+  settings.data = "content";
+  EXPECT_EQ(refusal(scratch.path(), settings), "");
+  settings.former_data = "";
+  EXPECT_NE(refusal(scratch.path(), settings).find("data: it has"), std::string::npos);
+  settings.data = some_settings().data;
   settings.steps = 3;
   settings.base.aux_loss_alpha = 0.5;
   const std::string text = refusal(scratch.path(), settings);

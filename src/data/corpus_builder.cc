@@ -68,15 +68,20 @@ struct Inputs {
   std::vector<std::string> sources;  // distinct domains, in order of appearance
   std::vector<int32_t> source_of;    // per input
   std::vector<FileState> states;     // per input, before it was hashed
-  uint64_t bytes = 0, key = 0;
+  uint64_t bytes = 0, key = 0, former_key = 0;
 };
 
 Inputs inspect(const CorpusOptions& options, const Encoder& encoder) {
   Inputs inputs;
-  ContentHash key;
-  const auto add_text = [&](std::string_view text) {
-    key.update_u64(text.size());
-    key.update(text);
+  // The former key, of earlier programs, held the files' names.
+  ContentHash key, former_key;
+  const auto add = [&](uint64_t part) {
+    key.update_u64(part);
+    former_key.update_u64(part);
+  };
+  const auto add_text = [](ContentHash& hash, std::string_view text) {
+    hash.update_u64(text.size());
+    hash.update(text);
   };
   // The numbers that decide the shards' bytes besides the inputs; a change of how documents are
   // encoded must change the first.
@@ -85,24 +90,28 @@ Inputs inspect(const CorpusOptions& options, const Encoder& encoder) {
        {kEncodingVersion, encoder.hash, static_cast<uint64_t>(encoder.vocab_size),
         static_cast<uint64_t>(encoder.bos.value_or(-1)), static_cast<uint64_t>(encoder.eos),
         options.chat_template_hash, options.max_shard_tokens, options.max_shard_documents}) {
-    key.update_u64(part);
+    add(part);
   }
-  add_text(options.reader.separator);
+  for (ContentHash* hash : {&key, &former_key}) add_text(*hash, options.reader.separator);
   const std::vector<std::string> domains = domains_of(options.inputs);
   for (size_t i = 0; i < domains.size(); ++i) {
     const CorpusInput& input = options.inputs[i];
     inputs.states.push_back(state_of(input.path));
     const HashedInput hashed = hash_file(input.path, options.poll);
     inputs.bytes += hashed.bytes;
-    key.update_u64(hashed.hash);
-    key.update_u64(hashed.bytes);
-    key.update_u64(static_cast<uint64_t>(resolve_format(input.path, input.format)));
-    add_text(domains[i]);
+    add(hashed.hash);
+    add(hashed.bytes);
+    add(static_cast<uint64_t>(resolve_format(input.path, input.format)));
     auto at = std::find(inputs.sources.begin(), inputs.sources.end(), domains[i]);
     if (at == inputs.sources.end()) at = inputs.sources.insert(at, domains[i]);
     inputs.source_of.push_back(static_cast<int32_t>(at - inputs.sources.begin()));
+    // Which inputs share a domain, and names that were given; not what files are called.
+    key.update_u64(static_cast<uint64_t>(inputs.source_of.back()));
+    add_text(key, input.domain);
+    add_text(former_key, domains[i]);
   }
   inputs.key = key.value();
+  inputs.former_key = former_key.value();
   return inputs;
 }
 
@@ -230,13 +239,19 @@ BuiltCorpus build_corpus(const CorpusOptions& options, const Encoder& encoder) {
   const fs::path folder = options.cache_folder / name;
   const BuildLock lock(options.cache_folder / fmt::format(".{}.lock", name), options.poll);
   if (auto cached = open_cached(folder, inputs.key)) {
-    return {.corpus = std::move(*cached), .folder = folder, .reused = true};
+    return {.corpus = std::move(*cached),
+            .folder = folder,
+            .former_key = inputs.former_key,
+            .reused = true};
   }
   HiddenName partial(folder, HiddenName::Kind::folder);
   write_shards(options, encoder, inputs, partial.path());
   fsync_folder(partial.path());
   partial.rename();
-  return {.corpus = ShardCorpus(folder, ShardCheck::structure), .folder = folder, .reused = false};
+  return {.corpus = ShardCorpus(folder, ShardCheck::structure),
+          .folder = folder,
+          .former_key = inputs.former_key,
+          .reused = false};
 }
 
 }  // namespace dsmoe::data

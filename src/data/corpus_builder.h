@@ -34,7 +34,7 @@ TokenDocument encode_document(const Document& document, const Encoder& encoder, 
 
 struct CorpusInput {
   std::filesystem::path path;
-  std::string domain;  // for reports; empty: the name of the file
+  std::string domain;  // for reports; empty: the name of the file, which is no part of the key
   InputFormat format = InputFormat::automatic;
 };
 
@@ -58,12 +58,14 @@ struct CorpusOptions {
 struct BuiltCorpus {
   ShardCorpus corpus;
   std::filesystem::path folder;  // cache_folder/tokens-<key>
+  uint64_t former_key = 0;       // what earlier programs called it, with the names of its files
   bool reused = false;
 };
 
 // Builds into a hidden folder, fsyncs, renames: the folder tokens-<key> is whole or absent. A
 // second process that wants the same corpus waits for the first. A cached corpus is checked in
-// full; a damaged one is built again with a warning.
+// full; a damaged one is built again with a warning. What killed builders left is removed. Files
+// that were renamed since find their corpus, with the sources' names it was built with.
 BuiltCorpus build_corpus(const CorpusOptions& options, const Encoder& encoder);
 
 }  // namespace dsmoe::data

@@ -182,6 +182,22 @@ TEST_F(BuildCorpus, TheSameContentElsewhereIsTheSameCorpus) {
   EXPECT_EQ(moved.corpus.corpus_key(), key);
 }
 
+TEST_F(BuildCorpus, RenamedFilesAreTheSameCorpus) {
+  const BuiltCorpus first = build_corpus(options_, byte_encoder());
+  std::filesystem::rename(folder_ / "a.txt", folder_ / "renamed.txt");
+  options_.inputs[0].path = folder_ / "renamed.txt";
+  const BuiltCorpus renamed = build_corpus(options_, byte_encoder());
+  EXPECT_TRUE(renamed.reused);
+  EXPECT_EQ(renamed.corpus.corpus_key(), first.corpus.corpus_key());
+  EXPECT_NE(renamed.former_key, first.former_key);
+  // Two files of one name and content are two sources; one file twice is one.
+  std::filesystem::copy_file(folder_ / "renamed.txt", folder_ / "copy.txt");
+  options_.inputs = {{.path = folder_ / "renamed.txt"}, {.path = folder_ / "copy.txt"}};
+  const uint64_t two = build_corpus(options_, byte_encoder()).corpus.corpus_key();
+  options_.inputs[1].path = folder_ / "renamed.txt";
+  EXPECT_NE(build_corpus(options_, byte_encoder()).corpus.corpus_key(), two);
+}
+
 TEST_F(BuildCorpus, DamagedAndPartialCachesAreBuiltAgain) {
   const std::filesystem::path folder = build_corpus(options_, byte_encoder()).folder;
   const std::string good = read_file(folder / "00000.tokens");

@@ -48,7 +48,8 @@ RunIdentity identity_of(const RunOptions& o) {
                    {"weight_decay", o.optimizer.weight_decay},
                    {"clip", o.optimizer.clip},
                    {"bias_rate", o.optimizer.bias_rate}},
-          .config = o.config.to_json()};
+          .config = o.config.to_json(),
+          .former_data = o.former_data_identity};
 }
 
 // The checkpoint to go on from, if any.

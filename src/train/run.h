@@ -39,6 +39,7 @@ struct RunOptions {
   store::Retention retention;
   bool resume = false;
   std::string data_identity;                 // of corpus, tokenizer and split
+  std::string former_data_identity;          // what an earlier program called the same; or empty
   std::string init_identity;                 // where the first weights came from
   std::map<std::string, std::string> files;  // put into every checkpoint: tokenizer.json, ...
 };

@@ -64,8 +64,12 @@ std::vector<std::string> differences(const Json& stored, const Json& wanted) {
 }
 
 // The identity's differences, the config's key by key instead of its hash.
-std::vector<std::string> identity_differences(const fs::path& folder, const Json& stored,
+std::vector<std::string> identity_differences(const fs::path& folder, Json stored,
                                               const RunIdentity& identity) {
+  if (stored.is_object() && !identity.former_data.empty() &&
+      stored.value("data", Json()) == identity.former_data) {
+    stored["data"] = identity.fixed.at("data");
+  }
   std::vector<std::string> found = differences(stored, identity.fixed);
   const auto hash = std::find_if(found.begin(), found.end(), [](const std::string& difference) {
     return difference.starts_with("config: ");

@@ -17,6 +17,7 @@ struct RunIdentity {
   Json fixed = Json::object();
   Json plan = Json::object();
   Json config = Json::object();  // of which `fixed` holds the hash: for messages
+  std::string former_data;       // what checkpoints of earlier programs have for "data"; or empty
 };
 
 struct SaveRequest {

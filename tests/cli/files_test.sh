@@ -74,6 +74,16 @@ rm "$model/packed-bf16.dsmoe"
 train "$work/run" 3 --resume > /dev/null || fail "resume: exit $?"
 [ -z "$(hidden_in "$work/run")" ] || fail "train left $(hidden_in "$work/run")"
 
+# The same bytes under another name go on.
+cp -r "$work/run" "$work/same"
+train "$work/same" 4 --resume > /dev/null || fail "resume: exit $?"
+mv "$work/corpus.txt" "$work/renamed.txt"
+"$program" train --config "$work/config.json" --data "$work/renamed.txt" --out "$work/run" --steps 4 --batch 4 --seq 32 \
+  --threads 1 --quiet --resume > /dev/null 2> "$work/err" || fail "resume with a renamed corpus: $(cat "$work/err")"
+[ "$(ls -d "$work"/run/cache/tokens-* | wc -l)" = 1 ] || fail "a renamed corpus was encoded again"
+mv "$work/renamed.txt" "$work/corpus.txt"
+same "$work/same/step-00000004" "$work/run/step-00000004"
+
 # A disk without room: a message, and no folder without files. Where files may grow by nothing, that is what a write says.
 full() { # ARGUMENTS: what the program says in $work/err, its exit code
   (

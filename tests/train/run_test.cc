@@ -97,6 +97,23 @@ TEST(Run, AnotherRunsCheckpointIsRefusedWithEveryDifference) {
       << message;
 }
 
+TEST(Run, KnowsWhatEarlierProgramsCalledItsData) {
+  ScratchFolder out;
+  TinyRun run{.steps = 2};
+  run.data = "a.txt";
+  run_tiny(run, out / "run");
+  run.resume = true;
+  run.steps = 3;
+  run.data = "content";
+  EXPECT_NE(refusal(run, out / "run").find("data: the checkpoint has \"a.txt\""),
+            std::string::npos);
+  run.former_data = "a.txt";
+  EXPECT_EQ(run_tiny(run, out / "run").steps_done, 3);
+  run.former_data = "";  // the new name is in the checkpoint now
+  run.steps = 4;
+  EXPECT_EQ(run_tiny(run, out / "run").steps_done, 4);
+}
+
 TEST(Run, DamagedCheckpointsArePassedOver) {
   ScratchFolder out;
   TinyRun run{.steps = 8};

@@ -119,7 +119,8 @@ train::RunOutcome run_tiny(const TinyRun& run, const fs::path& out) {
       .save_every = run.save_every,
       .valid_rows = 3,
       .resume = run.resume,
-      .data_identity = "tiny corpus",
+      .data_identity = run.data,
+      .former_data_identity = run.former_data,
       .init_identity = "tiny weights",
       .files = {{"tokenizer.json", "{}"}}};
   const train::RunHooks hooks{

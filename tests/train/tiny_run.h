@@ -48,6 +48,7 @@ struct TinyRun {
   int64_t save_every = 0;
   bool resume = false;
   uint64_t seed = 1;
+  std::string data = "tiny corpus", former_data = "";
   double lr = 3e-3;
   kernels::Context device = {};  // table and stream; without a table: the CPU's
 };
