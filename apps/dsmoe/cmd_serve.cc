@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "command.h"
 #include "demo_run.h"
+#include "interrupt.h"
 #include "options.h"
 #include "output.h"
 #include "serve/service.h"
@@ -107,6 +108,8 @@ class Answering {
     if (phase_ != Phase::loading) return;
     // A signal came meanwhile. Loading cannot be interrupted, but it only reads.
     log_info("stopped before the model was loaded");
+    flush_output();
+    flush_log();
     std::_Exit(kDone);
   }
 
@@ -144,6 +147,9 @@ void check_early(ServeCommand& command) {
 
 int run_serve(ServeCommand command) {
   if (command.common.quiet) set_log_level(LogLevel::quiet);
+  outlive_readers();
+  log_in_background();
+  output_in_background();
   check_early(command);
   std::optional<Engine> engine;  // these outlive the server
   std::unique_ptr<model::Model> model;

@@ -51,4 +51,6 @@ void InterruptScope::clear() {
   arm();
 }
 
+void outlive_readers() { ::signal(SIGPIPE, SIG_IGN); }
+
 }  // namespace dsmoe::app

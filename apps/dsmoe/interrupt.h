@@ -25,4 +25,9 @@ class InterruptScope {
   struct sigaction previous_int_, previous_term_, previous_hup_;
 };
 
+// Whoever reads stdout or stderr may leave from now on: writing fails then, and SIGPIPE does not
+// end the process. For commands whose work is worth more than what they say; `dsmoe generate |
+// head` ends with head.
+void outlive_readers();
+
 }  // namespace dsmoe::app

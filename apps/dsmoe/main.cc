@@ -1,9 +1,10 @@
 // The dsmoe command: parses the command line and runs one subcommand.
-#include <cstdio>
 #include <filesystem>
 #include <new>
+#include <string>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/map_fault.h"
 #include "command.h"
 #include "output.h"
@@ -34,24 +35,33 @@ int run(int argc, char** argv) {
   return code;
 }
 
+// What ended the program. Whether anybody takes the message does not change its exit code.
+int say(const std::string& text, int code) {
+  write_message("dsmoe: " + text + "\n");
+  return code;
+}
+
+int run_and_say(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const Error& e) {
+    return say(e.what(), exit_code(e.kind()));
+  } catch (const std::filesystem::filesystem_error& e) {
+    return say("cannot examine " + e.path1().string() + ": " + e.code().message(), kFailed);
+  } catch (const std::bad_alloc&) {
+    write_message("dsmoe: out of memory\n");
+    return kFailed;
+  } catch (const std::exception& e) {
+    return say(std::string("unexpected error, please report it: ") + e.what(), kFailed);
+  }
+}
+
 }  // namespace
 }  // namespace dsmoe::app
 
-// Not by fmt, which throws when nobody takes the message.
 int main(int argc, char** argv) {
   dsmoe::end_on_map_faults();
-  try {
-    return dsmoe::app::run(argc, argv);
-  } catch (const dsmoe::Error& e) {
-    std::fprintf(stderr, "dsmoe: %s\n", e.what());
-    return dsmoe::app::exit_code(e.kind());
-  } catch (const std::filesystem::filesystem_error& e) {
-    std::fprintf(stderr, "dsmoe: cannot examine %s: %s\n", e.path1().c_str(),
-                 e.code().message().c_str());
-  } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "dsmoe: out of memory\n");
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "dsmoe: unexpected error, please report it: %s\n", e.what());
-  }
-  return dsmoe::app::kFailed;
+  const int code = dsmoe::app::run_and_say(argc, argv);
+  dsmoe::flush_log();
+  return code;
 }

@@ -7,11 +7,20 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/background_writer.h"
 #include "base/error.h"
 
 namespace dsmoe::app {
+namespace {
+
+BackgroundWriter* background = nullptr;  // never destroyed: its write may never return
+
+}  // namespace
+
+void output_in_background() { background = new BackgroundWriter(STDOUT_FILENO); }
 
 void write_output(std::string_view text) {
+  if (background != nullptr) return background->write(text);
   errno = 0;
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
     fail_errno("cannot write to standard output");
@@ -19,6 +28,7 @@ void write_output(std::string_view text) {
 }
 
 void flush_output() {
+  if (background != nullptr) return background->flush();
   errno = 0;
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
     fail_errno("cannot write to standard output");

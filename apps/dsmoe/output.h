@@ -14,6 +14,8 @@ using OrderedJson = nlohmann::ordered_json;
 // Buffered; throws Error(io) when stdout cannot take it.
 void write_output(std::string_view text);
 void flush_output();
+// From now on as log_in_background() does for stderr: a server goes on whoever reads its output.
+void output_in_background();
 
 template <class... Args>
 void print(fmt::format_string<Args...> text, Args&&... args) {

@@ -1,4 +1,4 @@
-// One atomic level, one write(2) per line.
+// One atomic level; one write(2) per line, or a queue with a thread.
 #include "base/log.h"
 
 #include <unistd.h>
@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "base/background_writer.h"
 #include "base/error.h"
 
 namespace dsmoe {
@@ -29,6 +30,9 @@ std::atomic<LogLevel>& level() {
   return value;
 }
 
+// Never destroyed: threads may log until the process ends.
+std::atomic<BackgroundWriter*> background{nullptr};
+
 }  // namespace
 
 LogLevel log_level() { return level().load(std::memory_order_relaxed); }
@@ -50,17 +54,31 @@ std::string format_log_line(LogLevel line_level, std::string_view text, bool to_
   return fmt::format("{}dsmoe: {}{}\n", clear, prefix, text);
 }
 
+void log_in_background() {
+  background = new BackgroundWriter(STDERR_FILENO, [](uint64_t lost) {
+    return format_log_line(LogLevel::warning, fmt::format("{} lines of this log were lost", lost),
+                           isatty(STDERR_FILENO) != 0);
+  });
+}
+
+void write_message(std::string_view text) {
+  if (BackgroundWriter* writer = background) return writer->write(text);
+  while (!text.empty()) {
+    const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;  // stderr is gone; there is nobody to tell
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+void flush_log() {
+  if (BackgroundWriter* writer = background) writer->flush();
+}
+
 namespace detail {
 
 void write_log(LogLevel line_level, std::string_view text) {
-  const std::string line = format_log_line(line_level, text, isatty(STDERR_FILENO) != 0);
-  std::string_view rest = line;
-  while (!rest.empty()) {
-    const ssize_t written = write(STDERR_FILENO, rest.data(), rest.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // stderr is gone; there is nobody to tell
-    rest.remove_prefix(static_cast<size_t>(written));
-  }
+  write_message(format_log_line(line_level, text, isatty(STDERR_FILENO) != 0));
 }
 
 }  // namespace detail

@@ -22,12 +22,21 @@ LogLevel parse_log_level(std::string_view word, std::string_view what);
 // clears a progress bar when stderr is a terminal.
 std::string format_log_line(LogLevel level, std::string_view text, bool to_terminal);
 
+// From now on a thread of its own writes to stderr. For servers: whoever reads their log may stop
+// or leave; they go on, drop what finds no room, and say how many lines those were. SIGPIPE has to
+// be ignored.
+void log_in_background();
+// Bytes for stderr as they are, in turn with the lines.
+void write_message(std::string_view text);
+// Before the process ends: what was said is written, or a second is over.
+void flush_log();
+
 namespace detail {
 void write_log(LogLevel level, std::string_view text);
 }  // namespace detail
 
-// The arguments are formatted only when the level is shown. Each call is one write, so lines never
-// mix.
+// The arguments are formatted only when the level is shown. Lines never mix: each is one write, or
+// has its place in the background's queue.
 template <class... Args>
 void log_warning(fmt::format_string<Args...> text, Args&&... args) {
   if (log_level() >= LogLevel::warning) {

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 
 #include "base/log.h"
 
@@ -20,11 +19,6 @@ constexpr int kBarWidths[] = {24, 12};  // the widest that leaves room for the t
 
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-void write_stderr(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stderr);
-  std::fflush(stderr);
 }
 
 ProgressStyle choose_style() {
@@ -69,7 +63,7 @@ std::string format_duration(double seconds) {
 
 Progress::Progress(ProgressOptions options) : options_(std::move(options)) {
   if (options_.style == ProgressStyle::automatic) options_.style = choose_style();
-  if (!options_.write) options_.write = write_stderr;
+  if (!options_.write) options_.write = write_message;
   if (!options_.now) options_.now = steady_seconds;
   done_ = options_.already_done;
   start_ = options_.now();

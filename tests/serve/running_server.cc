@@ -23,7 +23,7 @@ RunningServer::RunningServer(RunningServerOptions options) {
   if (pid_ == 0) {
     ::dup2(ends[1], STDOUT_FILENO);
     const int log_file = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
-    ::dup2(log_file, STDERR_FILENO);
+    ::dup2(options.log_with_output ? STDOUT_FILENO : log_file, STDERR_FILENO);
     if (!options.folder.empty() && ::chdir(options.folder.c_str()) != 0) ::_exit(126);
     ::execv(argv[0], argv.data());
     ::_exit(127);
@@ -54,6 +54,8 @@ bool RunningServer::wait_until_serving() {
   }
   return false;
 }
+
+void RunningServer::leave() { ::close(std::exchange(output_, -1)); }
 
 void RunningServer::signal(int number) { ::kill(pid_, number); }
 

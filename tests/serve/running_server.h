@@ -14,6 +14,7 @@ struct RunningServerOptions {
   std::vector<std::string> arguments;  // after "serve"
   std::string folder = {};             // to run in; empty: here
   std::string log_file = {};           // stderr; empty: thrown away
+  bool log_with_output = false;        // 2>&1 instead
 };
 
 // Killed at the end of its life, if it still runs.
@@ -28,6 +29,8 @@ class RunningServer {
   std::string read_line();
   // Reads up to the line that says "serving"; false when it ended before.
   bool wait_until_serving();
+  // Nobody reads its output any more.
+  void leave();
   uint16_t port() const { return port_; }
   pid_t pid() const { return pid_; }
   void signal(int number);
