@@ -246,6 +246,7 @@ int compare(CompareOptions& options) {
 
 int run_compare(CompareOptions options) {
   if (options.common.quiet) set_log_level(LogLevel::quiet);
+  outlive_readers();
   const InterruptScope interrupt;
   try {
     return compare(options);

@@ -186,6 +186,7 @@ int train_demo(DemoOptions options) {
 
 int run_demo(const DemoOptions& options) {
   if (options.common.quiet) set_log_level(LogLevel::quiet);
+  outlive_readers();
   if (options.random) return write_random(options);
   try {
     return train_demo(options);

@@ -216,6 +216,7 @@ infer::Outcome quantise(const QuantizeOptions& options, const Engine& engine,
 
 int run_quantize(const QuantizeOptions& options) {
   if (options.common.quiet) set_log_level(LogLevel::quiet);
+  outlive_readers();
   const Engine engine(options.common);
   const model::ModelConfig config = model::read_config(options.common.model);
   const Sample sample = options.no_compare ? Sample{} : make_sample(options, config);

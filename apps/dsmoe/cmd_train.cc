@@ -171,6 +171,7 @@ int train_run(TrainOptions& options) {
 
 int run_train(TrainOptions options) {
   if (options.common.quiet) set_log_level(LogLevel::quiet);
+  outlive_readers();
   const InterruptScope interrupt;
   try {
     return train_run(options);

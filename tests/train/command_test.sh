@@ -148,6 +148,25 @@ same "$work/tuned/step-00000020" "$work/stopped/step-00000020"
 "$program" info /no/such/model 2> /dev/full
 [ $? = 1 ] || fail "exit $? when the message cannot be written"
 
+# Whoever reads the messages may leave; ctrl-c in `train 2>&1 | tee log` ends the reader first.
+exec 9> >(:)
+wait $!
+"$program" train --config "$work/config.json" --data "$work/corpus.txt" --out "$work/unread" --steps 30 --batch 4 --seq 32 \
+  --threads 1 > "$work/out" 2>&9 || fail "train without a reader of its messages: exit $?"
+same "$work/whole/step-00000030" "$work/unread/step-00000030"
+# Results that nobody takes are an error, and the work is done all the same.
+"$program" train --config "$work/config.json" --data "$work/corpus.txt" --out "$work/untold" --steps 30 --batch 4 --seq 32 \
+  --threads 1 >&9 2> "$work/err" && fail "results were lost without a word"
+grep -q "cannot write to standard output" "$work/err" || fail "a lost result: $(cat "$work/err")"
+same "$work/whole/step-00000030" "$work/untold/step-00000030"
+# Short commands end with their reader, as others do, unless whoever runs this ignores SIGPIPE.
+(kill -s PIPE "$BASHPID")
+expected=$?
+[ $expected = 141 ] || expected=1
+"$program" info "$work/whole/step-00000030" 2> "$work/err" >&9
+[ $? = $expected ] || fail "info without a reader: $(cat "$work/err")"
+exec 9>&-
+
 # Wrong usage.
 train "$work/whole" 30 > /dev/null 2> "$work/err" && fail "overwrote a run"
 grep -q -- "--resume" "$work/err" || fail "no hint at --resume: $(cat "$work/err")"
