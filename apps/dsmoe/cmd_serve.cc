@@ -14,6 +14,7 @@
 #include "options.h"
 #include "output.h"
 #include "serve/service.h"
+#include "serve/supervisor.h"
 #include "store/checkpoint.h"
 #include "store/safetensors.h"
 
@@ -153,6 +154,8 @@ int run_serve(ServeCommand command) {
   check_early(command);
   std::optional<Engine> engine;  // these outlive the server
   std::unique_ptr<model::Model> model;
+  serve::Supervisor supervisor;
+  command.service.http.on_drain = [&] { supervisor.stopping(); };
   serve::Service server(command.service);
   const std::string url = url_of(command.service.http, server.port());
   Answering answering(server);
@@ -187,6 +190,9 @@ int run_serve(ServeCommand command) {
            kernels::kKeyBlock);
   print("serving {} on {}\n", id, url);
   flush_output();
+  supervisor.ready();
+  const serve::Heartbeat heartbeat(supervisor, server.post(),
+                                   [&] { return server.engine().silent_seconds(); });
   answering.wait();
   log_info("stopped");
   return kDone;

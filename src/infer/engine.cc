@@ -2,6 +2,7 @@
 #include "infer/engine.h"
 
 #include <chrono>
+#include <limits>
 #include <optional>
 
 #include "base/log.h"
@@ -86,14 +87,12 @@ void Engine::cancel(std::span<const Id> ids) {
 
 void Engine::beat() { last_beat_.store(now(), std::memory_order_relaxed); }
 
-bool Engine::is_alive() const {
+double Engine::silent_seconds() const {
   {
     const std::lock_guard lock(mutex_);
-    if (dead_) return false;
+    if (dead_) return std::numeric_limits<double>::infinity();
   }
-  const auto silent =
-      static_cast<double>(now() - last_beat_.load(std::memory_order_relaxed)) * 1e-9;
-  return silent < options_.stall_seconds;
+  return static_cast<double>(now() - last_beat_.load(std::memory_order_relaxed)) * 1e-9;
 }
 
 EngineStats Engine::stats() const {

@@ -41,8 +41,10 @@ class Engine {
   // unless it was done. Unknown ids are ignored.
   void cancel(std::span<const Id> ids);
 
-  // The thread's own heartbeat decides: false once it ended or was silent for stall_seconds.
-  bool is_alive() const;
+  // Since the thread's last sign of life: one per layer of a step, on a GPU per step, and ten per
+  // second while there is nothing to do. Infinite once it has ended.
+  double silent_seconds() const;
+  bool is_alive() const { return silent_seconds() < options_.stall_seconds; }
   EngineStats stats() const;
   ExpertLoad& load() { return load_; }
   const EngineOptions& options() const { return options_; }

@@ -84,6 +84,7 @@ struct HttpServer::State {
   void drain() {
     const bool again = api->is_draining();
     api->drain();
+    if (!again && options.on_drain) options.on_drain();
     drain_end = std::chrono::steady_clock::now();
     if (!again) drain_end += options.drain_deadline;
     if (!again) poll_drain();

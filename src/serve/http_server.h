@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -23,7 +24,8 @@ struct HttpOptions {
   std::chrono::milliseconds idle_deadline{60'000};   // between requests
   std::chrono::milliseconds write_deadline{30'000};  // for an answer that stands still
   std::chrono::milliseconds drain_deadline{30'000};
-  bool handles_signals = false;  // SIGTERM and SIGINT drain; a second one ends at once
+  bool handles_signals = false;         // SIGTERM and SIGINT drain; a second one ends at once
+  std::function<void()> on_drain = {};  // told when draining begins
 };
 
 // True for an address that only this machine can reach.

@@ -39,6 +39,7 @@ class Service {
   void run() { http_->run(*api_); }         // until shut down
   void shut_down() { http_->shut_down(); }  // from any thread
   uint16_t port() const { return http_->port(); }
+  Post post() { return http_->post(); }         // onto the thread that runs run()
   infer::Engine& engine() { return *engine_; }  // once open
 
  private:

@@ -24,6 +24,7 @@ RunningServer::RunningServer(RunningServerOptions options) {
     ::dup2(ends[1], STDOUT_FILENO);
     const int log_file = ::open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
     ::dup2(options.log_with_output ? STDOUT_FILENO : log_file, STDERR_FILENO);
+    for (std::string& variable : options.environment) ::putenv(variable.data());
     if (!options.folder.empty() && ::chdir(options.folder.c_str()) != 0) ::_exit(126);
     ::execv(argv[0], argv.data());
     ::_exit(127);

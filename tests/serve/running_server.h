@@ -11,10 +11,11 @@ namespace dsmoe::testing {
 
 struct RunningServerOptions {
   std::string program;
-  std::vector<std::string> arguments;  // after "serve"
-  std::string folder = {};             // to run in; empty: here
-  std::string log_file = {};           // stderr; empty: thrown away
-  bool log_with_output = false;        // 2>&1 instead
+  std::vector<std::string> arguments;         // after "serve"
+  std::string folder = {};                    // to run in; empty: here
+  std::string log_file = {};                  // stderr; empty: thrown away
+  bool log_with_output = false;               // 2>&1 instead
+  std::vector<std::string> environment = {};  // added to this process's: "NAME=value"
 };
 
 // Killed at the end of its life, if it still runs.
