@@ -10,6 +10,13 @@ if find "$work/prefix/include" -name '*test*' -o -name scratch_folder.h | grep .
   echo "test files were installed"
   exit 1
 fi
+# How this program is hardened is nobody else's business.
+targets=$(find "$work/prefix" -name 'dsmoeTargets*.cmake')
+[ -n "$targets" ] || { echo "no targets were exported"; exit 1; }
+if grep -E 'stack-protector|FORTIFY|cf-protection|GLIBCXX|relro' $targets; then
+  echo "flags of this build are in the exported targets"
+  exit 1
+fi
 # A copy, so that nothing of the source tree can be found by accident.
 cp -r "$source/examples" "$work/examples"
 "$cmake" -G Ninja -S "$work/examples" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" \
