@@ -24,6 +24,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// With the moments of AdamW at zero the first steps move every weight by about the learning rate:
+// what is right for random weights takes a trained model apart (docs/training.md).
+constexpr double kLrOfRandomWeights = 1e-3, kLrOfTrainedWeights = 1e-4;
+
 struct TrainOptions {
   CommonOptions common;
   std::string config, tokenizer, init, cache, separator, schedule = "paper";
@@ -49,6 +53,16 @@ model::ModelConfig config_of(const TrainOptions& options) {
                                                     : options.common.dtype == "fp32";
   config.torch_dtype = is_fp32 ? tensor::DType::F32 : tensor::DType::BF16;
   return config;
+}
+
+void fill_lr(TrainOptions& options) {
+  double& lr = options.run.schedule.max_lr;
+  if (lr >= 0) return;
+  const bool is_trained = !options.init.empty();
+  lr = is_trained ? kLrOfTrainedWeights : kLrOfRandomWeights;
+  log_info("--lr {}: the default {}", lr,
+           is_trained ? "with --init; larger ones undo what a model has learned"
+                      : "from random weights");
 }
 
 // What the command line leaves open and the config decides.
@@ -109,10 +123,16 @@ void print_outcome(const TrainOptions& options, const train::RunOutcome& outcome
     OrderedJson json = {
         {"checkpoint", folder}, {"steps", outcome.steps_done}, {"finished", outcome.finished}};
     if (outcome.validation_loss) json["validation_loss"] = *outcome.validation_loss;
+    if (outcome.first_validation_loss) {
+      json["first_validation_loss"] = *outcome.first_validation_loss;
+    }
     print_json(json);
     return;
   }
   print("checkpoint       {}\nsteps            {}\n", folder, outcome.steps_done);
+  if (outcome.first_validation_loss) {
+    print("before step 1    {:.4f}\n", *outcome.first_validation_loss);
+  }
   if (outcome.validation_loss) print("validation loss  {:.4f}\n", *outcome.validation_loss);
   if (outcome.finished) {
     print("try              dsmoe generate {} --prompt \"...\"\n", folder);
@@ -128,7 +148,9 @@ int train_run(TrainOptions& options) {
   train::RunOptions& run = options.run;
   replace_lost_init(options);
   run.config = config_of(options);
+  fill_lr(options);
   fill_sizes(options);
+  run.valid_first = !options.init.empty();
   const std::unique_ptr<tensor::TensorSource> initial = initial_weights(options);
   const store::RunLock lock(run.out);
   train::check_start(run);
@@ -214,7 +236,7 @@ void add_what_flags(CommandLine& command, TrainOptions& o) {
 void add_step_flags(CommandLine& command, TrainOptions& o) {
   o.run.batch = 32;
   o.run.micro_batch = 0;
-  o.run.schedule.max_lr = 1e-3;
+  o.run.schedule.max_lr = -1;
   command
       .option("--steps", o.run.schedule.total_steps,
               "updates; default: one pass over the data, at least 100")
@@ -226,9 +248,11 @@ void add_step_flags(CommandLine& command, TrainOptions& o) {
       .option("--micro-batch", o.run.micro_batch,
               "rows at a time: memory, not results; default: about 4096 tokens, on a GPU 32768")
       .at_least(1);
-  command.option("--lr", o.run.schedule.max_lr, "largest learning rate")
-      .range(0.0, 1.0)
-      .show_default();
+  command
+      .option("--lr", o.run.schedule.max_lr,
+              fmt::format("largest learning rate; default: {}, with --init {}", kLrOfRandomWeights,
+                          kLrOfTrainedWeights))
+      .range(0.0, 1.0);
   command.option("--schedule", o.schedule, "paper, cosine or constant").show_default();
   command
       .option("--warmup", o.warmup,

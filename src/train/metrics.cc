@@ -83,6 +83,11 @@ void MetricsLog::add(const StepMetrics& metrics, const StepResult& result) {
     line["validation_loss"] = *metrics.validation_loss;
     scalars.push_back({"loss/validation", *metrics.validation_loss});
   }
+  if (metrics.first_validation_loss) {
+    line["first_validation_loss"] = *metrics.first_validation_loss;
+    const Scalar scalar{"loss/validation", *metrics.first_validation_loss};
+    events_.add(0, {&scalar, 1});
+  }
   std::vector<std::string> tags;  // stays still: scalars hold views
   tags.reserve(result.load.size() * 3);
   OrderedJson layers = OrderedJson::array();

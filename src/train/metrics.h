@@ -19,6 +19,7 @@ struct StepMetrics {
   double seconds = 0;
   uint64_t epoch = 0;
   std::optional<double> validation_loss;
+  std::optional<double> first_validation_loss;  // before the first step; on its line only
 };
 
 class MetricsLog {

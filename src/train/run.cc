@@ -303,6 +303,10 @@ RunOutcome Run::loop() {
   };
   if (hooks_.on_start) hooks_.on_start(step_);
   RunOutcome outcome;
+  if (step_ == 0 && options_.valid_first) outcome.first_validation_loss = validate();
+  if (outcome.first_validation_loss) {
+    log_info("validation loss before step 1: {:.4f}", *outcome.first_validation_loss);
+  }
   data::Batch batch;
   StepRows rows;
   while (step_ < total) {
@@ -311,6 +315,7 @@ RunOutcome Run::loop() {
     pack_rows(batch, rows);
     StepMetrics metrics{
         .step = step_ + 1, .lr = options_.schedule.lr(step_ + 1), .epoch = batch.epoch};
+    if (step_ == 0) metrics.first_validation_loss = outcome.first_validation_loss;
     const StepResult& result = trainer_->step(rows, metrics.lr);
     ++step_;
     metrics.seconds = seconds_now() - start;

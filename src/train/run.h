@@ -33,9 +33,10 @@ struct RunOptions {
   uint64_t seed = 1;
   std::vector<std::string> patterns;  // tensors to train; empty: all
   model::Recompute recompute = model::Recompute::nothing;
-  int64_t save_every = 0;   // 0: only at the end and when stopped
-  int64_t valid_every = 0;  // 0: only at the end
-  int64_t valid_rows = 64;  // at most so many rows of the validation part
+  int64_t save_every = 0;    // 0: only at the end and when stopped
+  int64_t valid_every = 0;   // 0: only at the end
+  int64_t valid_rows = 64;   // at most so many rows of the validation part
+  bool valid_first = false;  // also before the first step: what the run began with
   store::Retention retention;
   bool resume = false;
   std::string data_identity;                 // of corpus, tokenizer and split
@@ -70,6 +71,7 @@ struct RunOutcome {
   bool finished = false;  // false: stopped by should_stop
   std::filesystem::path checkpoint;
   std::optional<double> validation_loss;
+  std::optional<double> first_validation_loss;  // before the first step
 };
 
 // `lock` is that of `out`, held by the caller from before it wrote anything there. `initial` gives

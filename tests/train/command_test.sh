@@ -144,6 +144,26 @@ rm -r "$work/stopped/step-00000020" "$work/base"
 train "$work/stopped" 20 --init "$work/base" --save-every 10 --resume > /dev/null || fail "resuming without --init's folder: exit $?"
 same "$work/tuned/step-00000020" "$work/stopped/step-00000020"
 
+# A trained model is gone on from with a small learning rate, said with the reason; and what it was worth before is printed.
+loud() { # RUN [more]
+  local run=$1
+  shift
+  "$program" train --data "$work/corpus.txt" --out "$run" --steps 2 --warmup 0 --batch 4 --seq 32 --threads 1 "$@" \
+    > "$work/out" 2> "$work/err" || fail "train $*: exit $?: $(cat "$work/err")"
+}
+loud "$work/gone-on" --init "$work/whole/step-00000030"
+grep -q -- "--lr 0.0001: the default with --init" "$work/err" || fail "no word of --lr: $(cat "$work/err")"
+grep -q '"lr":0.0001' "$work/gone-on/metrics.jsonl" || fail "another --lr was used: $(cat "$work/gone-on/metrics.jsonl")"
+grep -q "validation loss before step 1: [0-9]" "$work/err" || fail "no loss before step 1: $(cat "$work/err")"
+grep -q "^before step 1 *[0-9]" "$work/out" || fail "no loss before step 1: $(cat "$work/out")"
+loud "$work/gone-on-with" --init "$work/whole/step-00000030" --lr 0.002
+grep -q '"lr":0.002' "$work/gone-on-with/metrics.jsonl" || fail "--lr was not used: $(cat "$work/gone-on-with/metrics.jsonl")"
+grep -q -- "--lr" "$work/err" && fail "a default is named beside --lr: $(cat "$work/err")"
+loud "$work/new" --config "$work/config.json"
+grep -q -- "--lr 0.001: the default from random weights" "$work/err" || fail "no word of --lr: $(cat "$work/err")"
+grep -q '"lr":0.001,' "$work/new/metrics.jsonl" || fail "another --lr was used: $(cat "$work/new/metrics.jsonl")"
+grep -q "before step 1" "$work/err" "$work/out" && fail "random weights were measured: $(cat "$work/err")"
+
 # An error that nobody can be told of.
 "$program" info /no/such/model 2> /dev/full
 [ $? = 1 ] || fail "exit $? when the message cannot be written"

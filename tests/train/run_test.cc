@@ -55,6 +55,31 @@ TEST(Run, LearnsAndLogs) {
   EXPECT_TRUE(fs::exists(out / "run/step-00000012/tokenizer.json"));
 }
 
+TEST(Run, ValidatesBeforeTheFirstStepWhenAsked) {
+  ScratchFolder out;
+  TinyRun run{.steps = 2, .valid_first = true, .lr = 0};  // learns nothing
+  const train::RunOutcome outcome = run_tiny(run, out / "run");
+  ASSERT_TRUE(outcome.first_validation_loss);
+  EXPECT_EQ(*outcome.first_validation_loss, *outcome.validation_loss);
+  EXPECT_EQ(logged_steps(out / "run"), (std::vector<int64_t>{1, 2}));
+  std::ifstream file(out / "run/metrics.jsonl");
+  std::string first, second;
+  std::getline(file, first);
+  std::getline(file, second);
+  EXPECT_EQ(parse_json(first, "first").at("first_validation_loss"), *outcome.validation_loss);
+  EXPECT_FALSE(parse_json(second, "second").contains("first_validation_loss"));
+  // A run that goes on has begun already.
+  run.resume = true;
+  run.steps = 3;
+  EXPECT_FALSE(run_tiny(run, out / "run").first_validation_loss);
+  run.lr = 3e-3;
+  run.valid_first = false;
+  run.resume = false;
+  const auto expected = files_of(run_tiny(run, out / "without").checkpoint);
+  run.valid_first = true;
+  EXPECT_EQ(files_of(run_tiny(run, out / "with").checkpoint), expected) << "looking changed it";
+}
+
 TEST(Run, ResumeOnAnEmptyFolderStartsAfresh) {
   ScratchFolder out;
   TinyRun run{.steps = 2, .resume = true};

@@ -118,6 +118,7 @@ train::RunOutcome run_tiny(const TinyRun& run, const fs::path& out) {
       .recompute = run.recompute,
       .save_every = run.save_every,
       .valid_rows = 3,
+      .valid_first = run.valid_first,
       .resume = run.resume,
       .data_identity = run.data,
       .former_data_identity = run.former_data,

@@ -47,6 +47,7 @@ struct TinyRun {
   int64_t stop_after = 0;  // 0: never
   int64_t save_every = 0;
   bool resume = false;
+  bool valid_first = false;
   uint64_t seed = 1;
   std::string data = "tiny corpus", former_data = "";
   double lr = 3e-3;
