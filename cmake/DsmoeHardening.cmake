@@ -10,4 +10,6 @@ endif()
 if(NOT DSMOE_SANITIZE)
   add_compile_options("$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:SHELL:-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2>")
 endif()
+# Indices into spans, vectors and strings of the standard library are checked, each by a compare.
+add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-D_GLIBCXX_ASSERTIONS>)
 add_link_options(LINKER:-z,relro,-z,now)
