@@ -107,24 +107,22 @@ class CudaDecode : public ::testing::TestWithParam<DecodeCase> {
     return result;
   }
 
-  void take(const model::ForwardPass& pass, const tensor::TensorView& hidden, std::size_t document,
+  void take(model::ForwardPass& pass, const tensor::TensorView& hidden, std::size_t document,
             int64_t step, Result& result) {
     tensor::Arena arena("logits", context_.table->allocator);
     const tensor::TensorView out =
         arena.tensor("logits", tensor::DType::F32, {hidden.dim(0), int64_t{304}});
     pass.logits(hidden, out);
-    kernels::download(
-        context_, out,
-        result.logits.data() + (static_cast<int64_t>(document) * kSteps + step) * 304);
+    pass.read(out, result.logits.data() + (static_cast<int64_t>(document) * kSteps + step) * 304);
   }
 
   // Of the last token of the last document.
-  void take_routing(const model::ForwardPass& pass, Result& result) {
+  void take_routing(model::ForwardPass& pass, Result& result) {
     const tensor::TensorView& shape = pass.routing().index;
     if (!shape) return;  // a dense model
     std::vector<int32_t> index(static_cast<std::size_t>(shape.num_elements()));
     std::vector<float> gate(index.size());
-    kernels::download(context_, pass.routing().index, index.data());
+    pass.read(pass.routing().index, index.data());
     kernels::download(context_, pass.routing().gate, gate.data());
     for (int64_t layer = 0; layer < shape.dim(0); ++layer) {
       const int64_t end = (layer + 1) * shape.dim(1) * shape.dim(2);

@@ -86,8 +86,10 @@ BenchRun::BenchRun(const kernels::Context& context, const model::Model& model,
       logits_(arena_.tensor(
           "logits", tensor::DType::F32,
           {most(tests, [](const BenchTest& test) { return test.batch; }), vocabulary_})),
-      best_(arena_.tensor("logits", tensor::DType::I32, {logits_.dim(0)})),
-      chosen_(static_cast<std::size_t>(logits_.dim(0))) {}
+      best_(pass_.ids()),
+      chosen_(static_cast<std::size_t>(logits_.dim(0))) {
+  best_.shape = {logits_.dim(0)};
+}
 
 // `tokens` more of every sequence.
 void BenchRun::pass(std::vector<model::KvSequence>& sequences, int64_t tokens,
@@ -109,7 +111,7 @@ void BenchRun::finish(int64_t rows) {
   const int64_t all = hidden_.dim(0);
   const tensor::TensorView best = best_.rows(0, rows);
   pass_.most_likely(hidden_.rows(all - rows, all), logits_.rows(0, rows), best);
-  kernels::download(context_, best, chosen_.data());
+  pass_.read(best, chosen_.data());
   for (int64_t i = 0; i < rows; ++i) {
     if (chosen_[static_cast<std::size_t>(i)] < 0) {
       fail(ErrorKind::input, "the model's logits are not finite (NaN or infinity)");
@@ -145,7 +147,7 @@ BenchCost BenchRun::cost(const BenchTest& test) {
   const auto count = [&](int64_t, const moe::LayerState& state, const tensor::TensorView&) {
     if (!state.index) return;
     std::vector<int32_t> index(static_cast<std::size_t>(state.index.num_elements()));
-    kernels::download(context_, state.index, index.data());
+    pass_.read(state.index, index.data());
     const std::set<int32_t> distinct(index.begin(), index.end());
     touched += static_cast<double>(distinct.size() - distinct.count(-1));
   };

@@ -101,6 +101,7 @@ class EngineCore {
                            std::vector<Part>& parts);
   void learn_patience(std::span<const Part> parts, double seconds);
   void run(std::span<const Part> parts);
+  void run_without(std::span<const Part> parts, const model::BadScores& error);
   tensor::TensorView forward(std::span<const Part> parts, int64_t top_k);
   RoutingInput routing_input(std::span<const Part> parts, int64_t top_k) const;
   void read_routing(std::span<const Part> parts, int64_t top_k);

@@ -34,8 +34,8 @@ DrawKey EngineCore::draw_key(const Row& row) {
 }
 
 // A sequence whose numbers break must not take the others with it: they run again without it, to
-// the same bits. What fails behind the pass is no sequence's fault, and nothing can run again: its
-// tokens count as forwarded.
+// the same bits. What else fails behind the pass is no sequence's fault, and nothing can run again:
+// its tokens count as forwarded.
 void EngineCore::run(std::span<const Part> parts) {
   int64_t top_k = 0;
   for (const Part& part : parts) top_k = std::max(top_k, part.sequence->top_k);
@@ -51,8 +51,24 @@ void EngineCore::run(std::span<const Part> parts) {
   // The head is under way before anything is waited for.
   std::vector<Row> rows = wanted_rows(parts);
   compute_rows(hidden, rows);
-  read_routing(parts, top_k);
+  try {
+    read_routing(parts, top_k);
+  } catch (const model::BadScores& e) {
+    return run_without(parts, e);
+  }
   deliver(parts, rows);
+}
+
+// The step again, as if it had not been, without the sequence whose router failed.
+void EngineCore::run_without(std::span<const Part> parts, const model::BadScores& error) {
+  std::vector<Part> others;
+  for (const Part& part : parts) {
+    cache_.truncate(part.sequence->kv, part.sequence->kv.length - part.num_tokens);
+    if (&part != &parts[error.segment()]) others.push_back(part);
+  }
+  fail(*parts[error.segment()].sequence, ErrorKind::internal, error.what());
+  beat_();
+  if (!others.empty()) run(others);
 }
 
 tensor::TensorView EngineCore::forward(std::span<const Part> parts, int64_t top_k) {
@@ -125,7 +141,7 @@ void EngineCore::read_routing(std::span<const Part> parts, int64_t top_k) {
   step_index_.resize(index.size());
   step_gate_.resize(index.size());
   if (num_moe_layers_ > 0) {
-    kernels::download(context_, pass_.routing().index, index.data());
+    pass_.read(pass_.routing().index, index.data());
     kernels::download(context_, pass_.routing().gate, gate.data());
   }
   for (int64_t layer = 0; layer < num_moe_layers_; ++layer) {

@@ -59,8 +59,8 @@ int64_t pages_needed(std::span<const ScoredDocument> documents, const std::vecto
 // Turns hidden states and targets into log-probabilities, `rows` at a time.
 class RowScorer {
  public:
-  RowScorer(const kernels::Context& context, const model::Model& model,
-            const model::ForwardPass& pass, int64_t rows)
+  RowScorer(const kernels::Context& context, const model::Model& model, model::ForwardPass& pass,
+            int64_t rows)
       : context_(context), pass_(pass), rows_(rows), arena_("scores", context.table->allocator) {
     const model::ModelConfig& config = model.config;
     hidden_ = arena_.tensor("hidden", model.operand, {rows, config.hidden_size});
@@ -79,9 +79,8 @@ class RowScorer {
           std::min(targets.size() - done, static_cast<std::size_t>(rows_) - targets_.size());
       const std::size_t at = gathered_.size();
       gathered_.resize(at + count * row_bytes_);
-      kernels::download(context_,
-                        hidden.rows(static_cast<int64_t>(done), static_cast<int64_t>(done + count)),
-                        gathered_.data() + at);
+      pass_.read(hidden.rows(static_cast<int64_t>(done), static_cast<int64_t>(done + count)),
+                 gathered_.data() + at);
       targets_.insert(targets_.end(), targets.begin() + static_cast<std::ptrdiff_t>(done),
                       targets.begin() + static_cast<std::ptrdiff_t>(done + count));
       done += count;
@@ -117,7 +116,7 @@ class RowScorer {
 
  private:
   kernels::Context context_;
-  const model::ForwardPass& pass_;
+  model::ForwardPass& pass_;
   int64_t rows_;
   tensor::Arena arena_;
   TensorView hidden_, logits_, target_, log_prob_, argmax_;

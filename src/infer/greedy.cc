@@ -36,8 +36,10 @@ class Group {
         arena_("logits", context.table->allocator),
         logits_(arena_.tensor("logits", tensor::DType::F32,
                               {logit_rows(vocabulary_, options.max_prompts), vocabulary_})),
-        best_(arena_.tensor("logits", tensor::DType::I32, {logits_.dim(0)})),
-        host_(static_cast<std::size_t>(logits_.dim(0))) {}
+        best_(pass_.ids()),
+        host_(static_cast<std::size_t>(logits_.dim(0))) {
+    best_.shape = {logits_.dim(0)};
+  }
 
   // One token more for each sequence that is not done. False: all were.
   bool step(std::vector<Sequence>& sequences) {
@@ -80,7 +82,7 @@ class Group {
       const tensor::TensorView logits = logits_.rows(0, end - begin);
       const tensor::TensorView best = best_.rows(0, end - begin);
       pass_.most_likely(hidden.rows(begin, end), logits, best);
-      kernels::download(context_, best, host_.data());
+      pass_.read(best, host_.data());
       for (int64_t i = begin; i < end; ++i) {
         take(*sequences[static_cast<std::size_t>(i)], host_[static_cast<std::size_t>(i - begin)]);
       }
@@ -109,7 +111,7 @@ class Group {
   model::ForwardPass pass_;
   tensor::Arena arena_;
   tensor::TensorView logits_;  // [rows at once, vocabulary]
-  tensor::TensorView best_;    // [rows at once] I32
+  tensor::TensorView best_;    // [rows at once] I32, of the pass's ids
   std::vector<int32_t> host_;
 };
 

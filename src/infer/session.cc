@@ -31,8 +31,9 @@ Session::Session(const kernels::Context& context, const model::Model& model, con
              .max_top_k = checked_top_k(model.config, options.experts_per_token)}),
       arena_("logits", context.table->allocator),
       device_logits_(arena_.tensor("logits", tensor::DType::F32, {1, model.config.vocab_size})),
-      device_best_(arena_.tensor("logits", tensor::DType::I32, {1})),
-      device_choice_(arena_.tensor("logits", tensor::DType::I32, {1})) {
+      device_best_(pass_.ids().rows(0, 1)),
+      device_choice_(pass_.ids().rows(1, 2)) {
+  device_best_.shape = device_choice_.shape = {1};
   for (int64_t layer = 0; layer < model.config.num_hidden_layers; ++layer) {
     if (model.config.is_moe_layer(layer)) routing_.layers.push_back(layer);
   }
@@ -71,6 +72,23 @@ void Session::append(int32_t token) {
   compute_logits();
 }
 
+// f, after which nothing is left of what a router failed at.
+template <class F>
+void Session::keep_sound(F&& f) {
+  try {
+    f();
+  } catch (const model::BadScores&) {
+    has_logits_ = false;
+    truncate(num_sound_);
+    throw;
+  }
+  num_sound_ = static_cast<int64_t>(tokens_.size());
+}
+
+void Session::read(const tensor::TensorView& source, void* host) {
+  keep_sound([&] { pass_.read(source, host); });
+}
+
 void Session::run(std::span<const int32_t> tokens) {
   const std::size_t first = tokens_.size();
   if (record_routing_) {
@@ -81,7 +99,7 @@ void Session::run(std::span<const int32_t> tokens) {
     if (!record_routing_ || !state.index) return;
     std::vector<int32_t> index(static_cast<std::size_t>(state.index.num_elements()));
     std::vector<float> gate(index.size());
-    kernels::download(context_, state.index, index.data());
+    pass_.read(state.index, index.data());
     kernels::download(context_, state.gate, gate.data());
     const auto top_k = static_cast<std::ptrdiff_t>(state.index.dim(1));
     for (std::size_t t = 0; t < tokens.size(); ++t) {
@@ -93,9 +111,12 @@ void Session::run(std::span<const int32_t> tokens) {
   model::BlockObserver observer(observe);
   const model::Segment segment{.sequence = &sequence_,
                                .num_tokens = static_cast<int64_t>(tokens.size())};
-  const tensor::TensorView hidden = pass_.run({.tokens = tokens,
-                                               .segments = {&segment, 1},
-                                               .observer = record_routing_ ? &observer : nullptr});
+  tensor::TensorView hidden;
+  keep_sound([&] {
+    hidden = pass_.run({.tokens = tokens,
+                        .segments = {&segment, 1},
+                        .observer = record_routing_ ? &observer : nullptr});
+  });
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   last_hidden_ = hidden.rows(segment.num_tokens - 1, segment.num_tokens);
 }
@@ -109,8 +130,9 @@ void Session::compute_logits() {
 std::span<const float> Session::logits() {
   if (!has_logits_) return {};
   if (logits_.empty()) {
-    logits_.resize(static_cast<std::size_t>(model_.config.vocab_size));
-    kernels::download(context_, device_logits_, logits_.data());
+    std::vector<float> logits(static_cast<std::size_t>(model_.config.vocab_size));
+    read(device_logits_, logits.data());
+    logits_ = std::move(logits);
   }
   return logits_;
 }
@@ -124,13 +146,14 @@ int32_t Session::choose(const kernels::SampleRule& rule) {
                                        .index = device_choice_});
   }
   int32_t token = -1;
-  kernels::download(context_, rule.takes_best() ? device_best_ : device_choice_, &token);
+  read(rule.takes_best() ? device_best_ : device_choice_, &token);
   return token;
 }
 
 void Session::truncate(int64_t length) {
   cache_.truncate(sequence_, length);
   tokens_.resize(static_cast<std::size_t>(length));
+  num_sound_ = std::min(num_sound_, length);
   if (record_routing_) routing_.slots.resize(static_cast<std::size_t>(length));
 }
 

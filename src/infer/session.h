@@ -38,7 +38,9 @@ class Session {
   // Makes the sequence exactly `tokens` and computes the logits after the last. What it has in
   // common with the sequence before is not computed again. Throws Error(input) when a token is
   // outside the vocabulary or too many were given, and then holds a prefix of `tokens`. Cancelled:
-  // holds a prefix, and there are no logits.
+  // holds a prefix, and there are no logits. A router whose scores are not finite shows when the
+  // logits are asked for, at the latest (ForwardPass::read); the session then holds a prefix that
+  // is sound.
   Outcome assign(std::span<const int32_t> tokens, const std::atomic<bool>* cancelled = nullptr);
   // One more token.
   void append(int32_t token);
@@ -56,6 +58,9 @@ class Session {
  private:
   void run(std::span<const int32_t> tokens);
   void compute_logits();
+  void read(const tensor::TensorView& source, void* host);
+  template <class F>
+  void keep_sound(F&& f);
   void truncate(int64_t length);
 
   kernels::Context context_;
@@ -68,12 +73,14 @@ class Session {
   model::KvSequence sequence_;
   tensor::Arena arena_;
   tensor::TensorView device_logits_;  // [1, vocabulary]
-  tensor::TensorView device_best_;    // [1] I32: the most likely
+  tensor::TensorView
+      device_best_;  // [1] I32: the most likely; like the next, one of the pass's ids
   tensor::TensorView device_choice_;  // [1] I32
   tensor::TensorView last_hidden_;    // [1, hidden], valid after run()
   bool has_logits_ = false;
   std::vector<float> logits_;  // copied when asked for
   std::vector<int32_t> tokens_;
+  int64_t num_sound_ = 0;  // of them: no router failed
   int64_t num_reused_ = 0;
   RoutingRecord routing_;
 };

@@ -87,7 +87,7 @@ class Counter {
     const auto observe = [&](int64_t, const moe::LayerState& state, const tensor::TensorView&) {
       if (!state.index) return;
       index_.resize(static_cast<std::size_t>(state.index.num_elements()));
-      kernels::download(context_, state.index, index_.data());
+      pass_.read(state.index, index_.data());
       add_counts(counts_[place++], index_, state.index.dim(1), pack.domains);
     };
     model::BlockObserver observer(observe);

@@ -56,7 +56,7 @@ Outcome trace_sequence(const kernels::Context& context, const model::Model& mode
     if (!state.index) return;
     index.resize(state.index.num_elements());
     gate.resize(state.gate.num_elements());
-    kernels::download(context, state.index, index.data());
+    pass.read(state.index, index.data());
     kernels::download(context, state.gate, gate.data());
     sink.routing(layer, index, gate);
   };
@@ -71,7 +71,7 @@ Outcome trace_sequence(const kernels::Context& context, const model::Model& mode
       if (options.cancelled != nullptr && options.cancelled->load()) return Outcome::cancelled;
       const int64_t n = std::min(rows, count - row);
       pass.logits(hidden.rows(row, row + n), logits.rows(0, n));
-      kernels::download(context, logits.rows(0, n), host.data());
+      pass.read(logits.rows(0, n), host.data());
       const std::span<const float> values(host.data(), static_cast<std::size_t>(n * vocabulary));
       if (const int64_t bad = first_non_finite(values); bad >= 0) {
         fail(

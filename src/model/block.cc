@@ -107,8 +107,7 @@ void block_forward(const Context& context, const BlockForward& args) {
   rule.skip_best = static_cast<int>(args.ablation.skip_best);
   moe::LayerWeights ffn = args.weights.ffn;
   if (args.ablation.shared == SharedExperts::left_out && ffn.routed) ffn.shared = {};
-  moe::layer_forward(context, {.layer_idx = static_cast<int>(args.layer),
-                               .rule = rule,
+  moe::layer_forward(context, {.rule = rule,
                                .weights = ffn,
                                .state = tape.ffn,
                                .norm_weight = args.weights.ffn_norm,

@@ -68,7 +68,6 @@ struct Ablation {
 
 struct BlockForward {
   const ModelConfig& config;
-  int64_t layer = 0;
   int64_t top_k = 0;
   Ablation ablation;
   const BlockWeights& weights;

@@ -94,6 +94,13 @@ TensorView slots_of_layer(const TensorView& all, int64_t moe_layer) {
   return part;
 }
 
+// The kept routing's index, or two ids of each sequence.
+int64_t room_of_flags(const ModelConfig& config, const ForwardPass::Limits& limits) {
+  if (limits.keep_routing == KeepRouting::no) return 2 * limits.max_sequences;
+  const int64_t top_k = limits.max_top_k > 0 ? limits.max_top_k : config.num_experts_per_tok;
+  return config.num_moe_layers() * limits.max_tokens * top_k;
+}
+
 }  // namespace
 
 ForwardPass::ForwardPass(const Context& context, const Model& model, KvCache& cache,
@@ -102,7 +109,8 @@ ForwardPass::ForwardPass(const Context& context, const Model& model, KvCache& ca
       model_(model),
       cache_(cache),
       limits_(limits),
-      arena_("workspace", context.table->allocator) {
+      arena_("workspace", context.table->allocator),
+      flags_(context, model.config, room_of_flags(model.config, limits), arena_) {
   const ModelConfig& config = model.config;
   const int64_t tokens = limits.max_tokens;
   if (limits_.max_top_k == 0) limits_.max_top_k = config.num_experts_per_tok;
@@ -120,7 +128,8 @@ ForwardPass::ForwardPass(const Context& context, const Model& model, KvCache& ca
   if (num_moe_layers > 0) moe_state_ = moe::allocate_state(layer_size(config, true, size), arena_);
   if (num_moe_layers > 0 && limits.keep_routing == KeepRouting::yes) {
     const kernels::Shape shape{num_moe_layers, tokens, limits_.max_top_k};
-    kept_index_ = arena_.tensor("kept routing", DType::I32, shape);
+    kept_index_ = flags_.room();
+    kept_index_.shape = shape;
     kept_gate_ = arena_.tensor("kept routing", kernels::scalar_type(model.operand), shape);
     replayed_ = arena_.tensor("replayed routing", DType::I32, shape);
   }
@@ -202,9 +211,11 @@ BatchViews ForwardPass::upload_batch(const ForwardInput& input) {
 
   std::copy(input.tokens.begin(), input.tokens.end(), &host_batch_[tokens]);
   host_batch_[range + 1] = static_cast<int32_t>(num_tokens);
+  places_.clear();
   std::size_t token = 0;
   for (std::size_t s = 0; s < input.segments.size(); ++s) {
     const KvSequence& sequence = *input.segments[s].sequence;
+    places_.emplace_back(token, sequence.length);
     for (int64_t i = 0; i < input.segments[s].num_tokens; ++i, ++token) {
       const int64_t place = sequence.length + i;
       const int64_t page = sequence.pages[static_cast<std::size_t>(place / kernels::kKeyBlock)];
@@ -223,6 +234,7 @@ BatchViews ForwardPass::upload_batch(const ForwardInput& input) {
 
 TensorView ForwardPass::run(const ForwardInput& input) {
   check(input);
+  if (is_unread_) read({}, nullptr);
   const auto restore = [&](std::size_t num_segments) {
     for (std::size_t s = 0; s < num_segments; ++s) {
       KvSequence& sequence = *input.segments[s].sequence;
@@ -239,8 +251,27 @@ TensorView ForwardPass::run(const ForwardInput& input) {
     restore(input.segments.size());
     throw;
   }
+  is_unread_ = true;
   for (const Segment& segment : input.segments) segment.sequence->length += segment.num_tokens;
   return tape_.ffn_normed.rows(0, static_cast<int64_t>(input.tokens.size()));
+}
+
+TensorView ForwardPass::ids() const {
+  DSMOE_CHECK(!kept_index_, "the pass keeps routing where ids would be");
+  TensorView ids = flags_.room();
+  ids.shape = {2, limits_.max_sequences};
+  return ids;
+}
+
+void ForwardPass::read(const TensorView& source, void* host) {
+  is_unread_ = false;
+  std::optional<BadToken> bad = flags_.read(context_, source, host);
+  if (!bad) return;
+  const auto behind = std::partition_point(
+      places_.begin(), places_.end(), [&](const auto& place) { return place.first <= bad->token; });
+  const auto& [first_row, first_position] = *std::prev(behind);
+  bad->token += first_position - first_row;
+  throw BadScores(*bad, static_cast<std::size_t>(std::prev(behind) - places_.begin()));
 }
 
 void ForwardPass::lay_out_routing(const ForwardInput& input) {
@@ -284,6 +315,7 @@ void ForwardPass::run_blocks(const ForwardInput& input, const BatchViews& batch)
   for (int64_t layer = 0; layer < model_.config.num_hidden_layers; ++layer) {
     const bool is_moe = model_.config.is_moe_layer(layer);
     tape_.ffn = is_moe ? moe_state_ : dense_state_;
+    if (is_moe) tape_.ffn.bad_token = flags_.of(moe_layer);
     TensorView replayed;
     if (is_moe && kept_index_) {
       tape_.ffn.index = slots_of_layer(routing_.index, moe_layer);
@@ -292,7 +324,6 @@ void ForwardPass::run_blocks(const ForwardInput& input, const BatchViews& batch)
     }
     const BlockTape tape = used_part(tape_, tokens, sequences, top_k);
     block_forward(context_, {.config = model_.config,
-                             .layer = layer,
                              .top_k = top_k,
                              .ablation = input.ablation,
                              .weights = parameters.blocks[layer],

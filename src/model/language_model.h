@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/function_ref.h"
@@ -15,6 +16,7 @@
 #include "model/kv_cache.h"
 #include "model/parameters.h"
 #include "model/rope_table.h"
+#include "model/router_flags.h"
 
 namespace dsmoe::model {
 
@@ -83,10 +85,20 @@ class ForwardPass {
   ForwardPass(const Context& context, const Model& model, KvCache& cache, const Limits& limits);
 
   // Appends the tokens to their sequences. Returns the normalised final hidden states [tokens,
-  // hidden], valid until the next call. On an error the sequences are as before. A pass that gives
-  // every sequence one token, without an observer, is recorded where the device can record, once
-  // per number of sequences, and replayed from then on: the same ops, the same bits.
+  // hidden], valid until the next call; whether they can be used, read() says. On an error the
+  // sequences are as before, unless it is one of the run before. A pass that gives every sequence
+  // one token, without an observer, is recorded where the device can record, once per number of
+  // sequences, and replayed from then on: the same ops, the same bits.
   TensorView run(const ForwardInput& input);
+
+  // Brings what follows from the last run to the host; the ids and routing().index in one download.
+  // Throws BadScores, an Error(input) that names layer and token, when a router's scores were not
+  // finite: the token as its position in its sequence. The next run() asks where nobody did. An
+  // observer may ask for the layers so far.
+  void read(const TensorView& source, void* host);
+
+  // [2, max_sequences] I32, for ids that are chosen after a run, without KeepRouting::yes.
+  TensorView ids() const;
 
   // logits[r] = head . hidden[r]; any rows of what run() returned.
   void logits(const TensorView& hidden, const TensorView& out) const;
@@ -94,8 +106,8 @@ class ForwardPass {
   void most_likely(const TensorView& hidden, const TensorView& logits,
                    const TensorView& index) const;
 
-  // What the last run() chose, with KeepRouting::yes. Reading it after the run costs one wait; an
-  // observer that reads costs one per layer.
+  // What the last run() chose, with KeepRouting::yes, for read(). An observer that reads costs
+  // waits for each layer.
   struct Routing {
     TensorView index;  // [MoE layers, tokens, top_k] I32
     TensorView gate;   // [MoE layers, tokens, top_k] F32 (F64)
@@ -125,6 +137,10 @@ class ForwardPass {
   BlockTape tape_;       // shared by all blocks; its ffn state is one of the next two
   moe::LayerState moe_state_;
   moe::LayerState dense_state_;
+  RouterFlags flags_;
+  bool is_unread_ = false;  // nobody has looked at the flags of the last run
+  // Per segment of the last run: its first row, and that row's position in its sequence.
+  std::vector<std::pair<int64_t, int64_t>> places_;
   TensorView kept_index_, kept_gate_, replayed_;  // [MoE layers, max_tokens, max_top_k], or absent
   Routing routing_;                               // of the last run: the first part of what is kept
   TensorView replay_;                             // likewise of replayed_, or absent

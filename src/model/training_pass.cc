@@ -13,6 +13,7 @@
 #include "kernels/memory.h"
 #include "kernels/rms_norm.h"
 #include "model/head_chunks.h"
+#include "model/router_flags.h"
 
 namespace dsmoe::model {
 namespace {
@@ -106,6 +107,7 @@ struct TrainingPass::Impl {
   moe::LayerState shared_moe_state, shared_dense_state;  // with Recompute::blocks
   BackwardTape scratch;
   BatchViews device_batch;
+  RouterFlags flags;
   TensorView expert_offsets;  // [moe layers, experts + 1]: of the plans of all layers, to be read
                               // at once
   int64_t chunk_tokens = 0;
@@ -121,7 +123,9 @@ TrainingPass::Impl::Impl(const Context& ctx, const Model& m, const Gradients& g,
       rule(r),
       limits(l),
       recompute(recompute_mode),
-      arena("training", ctx.table->allocator) {
+      arena("training", ctx.table->allocator),
+      flags(context, model.config, m.config.num_moe_layers() * (m.config.n_routed_experts + 1),
+            arena) {
   const ModelConfig& config = model.config;
   const DType scalar = kernels::scalar_type(model.operand);
   TapeSize size{.max_tokens = limits.max_tokens,
@@ -163,8 +167,8 @@ TrainingPass::Impl::Impl(const Context& ctx, const Model& m, const Gradients& g,
   }
   scratch = allocate_backward_tape(config, size, arena);
   if (config.num_moe_layers() > 0) {
-    expert_offsets =
-        arena.tensor("plan", DType::I32, {config.num_moe_layers(), config.n_routed_experts + 1});
+    expert_offsets = flags.room();
+    expert_offsets.shape = {config.num_moe_layers(), config.n_routed_experts + 1};
   }
 
   const int64_t max_pages = KvCache::pages_for(model.context);
@@ -340,6 +344,7 @@ BlockTape TrainingPass::Impl::tape_of(int64_t layer) const {
     TensorView& offsets = tape.ffn.plan.expert_offsets;
     offsets = expert_offsets.rows(before, before + 1);
     offsets.shape = {offsets.dim(1)};
+    tape.ffn.bad_token = flags.of(before);
   }
   return used_part(tape, tokens, sequences, model.config.num_experts_per_tok);
 }
@@ -353,7 +358,6 @@ TensorView TrainingPass::Impl::stream_before(int64_t layer) const {
 BlockForward TrainingPass::Impl::block(int64_t layer, const BatchViews& batch,
                                        const BlockTape& tape, const TensorView& out) const {
   return {.config = model.config,
-          .layer = layer,
           .top_k = model.config.num_experts_per_tok,
           .weights = model.parameters.forward.blocks[layer],
           .rope = model.rope,
@@ -422,7 +426,8 @@ void TrainingPass::Impl::head(const MicroBatch& batch, const StepScale* scale) {
 
 // What the host wants to know, after all work is under way: a download waits for the device.
 void TrainingPass::Impl::collect() {
-  if (expert_offsets) kernels::download(context, expert_offsets, host.expert_offsets.data());
+  if (const auto bad = flags.read(context, expert_offsets, host.expert_offsets.data()))
+    throw BadScores(*bad);
   const int32_t* offset = host.expert_offsets.data();
   for (std::vector<int64_t>& load : losses.load) {
     for (int64_t& rows : load) {

@@ -17,7 +17,6 @@ namespace dsmoe::moe {
 using kernels::Context;
 
 struct LayerForward {
-  int layer_idx = 0;         // for messages
   kernels::RouterRule rule;  // top_k slots per token
   LayerWeights weights;
   LayerState state;             // the used part; written
@@ -32,9 +31,10 @@ struct LayerForward {
   TensorView out;               // [tokens, hidden] F32, optional: h here instead, u stays
 };
 
-// Throws Error(input) naming layer and token when a score is not finite. For a few tokens a device
-// may do it all in one launch (kernels/few_tokens.h), unless something asks for what lies between:
-// state's gate products, then x and the plan are left as they were.
+// A token whose scores are not finite takes no routed experts, and state.bad_token tells of it: who
+// runs the layer has to look before the output is used. For a few tokens a device may do it all in
+// one launch (kernels/few_tokens.h), unless something asks for what lies between: state's gate
+// products, then x and the plan are left as they were.
 void layer_forward(const Context& context, const LayerForward& args);
 
 // Which balance losses act on the router, and how they are scaled (kernels/balance.h).

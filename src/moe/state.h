@@ -20,7 +20,7 @@ struct LayerState {
   TensorView affinity;   // s [tokens, experts]
   TensorView index;      // [tokens, top_k], by descending selection score, -1 absent
   TensorView gate;       // g [tokens, top_k]
-  TensorView bad_token;  // [1]
+  TensorView bad_token;  // [1]: lowest token without finite scores, or -1
   kernels::DispatchPlan plan;
   TensorView routed_activation;    // [tokens * top_k, width]
   TensorView routed_out;           // [tokens * top_k, columns of a part]

@@ -75,7 +75,7 @@ Trace trace(const kernels::Context& context, const model::Model& model,
     result.hidden[layer] = to_double(context, residual);
     if (!state.index) return;
     result.index[layer].resize(state.index.num_elements());
-    kernels::download(context, state.index, result.index[layer].data());
+    pass.read(state.index, result.index[layer].data());
     result.gate[layer] = to_double(context, state.gate);
   };
   model::BlockObserver observer(observe);

@@ -64,7 +64,7 @@ std::vector<float> all_logits(const kernels::Context& context, const model::Mode
       const tensor::TensorView out = buffer.rows(0, static_cast<int64_t>(tokens.size()));
       pass.logits(hidden, out);
       std::vector<float> host(out.num_elements());
-      kernels::download(context, out, host.data());
+      pass.read(out, host.data());
       const float* row = host.data();
       for (std::size_t s = 0; s < segments.size(); ++s) {
         const int64_t size = segments[s].num_tokens * vocabulary;

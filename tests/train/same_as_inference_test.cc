@@ -57,7 +57,7 @@ std::vector<float> inference_log_prob(const kernels::Context& context, const mod
   pass.logits(hidden, logits);
   kernels::log_prob_forward(context, {.logits = logits, .target = target, .log_prob = log_prob});
   std::vector<float> values(static_cast<std::size_t>(count));
-  kernels::download(context, log_prob, values.data());
+  pass.read(log_prob, values.data());
   return values;
 }
 
