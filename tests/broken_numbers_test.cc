@@ -220,6 +220,16 @@ TEST_P(BrokenNumbers, ExpertsAndActivations) {
           "the logits of token ");
 }
 
+TEST_P(BrokenNumbers, ABiasOfTheChoiceIsPartOfTheScores) {
+  model::ModelConfig v3 = config();
+  v3.topk_method = model::TopkMethod::noaux_tc;
+  v3.scoring_func = model::ScoringFunc::sigmoid;
+  const Damage damage{.tensor = "model.layers.2.mlp.gate.e_score_correction_bias", .first = 5};
+  for (const std::size_t count : {1, 4, 40}) {
+    EXPECT_EQ(trace(*make(v3, damage), tokens(count)), scores_of(2, 0)) << count;
+  }
+}
+
 TEST_P(BrokenNumbers, ASessionKeepsWhatIsSound) {
   const auto model = make(config(), bad_embedding());
   const Tokens good = tokens(40);

@@ -25,7 +25,7 @@ struct RouterForward {
   TensorView affinity;   // [tokens, experts] F32 (F64), written
   TensorView index;      // [tokens, top_k] I32, written
   TensorView gate;       // [tokens, top_k] F32 (F64), written
-  TensorView bad_token;  // [1] I32, written: lowest token with a non-finite logit, or -1
+  TensorView bad_token;  // [1] I32, written: lowest token with a non-finite score, or -1
 };
 void router_forward(const Context& context, const RouterForward& args);
 

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/elements.h"
 #include "ops/op_case.h"
 
 namespace dsmoe::ops {
@@ -111,7 +112,7 @@ class PackCase : public OpCase {
 struct RouterShape {
   int64_t tokens, experts, hidden;
   kernels::RouterRule rule;
-  enum { plain, bias, per_token, replay, ties, infinite } kind = plain;
+  enum { plain, bias, per_token, replay, ties, infinite, infinite_bias } kind = plain;
 };
 
 class RouterCase : public OpCase {
@@ -126,7 +127,7 @@ class RouterCase : public OpCase {
         shape.kind == RouterShape::ties ? 0 : 1 / std::sqrt(static_cast<double>(shape.hidden));
     args_.centroids = weights(scalar(), 1, shape.experts, shape.hidden,
                               {.stream = 2, .scale = scale, .mean = 0.01});
-    if (shape.kind == RouterShape::bias) {
+    if (shape.kind == RouterShape::bias || shape.kind == RouterShape::infinite_bias) {
       args_.selection_bias =
           random(scalar(), {shape.experts}, {.stream = 3, .scale = 0.3, .precision = DType::F32});
     }
@@ -145,24 +146,22 @@ class RouterCase : public OpCase {
       args_.replayed_index.shape = {tokens, top_k};
     }
     if (shape.kind == RouterShape::infinite && tokens > 2) poison(2 * shape.hidden + 1);
+    if (shape.kind == RouterShape::infinite_bias)
+      kernels::write_element(args_.selection_bias.data, scalar(), 3, -INFINITY);
     args_.affinity = output("affinity", scalar(), {tokens, shape.experts});
     args_.index = output("index", DType::I32, {tokens, top_k});
     args_.gate = output("gate", scalar(), {tokens, top_k});
     bad_token_ = ints({0});
     args_.bad_token = bad_token_;
-    if (shape.kind == RouterShape::infinite) {
+    if (is_refused()) {
       // Which NaN an affinity is depends on the order of operands: only the refusal is defined.
       outputs_.erase(outputs_.begin());
       outputs_.push_back({"bad_token", bad_token_});
     }
   }
   void run(const Context& context) override { kernels::router_forward(context, args_); }
-  int64_t num_rows() const override {
-    return shape_.kind == RouterShape::infinite ? 0 : args_.x.dim(0);
-  }
-  bool has_bound(std::size_t idx) const override {
-    return shape_.kind != RouterShape::infinite && OpCase::has_bound(idx);
-  }
+  int64_t num_rows() const override { return is_refused() ? 0 : args_.x.dim(0); }
+  bool has_bound(std::size_t idx) const override { return !is_refused() && OpCase::has_bound(idx); }
   // Scores err by gamma * sum |x e| each: softmax moves by twice the largest of them, relatively,
   // and its own few roundings.
   std::vector<double> bound(std::size_t idx, const OpCase& exact, const OpCase&) const override {
@@ -178,6 +177,9 @@ class RouterCase : public OpCase {
   }
 
  private:
+  bool is_refused() const {
+    return shape_.kind == RouterShape::infinite || shape_.kind == RouterShape::infinite_bias;
+  }
   void poison(int64_t idx) {
     const float infinity = INFINITY;
     if (args_.x.dtype == DType::BF16) {
@@ -416,6 +418,7 @@ void add_product_cases(std::vector<OpEntry>& cases) {
   router("ties", {4, 20, 30, {.top_k = 5}, RouterShape::ties});
   router("all_experts", {4, 7, 30, {.top_k = 7}});
   router("infinite", {6, 7, 30, {.top_k = 2}, RouterShape::infinite});
+  router("infinite_bias", {6, 7, 30, {.top_k = 2}, RouterShape::infinite_bias});
   router("skip_best", {13, 21, 50, {.top_k = 3, .skip_best = 4, .normalise = true}});
   router("skip_ties", {4, 20, 30, {.top_k = 5, .skip_best = 2}, RouterShape::ties});
   router("skip_in_groups",

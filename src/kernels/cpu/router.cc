@@ -83,18 +83,27 @@ void gate_row(const RouterRule& rule, const float* s, const int32_t* index, int 
   }
 }
 
-// One token whose logits lie in its row of affinity. False when one of them is not finite.
+bool all_finite(const float* values, int32_t count) {
+  return std::all_of(values, values + count, [](float value) { return std::isfinite(value); });
+}
+
+// One token whose logits lie in its row of affinity. False when it can choose nothing.
 bool choose(const Tier& tier, const RouterForward& args, int64_t t) {
   const RouterRule& rule = args.rule;
   const auto experts = static_cast<int32_t>(args.centroids.n);
   float* s = args.affinity.as<float>() + t * experts;
-  const bool finite = std::all_of(s, s + experts, [](float logit) { return std::isfinite(logit); });
+  bool finite = all_finite(s, experts);
   (rule.score == ScoreFunction::softmax ? tier.softmax : tier.sigmoid)(s, experts);
 
   int32_t* index = args.index.as<int32_t>() + t * rule.top_k;
   float* gate = args.gate.as<float>() + t * rule.top_k;
   std::fill_n(index, rule.top_k, -1);
   std::fill_n(gate, rule.top_k, 0.0f);
+  float* selection = thread_scratch(int64_t{3} * experts);
+  for (int32_t e = 0; e < experts; ++e) {
+    selection[e] = args.selection_bias ? s[e] + args.selection_bias.as<float>()[e] : s[e];
+  }
+  if (args.selection_bias) finite = finite && all_finite(selection, experts);
   if (!finite) return false;
   int count = args.experts_of_token ? args.experts_of_token.as<int32_t>()[t] : rule.top_k;
   const int32_t* replayed =
@@ -103,12 +112,8 @@ bool choose(const Tier& tier, const RouterForward& args, int64_t t) {
     count = static_cast<int>(std::find(replayed, replayed + rule.top_k, -1) - replayed);
     std::copy_n(replayed, count, index);
   } else {
-    float* selection = thread_scratch(int64_t{3} * experts);
     float* group_score = selection + experts;
     auto* taken = reinterpret_cast<uint8_t*>(group_score + experts);
-    for (int32_t e = 0; e < experts; ++e) {
-      selection[e] = args.selection_bias ? s[e] + args.selection_bias.as<float>()[e] : s[e];
-    }
     if (rule.top_groups < rule.num_groups)
       mask_groups(rule, selection, experts, group_score, taken);
     std::fill_n(taken, experts, uint8_t{0});

@@ -241,7 +241,6 @@ __device__ bool select_token(const RouterParameters& p, int token, float* s, flo
     }
     max = fmaxf(max, v[i]);
   }
-  finite = __all_sync(~0u, finite);
   max = warp_max(max);
   if (rule.score == ScoreFunction::softmax) softmax<kPerLane>(v, p.experts, max);
 #pragma unroll
@@ -250,9 +249,12 @@ __device__ bool select_token(const RouterParameters& p, int token, float* s, flo
     if (e >= p.experts) continue;
     if (rule.score != ScoreFunction::softmax) v[i] = 1.0f / (1.0f + expf(-v[i]));
     s[e] = v[i];
-    selection[e] = p.bias ? v[i] + p.bias[e] : v[i];
+    const float biased = p.bias ? v[i] + p.bias[e] : v[i];
+    finite = finite && isfinite(biased);
+    selection[e] = biased;
     p.affinity[static_cast<int64_t>(token) * p.experts + e] = v[i];
   }
+  finite = __all_sync(~0u, finite);
   __syncwarp();
 
   int count = p.experts_of_token ? p.experts_of_token[token] : rule.top_k;

@@ -190,6 +190,47 @@ TEST_F(RouterCudaTest, TiesReplayFewerExpertsAndBadTokens) {
   EXPECT_NEAR(values_of(r.gate)[1], 0.125, 1e-6);
 }
 
+// Of every size of batch that has a kernel of its own.
+TEST_F(RouterCudaTest, BadTokensChooseNothingAndDisturbNobody) {
+  const int64_t experts = 64, hidden = 520;
+  const RouterRule rule{
+      .score = ScoreFunction::sigmoid, .top_k = 6, .num_groups = 8, .top_groups = 3};
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const TwinWeights centroids = weights(DType::F32, 1, experts, hidden, 0.05);
+  std::vector<double> biases(experts, 0.01);
+  const Twin bias = from(DType::F32, {experts}, biases);
+  biases[63] = nan;
+  const Twin broken_bias = from(DType::F32, {experts}, biases);
+  for (const DType dtype : {DType::BF16, DType::F32}) {
+    for (const int64_t tokens : {3, 40, 600, 5000}) {
+      std::vector<double> values = normal(tokens * hidden, 1);
+      const Twin good = from(dtype, {tokens, hidden}, values);
+      values[2 * hidden + 519] = nan;
+      values[(tokens - 1) * hidden] = std::numeric_limits<double>::infinity();
+      const Twin bad = from(dtype, {tokens, hidden}, values);
+      const Result expected = results(tokens, experts, rule.top_k, Device::cuda);
+      const Result found = results(tokens, experts, rule.top_k, Device::cuda);
+      router_forward(cuda_, arguments(rule, good.device, centroids.device, bias.device, expected));
+      router_forward(cuda_, arguments(rule, bad.device, centroids.device, bias.device, found));
+      EXPECT_EQ(integers_of(expected.bad_token)[0], -1) << tokens;
+      EXPECT_EQ(integers_of(found.bad_token)[0], 2) << tokens;
+      std::vector<int32_t> index = integers_of(expected.index);
+      std::vector<double> gate = values_of(expected.gate);
+      for (const int64_t t : {int64_t{2}, tokens - 1}) {
+        std::fill_n(index.begin() + t * rule.top_k, rule.top_k, -1);
+        std::fill_n(gate.begin() + t * rule.top_k, rule.top_k, 0.0);
+      }
+      EXPECT_EQ(integers_of(found.index), index) << tokens;
+      EXPECT_EQ(values_of(found.gate), gate) << tokens;
+
+      router_forward(cuda_,
+                     arguments(rule, good.device, centroids.device, broken_bias.device, found));
+      EXPECT_EQ(integers_of(found.bad_token)[0], 0) << tokens;
+      EXPECT_EQ(integers_of(found.index), std::vector<int32_t>(tokens * rule.top_k, -1)) << tokens;
+    }
+  }
+}
+
 TEST_F(RouterCudaTest, PlanEqualsTheReference) {
   struct Case {
     int64_t tokens, experts;

@@ -133,8 +133,12 @@ void router_forward(const Context&, const RouterForward& args) {
         finite = finite && std::isfinite(s[e]);
       }
       if (args.logits) std::copy_n(s, experts, args.logits.as<S>() + t * experts);
-      if (!finite && bad_token < 0) bad_token = static_cast<int32_t>(t);
       score_row(rule.score, s, experts);
+      for (int64_t e = 0; e < experts; ++e) {
+        selection[e] = args.selection_bias ? s[e] + args.selection_bias.as<S>()[e] : s[e];
+        finite = finite && std::isfinite(selection[e]);
+      }
+      if (!finite && bad_token < 0) bad_token = static_cast<int32_t>(t);
 
       int32_t* index = args.index.as<int32_t>() + t * rule.top_k;
       S* gate = args.gate.as<S>() + t * rule.top_k;
@@ -148,9 +152,6 @@ void router_forward(const Context&, const RouterForward& args) {
         count = static_cast<int>(std::find(replayed, replayed + rule.top_k, -1) - replayed);
         std::copy_n(replayed, count, index);
       } else {
-        for (int64_t e = 0; e < experts; ++e) {
-          selection[e] = args.selection_bias ? s[e] + args.selection_bias.as<S>()[e] : s[e];
-        }
         if (rule.top_groups < rule.num_groups) mask_groups(rule, selection);
         const auto order = descending(selection.data(), 0, static_cast<int32_t>(experts));
         std::copy_n(order.begin() + rule.skip_best, count, index);
