@@ -218,6 +218,11 @@ TEST_P(BrokenNumbers, ExpertsAndActivations) {
       "layer 3: the router's scores of token ");
   is_told({.tensor = "model.layers.3" + experts + "gate_proj.weight", .count = 256 * 40},
           "the logits of token ");
+  is_told({.tensor = "lm_head.weight", .first = 256 * 17}, "the logits of token 0");
+  is_told({.tensor = "lm_head.weight",
+           .first = 256 * 17,
+           .value = -std::numeric_limits<double>::infinity()},
+          "the logits of token 0");
 }
 
 TEST_P(BrokenNumbers, ABiasOfTheChoiceIsPartOfTheScores) {
@@ -227,6 +232,26 @@ TEST_P(BrokenNumbers, ABiasOfTheChoiceIsPartOfTheScores) {
   const Damage damage{.tensor = "model.layers.2.mlp.gate.e_score_correction_bias", .first = 5};
   for (const std::size_t count : {1, 4, 40}) {
     EXPECT_EQ(trace(*make(v3, damage), tokens(count)), scores_of(2, 0)) << count;
+  }
+}
+
+// Logits behind the last router, where a token is scored or drawn.
+TEST_P(BrokenNumbers, LogitsThatAreScoredOrDrawn) {
+  for (const double value : {kNan, -std::numeric_limits<double>::infinity()}) {
+    const auto model =
+        make(config(), {.tensor = "lm_head.weight", .first = 256 * 17, .value = value});
+    const Tokens text = tokens(50);
+    const infer::ScoredDocument document{.tokens = text, .first_target = 40};
+    const std::string scored = error_of([&] {
+      infer::score_documents(context_, *model, {&document, 1}, {},
+                             [](int64_t, const infer::TokenScores&) {});
+    });
+    EXPECT_TRUE(scored.starts_with("the log-probability of token 40 of input 0 is not finite"))
+        << scored;
+    infer::Session session(context_, *model, {});
+    session.assign(text);
+    EXPECT_EQ(session.choose({.top_k = 1}), -1);
+    EXPECT_EQ(session.choose({.draw = 77}), -1);
   }
 }
 
@@ -286,6 +311,19 @@ TEST_P(BrokenNumbers, TrainingAndItsValidation) {
     batch.tokens = good;
     EXPECT_TRUE(std::isfinite(pass.evaluate(batch).nats));
   }
+  const auto model = make(config(), {.tensor = "lm_head.weight", .first = 256 * 17},
+                          moe::Passes::forward_and_backward);
+  model::TrainingPass pass(context_, *model, {}, {},
+                           {.max_tokens = 30, .max_rows = 1, .max_documents = 1},
+                           model::Recompute::nothing);
+  const Tokens good = tokens(30), lengths{30};
+  EXPECT_EQ(
+      error_of([&] {
+        pass.evaluate(
+            {.tokens = good, .targets = good, .row_lengths = lengths, .document_lengths = lengths});
+      }),
+      std::string("the log-probability of token 0 is not finite") +
+          std::string(kWhy).substr(std::string(" are not finite").size()));
 }
 
 // What a request was given, comparable bit by bit.
@@ -374,6 +412,20 @@ TEST_P(BrokenNumbers, ARequestFailsAlone) {
       EXPECT_TRUE(together[i] == answers(context_, *model, {requests[i]})[0]) << "request " << i;
     }
   }
+}
+
+TEST_P(BrokenNumbers, AHeadFailsWhoeverDraws) {
+  const auto model = make(config(), {.tensor = "lm_head.weight", .first = 256 * 17});
+  infer::EngineRequest drawing{.prompt = tokens(12), .max_tokens = 3};
+  infer::EngineRequest routed{.prompt = tokens(12), .max_tokens = 0, .wants_routes = true};
+  infer::EngineRequest stopping = drawing;
+  stopping.min_tokens = 2;  // the broken logit is one that must not be chosen yet
+  stopping.stop_ids = {17};
+  const std::vector<Answer> all = answers(context_, *model, {drawing, routed, stopping});
+  EXPECT_TRUE(all[0].end.starts_with("the logit of token 17 ")) << all[0].end;
+  EXPECT_EQ(all[1].end, "finished");
+  EXPECT_TRUE(all[2].end.starts_with("the logit of token 17 ")) << all[2].end;
+  EXPECT_TRUE(all[2].tokens.empty());
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, BrokenNumbers,

@@ -1,6 +1,7 @@
 // One forward pass over the planned parts, and what it gives each sequence: routes, scores, a
 // token.
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -322,6 +323,7 @@ void EngineCore::finish_row(Row& row, std::span<float> logits) const {
     if (sequence.num_answer() < request.min_tokens) {
       for (const int32_t stop : request.stop_ids) {
         float& logit = logits[static_cast<std::size_t>(stop)];
+        if (!std::isfinite(logit)) continue;  // the sampler refuses it
         hidden_stops.emplace_back(stop, std::exchange(logit, kNeverChosen));
       }
     }

@@ -2,7 +2,7 @@
 #include "infer/evaluate.h"
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 
 #include "infer/load_model.h"
 #include "infer/workspace.h"
@@ -93,11 +93,10 @@ class RowScorer {
     if (n == 0) return;
     kernels::upload(context_, gathered_.data(), hidden_.rows(0, n));
     kernels::upload(context_, targets_.data(), target_.rows(0, n));
-    pass_.logits(hidden_.rows(0, n), logits_.rows(0, n));
+    pass_.most_likely(hidden_.rows(0, n), logits_.rows(0, n), argmax_.rows(0, n));
     kernels::log_prob_forward(context_, {.logits = logits_.rows(0, n),
                                          .target = target_.rows(0, n),
-                                         .log_prob = log_prob_.rows(0, n),
-                                         .argmax = argmax_.rows(0, n)});
+                                         .log_prob = log_prob_.rows(0, n)});
     const std::size_t at = log_prob.size();
     log_prob.resize(at + targets_.size());
     argmax_host_.resize(targets_.size());
@@ -105,6 +104,8 @@ class RowScorer {
     kernels::download(context_, argmax_.rows(0, n), argmax_host_.data());
     for (std::size_t i = 0; i < targets_.size(); ++i) {
       greedy.push_back(argmax_host_[i] == targets_[i] ? 1 : 0);
+      // Next to a logit of minus infinity others have finite log-probabilities.
+      if (argmax_host_[i] < 0) log_prob[at + i] = std::numeric_limits<float>::quiet_NaN();
     }
     targets_.clear();
     gathered_.clear();

@@ -39,7 +39,7 @@ struct ScorerOptions {
 };
 
 // Calls `take(document_idx, scores)` for each document in order. Several documents share a forward
-// pass; the bits are those of each alone. Throws Error(input) when a probability is not finite.
+// pass; the bits are those of each alone. Throws Error(input) when a logit is not finite.
 Outcome score_documents(const kernels::Context& context, const model::Model& model,
                         std::span<const ScoredDocument> documents, const ScorerOptions& options,
                         FunctionRef<void(int64_t document_idx, const TokenScores& scores)> take);

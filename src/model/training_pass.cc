@@ -2,11 +2,13 @@
 #include "model/training_pass.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <optional>
 
 #include "kernels/beside.h"
 #include "kernels/checks.h"
+#include "kernels/elements.h"
 #include "kernels/embedding.h"
 #include "kernels/log_prob.h"
 #include "kernels/matmul.h"
@@ -77,6 +79,8 @@ struct TrainingPass::Impl {
   void forward(const BatchViews& batch);
   void head(const MicroBatch& batch, const StepScale* scale);
   void collect();
+  double host_log_prob(int64_t token) const;
+  void check_loss() const;
   void backward(const BatchViews& batch, const StepScale& scale, kernels::GradientStart start);
   BlockForward block(int64_t layer, const BatchViews& batch, const BlockTape& tape,
                      const TensorView& out) const;
@@ -438,10 +442,21 @@ void TrainingPass::Impl::collect() {
   }
   // Summed in double, tokens ascending: the reported loss does not depend on the chunks.
   kernels::download(context, log_prob.rows(0, tokens), host.log_prob.data());
+  for (int64_t t = 0; t < tokens; ++t) losses.nats -= host_log_prob(t);
+}
+
+double TrainingPass::Impl::host_log_prob(int64_t token) const {
+  return kernels::read_element(host.log_prob.data(), log_prob.dtype, token);
+}
+
+// In training the gradients' norm tells of it, as one of divergence.
+void TrainingPass::Impl::check_loss() const {
   for (int64_t t = 0; t < tokens; ++t) {
-    losses.nats -= log_prob.dtype == DType::F64
-                       ? reinterpret_cast<const double*>(host.log_prob.data())[t]
-                       : reinterpret_cast<const float*>(host.log_prob.data())[t];
+    if (std::isfinite(host_log_prob(t))) continue;
+    fail(ErrorKind::input,
+         "the log-probability of token {} is not finite; the weights or the activations are broken "
+         "(NaN or infinity)",
+         t);
   }
 }
 
@@ -521,6 +536,7 @@ const PassLosses& TrainingPass::evaluate(const MicroBatch& batch) {
   impl_->forward(impl_->start(batch));
   impl_->head(batch, nullptr);
   impl_->collect();
+  impl_->check_loss();
   return impl_->losses;
 }
 
