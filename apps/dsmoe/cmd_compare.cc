@@ -16,6 +16,7 @@
 #include "output.h"
 #include "run_report.h"
 #include "store/checkpoint.h"
+#include "train/name_pattern.h"
 #include "train/run.h"
 #include "train_data.h"
 #include "train_display.h"
@@ -34,6 +35,8 @@ struct CompareOptions {
   CommonOptions common;
   std::string config, tokenizer, separator, cache;
   std::vector<std::string> data;  // empty: the embedded corpus
+  std::vector<std::string> lr;    // as given
+  std::vector<std::string> only;  // patterns of folders; empty: all runs
   fs::path out;
   int64_t tokens = 0, micro_batch = 0;
   CompareSettings settings;
@@ -49,12 +52,22 @@ model::ModelConfig base_of(const CompareOptions& options) {
   return config;
 }
 
+template <class T>
+void add_all(std::vector<T>& values, const std::vector<T>& more) {
+  values.insert(values.end(), more.begin(), more.end());
+  std::sort(values.begin(), values.end());
+  values.erase(std::unique(values.begin(), values.end()), values.end());
+}
+
 void fill_defaults(CompareOptions& options) {
   CompareSettings& s = options.settings;
   s.base = base_of(options);
   if (s.seq == 0) s.seq = std::min<int64_t>(256, s.base.max_position_embeddings);
   if (options.tokens > 0) s.steps = (options.tokens + s.batch * s.seq - 1) / (s.batch * s.seq);
   train::parse_schedule(s.schedule);
+  parse_rates(options.lr, s.lr);
+  add_all(s.shape.shared, {});
+  add_all(s.shape.fp32, {});
   s.warmup = std::clamp<int64_t>(s.steps / 20, 1, 2000);
   if (options.micro_batch == 0) options.micro_batch = train::rows_of_about(s.batch, s.seq, 2048);
 }
@@ -113,13 +126,30 @@ CompareData files_data(CompareOptions& options, ThreadPool& pool) {
   return data;
 }
 
-// The settings in DIR are those of all its runs so far; seeds and the upper bound may be added.
+// A rate for a model that is not there would be forgotten.
+void check_rates(const LearningRates& rates, const std::vector<train::ComparedModel>& models) {
+  for (const auto& [name, rate] : rates.own) {
+    std::string known;
+    bool found = false;
+    for (const train::ComparedModel& model : models) {
+      found |= model.name == name;
+      known += (known.empty() ? "" : ", ") + model.name;
+    }
+    if (!found) {
+      fail(ErrorKind::usage, "--lr {}={}: no such model; expected one of {}", name, rate, known);
+    }
+  }
+}
+
+// The settings in DIR are those of all its runs so far; seeds and models may be added.
 void settle(const CompareOptions& options) {
   CompareSettings settings = options.settings;
   if (fs::exists(options.out / kCompareFile)) {
     check_same_comparison(options.out, settings);
     const CompareSettings before = read_settings(options.out);
     settings.num_seeds = std::max(settings.num_seeds, before.num_seeds);
+    add_all(settings.shape.shared, before.shape.shared);
+    add_all(settings.shape.fp32, before.shape.fp32);
     settings.shape.upper_bound |= before.shape.upper_bound;
   }
   write_settings(options.out, settings);
@@ -134,7 +164,7 @@ train::RunOptions run_options(const CompareOptions& options, const train::Compar
                         .seq = s.seq,
                         .micro_batch = options.micro_batch,
                         .schedule = {.kind = train::parse_schedule(s.schedule),
-                                     .max_lr = s.lr,
+                                     .max_lr = s.lr.of(model.name),
                                      .warmup_steps = s.warmup,
                                      .total_steps = s.steps},
                         .balance_group = train::rows_of_about(s.batch, s.seq, 2048),
@@ -178,33 +208,59 @@ void describe(const std::vector<train::ComparedModel>& models, const CompareSett
   }
 }
 
+struct PlannedRun {
+  const train::ComparedModel* model = nullptr;
+  int64_t seed = 0;
+};
+
 // Seed by seed, so that an interrupted comparison has compared all models on some of them.
+std::vector<PlannedRun> plan_runs(const CompareOptions& options,
+                                  const std::vector<train::ComparedModel>& models) {
+  std::vector<PlannedRun> runs;
+  std::vector<bool> used(options.only.size(), false);
+  for (int64_t seed = 1; seed <= options.settings.num_seeds; ++seed) {
+    for (const train::ComparedModel& model : models) {
+      bool wanted = options.only.empty();
+      for (std::size_t i = 0; i < used.size(); ++i) {
+        if (!train::matches(options.only[i], run_name(model, seed))) continue;
+        used[i] = wanted = true;
+      }
+      if (wanted) runs.push_back({&model, seed});
+    }
+  }
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    if (used[i]) continue;
+    fail(ErrorKind::usage, "--only {}: no run is called so; they are called {} to {}",
+         options.only[i], run_name(models.front(), 1),
+         run_name(models.back(), options.settings.num_seeds));
+  }
+  return runs;
+}
+
 RunEnd train_all(const CompareOptions& options, const Engine& engine, const CompareData& data,
-                 const std::vector<train::ComparedModel>& models) {
+                 const std::vector<PlannedRun>& runs) {
   const CompareSettings& s = options.settings;
   const data::DocumentSplit split(*data.corpus, {.fraction = kValidFraction, .seed = kDataSeed});
   // Refuses data without a validation part before anything is trained.
   data::PackedBatches(split, {.batch = s.batch, .seq = s.seq, .part = data::SplitPart::validation});
-  const auto total = static_cast<int64_t>(models.size()) * s.num_seeds;
   int64_t number = 0;
-  for (int64_t seed = 1; seed <= s.num_seeds; ++seed) {
-    for (const train::ComparedModel& model : models) {
-      ++number;
-      const train::RunOptions run = run_options(options, model, seed);
-      if (read_run(run.out, s.steps)) {
-        log_info("{} has finished before", run.out.string());
-        continue;
-      }
-      const std::string label = fmt::format("{}/{} {} seed {}", number, total, model.name, seed);
-      if (train_one(options, engine, data, split, run, label) == RunEnd::stopped) {
-        return RunEnd::stopped;
-      }
-      if (!read_run(run.out, s.steps)) {
-        fail(ErrorKind::input,
-             "{}: its last checkpoint is there, but its metrics.jsonl does not hold the last "
-             "validation; remove the folder to have it trained again",
-             run.out.string());
-      }
+  for (const auto& [model, seed] : runs) {
+    ++number;
+    const train::RunOptions run = run_options(options, *model, seed);
+    if (read_run(run.out, s.steps)) {
+      log_info("{} has finished before", run.out.string());
+      continue;
+    }
+    const std::string label =
+        fmt::format("{}/{} {} seed {}", number, runs.size(), model->name, seed);
+    if (train_one(options, engine, data, split, run, label) == RunEnd::stopped) {
+      return RunEnd::stopped;
+    }
+    if (!read_run(run.out, s.steps)) {
+      fail(ErrorKind::input,
+           "{}: its last checkpoint is there, but its metrics.jsonl does not hold the last "
+           "validation; remove the folder to have it trained again",
+           run.out.string());
     }
   }
   return RunEnd::finished;
@@ -222,6 +278,8 @@ int compare(CompareOptions& options) {
       train::compared_models(options.settings.base, options.settings.shape);
   describe(models, options.settings);
   // Before the folder is bound to settings that no run can have.
+  check_rates(options.settings.lr, models);
+  const std::vector<PlannedRun> runs = plan_runs(options, models);
   for (const train::ComparedModel& model : models) {
     train::check_rows(run_options(options, model, 1));
   }
@@ -230,7 +288,7 @@ int compare(CompareOptions& options) {
                                                 : files_data(options, engine.pool());
   settle(options);
   log_info("data: {}", options.settings.data_title);
-  if (train_all(options, engine, data, models) == RunEnd::stopped) return stopped();
+  if (train_all(options, engine, data, runs) == RunEnd::stopped) return stopped();
   const Comparison comparison = read_comparison(options.out);
   const fs::path report = report_path(options.out);
   write_report(report, comparison_report(comparison));
@@ -277,7 +335,7 @@ void add_plan_flags(CommandLine& command, CompareOptions& o) {
   s.num_seeds = 3;
   s.steps = 300;
   s.batch = 8;
-  s.lr = 3e-3;
+  s.lr.all = 3e-3;
   s.schedule = "cosine";
   s.valid_rows = 128;
   command
@@ -287,6 +345,21 @@ void add_plan_flags(CommandLine& command, CompareOptions& o) {
       .show_default();
   command.flag("--upper-bound", s.shape.upper_bound,
                "also a dense model as wide as all experts together");
+  command
+      .option("--shared", s.shape.shared,
+              "also (c) with so many shared experts, as many fewer routed: 2,4")
+      .comma_separated()
+      .type("N");
+  command
+      .option("--fp32", s.shape.fp32,
+              "also these models computed in fp32, which shows what roundings move: b,c")
+      .comma_separated()
+      .type("MODEL");
+  command
+      .option("--only", o.only,
+              "train now only runs whose folders' names match: 'b-*', c-seed-2; the others later")
+      .comma_separated()
+      .type("PATTERN");
   command.option("--seeds", s.num_seeds, "runs of each, with seeds 1, 2, ...")
       .range(int64_t{1}, int64_t{100})
       .show_default();
@@ -301,7 +374,12 @@ void add_plan_flags(CommandLine& command, CompareOptions& o) {
       .option("--micro-batch", o.micro_batch,
               "rows at a time: memory, not results; default: about 2048 tokens")
       .at_least(1);
-  command.option("--lr", s.lr, "largest learning rate").range(0.0, 1.0).show_default();
+  command
+      .option("--lr", o.lr,
+              "largest learning rate; MODEL=RATE for one model's own, as in 2e-3,dense=1e-3; "
+              "default: 0.003")
+      .comma_separated()
+      .type("RATE");
   command.option("--schedule", s.schedule, "paper, cosine or constant").show_default();
   command.option("--valid-rows", s.valid_rows, "rows of one validation, at most")
       .at_least(1)
@@ -326,7 +404,7 @@ void add_compare(CommandLine& app) {
       "them\n"
       "shared by all tokens; dense with the width that a token meets. All models of one seed see\n"
       "the same batches. Each DIR/<model>-seed-<n> is a run as dsmoe train makes it. The same\n"
-      "command goes on after an interruption; more --seeds or --upper-bound add runs.\n\n"
+      "command goes on after an interruption; more --seeds or models add runs.\n\n"
       "Examples:\n  dsmoe compare\n"
       "  dsmoe compare --config my.json --data corpus.txt.zst --tokens 20000000 \\\n"
       "    -o my-comparison");

@@ -2,6 +2,7 @@
 #include "comparison_folder.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
@@ -23,7 +24,8 @@ Json fixed_part(const CompareSettings& s) {
           {"steps", s.steps},
           {"batch", s.batch},
           {"seq", s.seq},
-          {"lr", s.lr},
+          {"lr", s.lr.all},
+          {"own_lr", s.lr.own},
           {"schedule", s.schedule},
           {"warmup", s.warmup},
           {"valid_rows", s.valid_rows},
@@ -55,6 +57,17 @@ class SettingsReader {
     if (!at(key).is_string()) refuse(key, "a string");
     return at(key).get<std::string>();
   }
+  // Absent in folders of earlier versions: empty.
+  template <class T>
+  T optional(const char* key, const char* expected) const {
+    const auto found = json_.find(key);
+    if (found == json_.end()) return {};
+    try {
+      return found->get<T>();
+    } catch (const Json::exception&) {
+      refuse(key, expected);
+    }
+  }
   bool flag(const char* key) const {
     if (!at(key).is_boolean()) refuse(key, "true or false");
     return at(key).get<bool>();
@@ -76,20 +89,59 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// Paired by seed: both saw the same batches.
-train::Spread excess_over(const std::vector<ComparedRun>& runs,
-                          const std::vector<ComparedRun>& base) {
-  std::vector<double> differences;
-  for (const ComparedRun& run : runs) {
-    for (const ComparedRun& other : base) {
-      if (other.seed == run.seed)
-        differences.push_back(run.validation_loss - other.validation_loss);
+// Of the seeds that both have finished.
+PairedDifference difference_of(const ModelResult& of, const ModelResult& less) {
+  PairedDifference result{.of = of.model.name, .less = less.model.name};
+  std::vector<double> values;
+  for (const ComparedRun& run : of.runs) {
+    for (const ComparedRun& other : less.runs) {
+      if (other.seed != run.seed) continue;
+      values.push_back(run.validation_loss - other.validation_loss);
+      result.pairs.push_back({run.seed, values.back()});
     }
   }
-  return differences.empty() ? train::Spread{} : train::spread_of(differences);
+  if (!values.empty()) result.spread = train::spread_of(values);
+  return result;
+}
+
+const ModelResult& model_named(const Comparison& comparison, const std::string& name) {
+  return *std::find_if(comparison.models.begin(), comparison.models.end(),
+                       [&](const ModelResult& result) { return result.model.name == name; });
+}
+
+double parse_rate(const std::string& word, const std::string& text) {
+  double rate = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rate);
+  if (error != std::errc() || end != text.data() + text.size() || !(rate >= 0 && rate <= 1)) {
+    fail(ErrorKind::usage,
+         "--lr {}: expected a rate from 0 to 1, or MODEL=RATE for one model's own", word);
+  }
+  return rate;
 }
 
 }  // namespace
+
+double LearningRates::of(const std::string& model) const {
+  const auto found = own.find(model);
+  return found == own.end() ? all : found->second;
+}
+
+std::string LearningRates::text() const {
+  std::string text = fmt::format("{}", all);
+  for (const auto& [model, rate] : own) text += fmt::format(", {} {}", model, rate);
+  return text;
+}
+
+void parse_rates(const std::vector<std::string>& words, LearningRates& rates) {
+  for (const std::string& word : words) {
+    const std::size_t equals = word.find('=');
+    if (equals == std::string::npos) {
+      rates.all = parse_rate(word, word);
+    } else {
+      rates.own[word.substr(0, equals)] = parse_rate(word, word.substr(equals + 1));
+    }
+  }
+}
 
 CompareSettings read_settings(const fs::path& folder) {
   const fs::path path = folder / kCompareFile;
@@ -102,6 +154,8 @@ CompareSettings read_settings(const fs::path& folder) {
   CompareSettings settings{
       .base = model::parse_config(reader.at("config").dump(), path.string() + ": config"),
       .shape = {.segments = reader.count("segments", 1 << 20),
+                .shared = reader.optional<std::vector<int64_t>>("shared", "a list of integers"),
+                .fp32 = reader.optional<std::vector<std::string>>("fp32", "a list of names"),
                 .upper_bound = reader.flag("upper_bound")},
       .num_seeds = reader.count("seeds", 1 << 10),
       .steps = reader.count("steps", kMost),
@@ -110,7 +164,8 @@ CompareSettings read_settings(const fs::path& folder) {
       .warmup = reader.count("warmup", kMost),
       .valid_rows = reader.count("valid_rows", kMost),
       .schedule = reader.text("schedule"),
-      .lr = reader.number("lr"),
+      .lr = {.all = reader.number("lr"),
+             .own = reader.optional<std::map<std::string, double>>("own_lr", "rates by model")},
       .data = reader.text("data"),
       .data_title = reader.text("data_title")};
   if (!reader.at("floor").is_null()) settings.floor = reader.number("floor");
@@ -121,6 +176,8 @@ void write_settings(const fs::path& folder, const CompareSettings& settings) {
   Json json = fixed_part(settings);
   json["format"] = kFormat;
   json["seeds"] = settings.num_seeds;
+  json["shared"] = settings.shape.shared;
+  json["fp32"] = settings.shape.fp32;
   json["upper_bound"] = settings.shape.upper_bound;
   json["data_title"] = settings.data_title;
   json["floor"] = settings.floor ? Json(*settings.floor) : Json(nullptr);
@@ -168,7 +225,6 @@ std::optional<ComparedRun> read_run(const fs::path& run, int64_t steps) {
 Comparison read_comparison(const fs::path& folder) {
   Comparison comparison{.settings = read_settings(folder)};
   const CompareSettings& settings = comparison.settings;
-  std::vector<ComparedRun> base;
   for (const train::ComparedModel& model : train::compared_models(settings.base, settings.shape)) {
     ModelResult result{
         .model = model,
@@ -184,10 +240,15 @@ Comparison read_comparison(const fs::path& folder) {
     }
     if (!losses.empty()) result.loss = train::spread_of(losses);
     result.tokens_per_second = median(std::move(speeds));
-    if (model.name == "c") base = result.runs;
     comparison.models.push_back(std::move(result));
   }
-  for (ModelResult& result : comparison.models) result.excess = excess_over(result.runs, base);
+  const ModelResult& base = model_named(comparison, "c");
+  for (ModelResult& result : comparison.models) {
+    result.excess = difference_of(result, base).spread;
+    if (result.model.less.empty()) continue;
+    PairedDifference difference = difference_of(result, model_named(comparison, result.model.less));
+    if (!difference.pairs.empty()) comparison.differences.push_back(std::move(difference));
+  }
   return comparison;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,13 +13,25 @@
 
 namespace dsmoe::app {
 
+// Largest learning rates: one for all models but those that have their own.
+struct LearningRates {
+  double all = 0;
+  std::map<std::string, double> own;  // by a model's name
+
+  double of(const std::string& model) const;
+  std::string text() const;  // "0.002, dense 0.001"
+};
+// From "0.002" and "dense=0.001", in any order; what is not named stays as in `rates`. Throws
+// Error(usage).
+void parse_rates(const std::vector<std::string>& words, LearningRates& rates);
+
 struct CompareSettings {
   model::ModelConfig base;  // architecture (c)
   train::ComparisonShape shape;
   int64_t num_seeds = 0;  // 1 .. num_seeds
   int64_t steps = 0, batch = 0, seq = 0, warmup = 0, valid_rows = 0;
   std::string schedule;
-  double lr = 0;
+  LearningRates lr;
   std::string data;             // identity of corpus, tokenizer and split
   std::string former_data;      // what an earlier program called the same; is not written
   std::string data_title;       // for people
@@ -59,9 +72,21 @@ struct ModelResult {
   double tokens_per_second = 0;
 };
 
+// One model's loss minus another's, seed by seed: both saw the same batches.
+struct PairedDifference {
+  std::string of, less;  // names of models
+  struct Pair {
+    int64_t seed = 0;
+    double difference = 0;
+  };
+  std::vector<Pair> pairs;  // at least one
+  train::Spread spread;
+};
+
 struct Comparison {
   CompareSettings settings;
-  std::vector<ModelResult> models;  // in the order of compared_models()
+  std::vector<ModelResult> models;            // in the order of compared_models()
+  std::vector<PairedDifference> differences;  // of each model to its ComparedModel::less
 };
 Comparison read_comparison(const std::filesystem::path& folder);
 

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/mapped_file.h"
 #include "base/scratch_folder.h"
 #include "comparison_text.h"
 #include "demo_config.h"
@@ -25,7 +26,7 @@ CompareSettings some_settings() {
           .warmup = 1,
           .valid_rows = 8,
           .schedule = "cosine",
-          .lr = 0.001,
+          .lr = {.all = 0.001},
           .data = "demo",
           .data_title = "a text"};
 }
@@ -57,11 +58,17 @@ TEST(ComparisonFolder, SettingsComeBack) {
   const ScratchFolder scratch;
   CompareSettings settings = some_settings();
   settings.floor = 0.25;
+  settings.lr.own = {{"b", 0.002}};
+  settings.shape.shared = {2};
+  settings.shape.fp32 = {"c"};
   write_settings(scratch.path(), settings);
   const CompareSettings read = read_settings(scratch.path());
   EXPECT_EQ(read.base.to_json(), settings.base.to_json());
   EXPECT_EQ(read.num_seeds, 2);
-  EXPECT_EQ(read.lr, 0.001);
+  EXPECT_EQ(read.lr.all, 0.001);
+  EXPECT_EQ(read.lr.own, settings.lr.own);
+  EXPECT_EQ(read.shape.shared, settings.shape.shared);
+  EXPECT_EQ(read.shape.fp32, settings.shape.fp32);
   EXPECT_EQ(read.floor, 0.25);
   EXPECT_EQ(refusal(scratch.path(), settings), "");
 }
@@ -84,6 +91,41 @@ TEST(ComparisonFolder, OtherSettingsAreRefusedButMoreSeedsAreNot) {
   const std::string text = refusal(scratch.path(), settings);
   EXPECT_NE(text.find("steps: it has 2, now 3"), std::string::npos) << text;
   EXPECT_NE(text.find("config"), std::string::npos) << text;
+}
+
+// Of a folder whose settings know one rate for all, and no models but the paper's.
+TEST(ComparisonFolder, EarlierSettingsAreRead) {
+  const ScratchFolder scratch;
+  write_settings(scratch.path(), some_settings());
+  Json json = parse_json(read_small_file(scratch / kCompareFile, 1 << 20), "test");
+  for (const char* key : {"own_lr", "shared", "fp32"}) ASSERT_EQ(json.erase(key), 1u) << key;
+  std::ofstream(scratch / kCompareFile) << json.dump();
+  EXPECT_EQ(read_settings(scratch.path()).lr.of("b"), 0.001);
+  EXPECT_EQ(refusal(scratch.path(), some_settings()), "");
+  for (const auto& [key, wrong] :
+       {std::pair("own_lr", "[1]"), std::pair("shared", "\"2\""), std::pair("fp32", "[2]")}) {
+    Json broken = json;
+    broken[key] = Json::parse(wrong);
+    std::ofstream(scratch / kCompareFile) << broken.dump();
+    EXPECT_THROW(read_settings(scratch.path()), Error) << key;
+  }
+}
+
+TEST(ComparisonFolder, RatesOfModels) {
+  LearningRates rates{.all = 0.003};
+  parse_rates({"dense=1e-3", "0.002", "b=0.004"}, rates);
+  EXPECT_EQ(rates.of("dense"), 0.001);
+  EXPECT_EQ(rates.of("a"), 0.002);
+  EXPECT_EQ(rates.of("b"), 0.004);
+  EXPECT_EQ(rates.text(), "0.002, b 0.004, dense 0.001");
+  for (const char* wrong : {"", "b=", "b=x", "1e-3 ", "2", "b=-1", "nan", "b=1=2"}) {
+    EXPECT_THROW(parse_rates({wrong}, rates), Error) << wrong;
+  }
+  const ScratchFolder scratch;
+  write_settings(scratch.path(), some_settings());
+  CompareSettings settings = some_settings();
+  settings.lr.own["b"] = 0.004;
+  EXPECT_NE(refusal(scratch.path(), settings).find("own_lr"), std::string::npos);
 }
 
 TEST(ComparisonFolder, BrokenSettingsAreRefused) {
@@ -117,12 +159,50 @@ TEST(ComparisonFolder, LossesArePairedBySeed) {
   EXPECT_EQ(a.runs[0].validation.size(), 2u);
   EXPECT_EQ(a.experts.total, c.experts.total);
 
+  // dense and b have no finished run, so that of the pairs in a row none is left.
+  EXPECT_TRUE(comparison.differences.empty());
+
   const std::string text = format_comparison(comparison);
   EXPECT_NE(text.find("unfinished"), std::string::npos);
   EXPECT_NE(text.find("+0.7500"), std::string::npos) << text;
   const OrderedJson json = comparison_json(comparison);
   EXPECT_EQ(json["models"][1]["validation_loss"]["mean"], 3.0);
   EXPECT_FALSE(json["models"][0].contains("validation_loss"));
+}
+
+TEST(ComparisonFolder, DifferencesInARowAndOfRoundings) {
+  const ScratchFolder scratch;
+  CompareSettings settings = some_settings();
+  settings.num_seeds = 3;
+  settings.shape.fp32 = {"c"};
+  write_settings(scratch.path(), settings);
+  for (const auto& [run, loss] :
+       {std::pair("a-seed-1", 2.25), std::pair("a-seed-2", 2.5), std::pair("a-seed-3", 2.75),
+        std::pair("b-seed-1", 2.0), std::pair("b-seed-2", 2.25), std::pair("b-seed-3", 3.0),
+        std::pair("c-seed-3", 2.0), std::pair("c-fp32-seed-3", 2.125)}) {
+    fake_run(scratch / run, loss);
+  }
+  const Comparison comparison = read_comparison(scratch.path());
+  ASSERT_EQ(comparison.differences.size(), 3u);
+  const PairedDifference &ab = comparison.differences[0], &bc = comparison.differences[1],
+                         &roundings = comparison.differences[2];
+  EXPECT_EQ(ab.of + "-" + ab.less, "a-b");
+  ASSERT_EQ(ab.pairs.size(), 3u);
+  EXPECT_EQ(ab.pairs[2].seed, 3);
+  EXPECT_EQ(ab.pairs[2].difference, -0.25);
+  EXPECT_NEAR(ab.spread.mean, 0.25 / 3, 1e-12);
+  EXPECT_EQ(bc.pairs.size(), 1u);
+  EXPECT_EQ(roundings.of + "-" + roundings.less, "c-fp32-c");
+  EXPECT_EQ(roundings.spread.mean, 0.125);
+
+  const std::string text = format_comparison(comparison);
+  EXPECT_NE(text.find("a - b"), std::string::npos) << text;
+  EXPECT_NE(text.find("2 of 3"), std::string::npos) << text;
+  const OrderedJson json = comparison_json(comparison);
+  EXPECT_EQ(json["differences"][0]["seeds"][2], (OrderedJson{3, -0.25}));
+  // 0.0833 +- 4.3027 * 0.28868 / sqrt(3)
+  EXPECT_NEAR(json["differences"][0]["interval"][1], 0.8005, 1e-3);
+  EXPECT_TRUE(json["differences"][1]["interval"].is_null());
 }
 
 }  // namespace

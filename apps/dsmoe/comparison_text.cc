@@ -17,7 +17,7 @@ std::string format_header(const CompareSettings& s) {
       "data             {}\n"
       "trained          {} steps of {} x {} tokens, lr {} ({}), seeds 1 to {}\n"
       "validation loss  nats per token; mean and standard deviation over seeds\n",
-      s.data_title, with_commas(s.steps), s.batch, s.seq, s.lr, s.schedule, s.num_seeds);
+      s.data_title, with_commas(s.steps), s.batch, s.seq, s.lr.text(), s.schedule, s.num_seeds);
 }
 
 enum class Sign { as_needed, always };
@@ -58,6 +58,25 @@ std::string format_table(const Comparison& comparison) {
                     with_commas(base.experts.total), with_commas(base.experts.active));
 }
 
+std::string format_differences(const Comparison& comparison) {
+  if (comparison.differences.empty()) return "";
+  std::string text = fmt::format("\n  {:<28}{:>19}{:>24}{:>16}\n", "paired by seed", "difference",
+                                 "95 % of its mean", "seeds above 0");
+  for (const PairedDifference& d : comparison.differences) {
+    const std::size_t count = d.pairs.size();
+    const double half = train::half_width_95(d.spread, count);
+    const auto above = std::count_if(d.pairs.begin(), d.pairs.end(),
+                                     [](const auto& pair) { return pair.difference > 0; });
+    text += fmt::format(
+        "  {:<28}{:>19}{:>24}{:>16}\n", fmt::format("{} - {}", d.of, d.less),
+        with_spread(d.spread, count, Sign::always),
+        count > 1 ? fmt::format("{:+.4f} to {:+.4f}", d.spread.mean - half, d.spread.mean + half)
+                  : "",
+        fmt::format("{} of {}", above, count));
+  }
+  return text;
+}
+
 // One line per model: each seed a dot, the mean a bar.
 std::string format_chart(const Comparison& comparison) {
   constexpr int kColumns = 60;
@@ -93,10 +112,22 @@ OrderedJson spread_json(const train::Spread& spread) {
           {"highest", spread.highest}};
 }
 
+OrderedJson difference_json(const PairedDifference& d) {
+  OrderedJson pairs = OrderedJson::array();
+  for (const auto& [seed, difference] : d.pairs) pairs.push_back({seed, difference});
+  OrderedJson json{{"of", d.of}, {"less", d.less}, {"seeds", pairs}};
+  json.update(spread_json(d.spread));
+  const double half = train::half_width_95(d.spread, d.pairs.size());
+  json["interval"] = std::isfinite(half) ? OrderedJson{d.spread.mean - half, d.spread.mean + half}
+                                         : OrderedJson(nullptr);
+  return json;
+}
+
 }  // namespace
 
 std::string format_comparison(const Comparison& comparison) {
-  return format_header(comparison.settings) + format_table(comparison) + format_chart(comparison);
+  return format_header(comparison.settings) + format_table(comparison) +
+         format_differences(comparison) + format_chart(comparison);
 }
 
 OrderedJson comparison_json(const Comparison& comparison) {
@@ -116,6 +147,7 @@ OrderedJson comparison_json(const Comparison& comparison) {
     }
     OrderedJson model{{"name", result.model.name},
                       {"title", result.model.title},
+                      {"lr", s.lr.of(result.model.name)},
                       {"parameters", config.num_parameters()},
                       {"active_parameters", config.num_active_parameters()},
                       {"expert_parameters", result.experts.total},
@@ -131,10 +163,14 @@ OrderedJson comparison_json(const Comparison& comparison) {
   }
   OrderedJson json{{"data", s.data_title}, {"steps", s.steps},
                    {"batch", s.batch},     {"seq", s.seq},
-                   {"lr", s.lr},           {"schedule", s.schedule},
+                   {"lr", s.lr.all},       {"schedule", s.schedule},
                    {"seeds", s.num_seeds}, {"segments", s.shape.segments}};
   if (s.floor) json["floor"] = *s.floor;
   json["models"] = models;
+  json["differences"] = OrderedJson::array();
+  for (const PairedDifference& d : comparison.differences) {
+    json["differences"].push_back(difference_json(d));
+  }
   return json;
 }
 
@@ -155,7 +191,7 @@ OrderedJson comparison_report(const Comparison& comparison) {
         tile("seeds", std::to_string(s.num_seeds), "same batches for all models"),
         tile("expert parameters", human_number(static_cast<double>(base.experts.total)),
              fmt::format("{} per token", human_number(static_cast<double>(base.experts.active)))),
-        tile("learning rate", fmt::format("{}", s.lr), s.schedule)}}};
+        tile("learning rate", s.lr.text(), s.schedule)}}};
   report.update(comparison_json(comparison));
   if (!s.floor) report["floor"] = nullptr;
   return report;

@@ -2,7 +2,9 @@
 #include "train/comparison.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "base/error.h"
@@ -85,6 +87,46 @@ ModelConfig dense(const ModelConfig& base, int64_t width) {
   return config;
 }
 
+// (c) with `shared` of its experts met by every token and as many fewer of them routed.
+ComparedModel with_shared(const ModelConfig& base, int64_t shared) {
+  const Counts counts = counts_of(base);
+  if (shared < 1 || shared >= counts.chosen || shared == base.n_shared_experts) {
+    fail(ErrorKind::usage,
+         "--shared {}: (c) has {} shared experts of the {} that a token meets; another number from "
+         "1 to {} is expected",
+         shared, base.n_shared_experts, counts.chosen, counts.chosen - 1);
+  }
+  ModelConfig config = base;
+  config.n_shared_experts = shared;
+  config.n_routed_experts = counts.all - shared;
+  config.num_experts_per_tok = counts.chosen - shared;
+  config.check(kWhat);
+  return {.name = fmt::format("c-shared-{}", shared),
+          .title = fmt::format("(c) {} shared + top {} of {}", shared, config.num_experts_per_tok,
+                               config.n_routed_experts),
+          .less = "c",
+          .config = config};
+}
+
+ComparedModel in_fp32(std::span<const ComparedModel> models, const std::string& name) {
+  std::string known;
+  for (const ComparedModel& model : models) {
+    if (model.config.torch_dtype == tensor::DType::F32) {
+      fail(ErrorKind::usage, "--fp32 {}: this comparison computes in fp32 already", name);
+    }
+    if (model.name == name) {
+      ComparedModel again = model;
+      again.name += "-fp32";
+      again.title += ", fp32";
+      again.less = name;
+      again.config.torch_dtype = tensor::DType::F32;
+      return again;
+    }
+    known += (known.empty() ? "" : ", ") + model.name;
+  }
+  fail(ErrorKind::usage, "--fp32 {}: no such model; expected one of {}", name, known);
+}
+
 std::string percent(int64_t part, int64_t whole) {
   return fmt::format("{:+.2f} %",
                      100.0 * static_cast<double>(part - whole) / static_cast<double>(whole));
@@ -112,23 +154,32 @@ std::vector<ComparedModel> compared_models(const ModelConfig& base, const Compar
   std::vector<ComparedModel> models;
   models.push_back({.name = "dense",
                     .title = "dense, active width",
+                    .less = "a",
                     .budget = Budget::active,
                     .config = dense(base, counts.chosen * width)});
   models.push_back({.name = "a",
                     .title = fmt::format("(a) top {} of {}", counts.chosen / m, counts.all / m),
+                    .less = "b",
                     .config = routed_only(base, counts.all / m, counts.chosen / m, m * width)});
   models.push_back({.name = "b",
                     .title = fmt::format("(b) top {} of {}", counts.chosen, counts.all),
+                    .less = "c",
                     .config = routed_only(base, counts.all, counts.chosen, width)});
   models.push_back({.name = "c",
                     .title = fmt::format("(c) {} shared + top {} of {}", base.n_shared_experts,
                                          base.num_experts_per_tok, base.n_routed_experts),
                     .config = base});
+  for (const int64_t shared : shape.shared) models.push_back(with_shared(base, shared));
   if (shape.upper_bound) {
     models.push_back({.name = "dense-total",
                       .title = "dense, total width",
+                      .less = "c",
                       .budget = Budget::upper_bound,
                       .config = dense(base, counts.all * width)});
+  }
+  const std::size_t count = models.size();
+  for (const std::string& name : shape.fp32) {
+    models.push_back(in_fp32(std::span(models).first(count), name));
   }
   check_equal_parameters(models);
   return models;
@@ -168,6 +219,27 @@ Spread spread_of(std::span<const double> values) {
     spread.deviation = std::sqrt(squares / (count - 1));
   }
   return spread;
+}
+
+namespace {
+
+// The 97.5 % quantile of Student's t; beyond the table its series about the normal's, right to
+// three decimals.
+double t_quantile(std::size_t degrees) {
+  constexpr std::array<double, 9> kSmall = {12.7062, 4.3027, 3.1824, 2.7764, 2.5706,
+                                            2.4469,  2.3646, 2.3060, 2.2622};
+  if (degrees <= kSmall.size()) return kSmall[degrees - 1];
+  constexpr double z = 1.959964, z3 = z * z * z, z5 = z3 * z * z, z7 = z5 * z * z;
+  const auto n = static_cast<double>(degrees);
+  return z + (z3 + z) / (4 * n) + (5 * z5 + 16 * z3 + 3 * z) / (96 * n * n) +
+         (3 * z7 + 19 * z5 + 17 * z3 - 15 * z) / (384 * n * n * n);
+}
+
+}  // namespace
+
+double half_width_95(const Spread& spread, std::size_t count) {
+  if (count < 2) return std::numeric_limits<double>::infinity();
+  return t_quantile(count - 1) * spread.deviation / std::sqrt(static_cast<double>(count));
 }
 
 }  // namespace dsmoe::train

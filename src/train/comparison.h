@@ -25,20 +25,24 @@ ExpertParameters count_expert_parameters(const model::ModelConfig& config, int64
 enum class Budget { total, active, upper_bound };
 
 struct ComparedModel {
-  std::string name;   // of folders: "a", "b", "c", "dense", "dense-total"
+  std::string name;   // of folders: "a", "b", "c", "dense", "c-shared-2", "dense-total", "b-fp32"
   std::string title;  // "(a) top 2 of 8"
+  std::string less;   // the model it is set against in pairs; empty: none
   Budget budget = Budget::total;
   model::ModelConfig config;
 };
 
 struct ComparisonShape {
-  int64_t segments = 4;  // m: (b) and (c) have m times as many experts as (a), 1/m as wide
+  int64_t segments = 4;           // m: (b) and (c) have m times as many experts as (a), 1/m as wide
+  std::vector<int64_t> shared;    // (c) again with so many shared experts, as many fewer routed
+  std::vector<std::string> fp32;  // these again, computed in fp32: what other roundings move
   bool upper_bound = false;
 };
 
-// dense, (a) top-K of N, (b) mK of mN, (c) = `base` with Ks shared experts, and dense with the
-// total width when asked for. Throws Error(input) with the numbers when `base` cannot be made from
-// whole experts, or its dense layers rule out a dense model of the same width throughout.
+// dense, (a) top-K of N, (b) mK of mN, (c) = `base` with Ks shared experts, and when asked for (c)
+// with other Ks, dense with the total width, models in fp32. Throws Error(input) with the numbers
+// when `base` cannot be made from whole experts, or its dense layers rule out a dense model of the
+// same width throughout; Error(usage) for a Ks or a model that cannot be added.
 std::vector<ComparedModel> compared_models(const model::ModelConfig& base,
                                            const ComparisonShape& shape);
 
@@ -53,5 +57,8 @@ struct Spread {
   double lowest = 0, highest = 0;
 };
 Spread spread_of(std::span<const double> values);
+
+// Half the width of the 95 % interval of the mean (Student's t); infinite for one value.
+double half_width_95(const Spread& spread, std::size_t count);
 
 }  // namespace dsmoe::train

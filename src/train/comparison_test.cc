@@ -32,7 +32,8 @@ std::string refusal(const ModelConfig& base, const ComparisonShape& shape) {
   try {
     compared_models(base, shape);
   } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::input);
+    const bool is_option = !shape.shared.empty() || !shape.fp32.empty();
+    EXPECT_EQ(error.kind(), is_option ? ErrorKind::usage : ErrorKind::input);
     return error.what();
   }
   return "";
@@ -137,6 +138,54 @@ TEST(Comparison, DenseLayersOfTheBaseMustHaveTheDenseModelsWidth) {
   EXPECT_NE(refusal(config, {.upper_bound = true}).find("512"), std::string::npos);
   config.intermediate_size = 96;
   EXPECT_NE(refusal(config, {}).find("intermediate_size 96"), std::string::npos);
+}
+
+TEST(Comparison, OtherNumbersOfSharedExpertsKeepTheParameters) {
+  const auto models = compared_models(paper_shape(), {.segments = 4, .shared = {2, 4}});
+  ASSERT_EQ(models.size(), 6u);
+  EXPECT_EQ(models[4].name, "c-shared-2");
+  EXPECT_EQ(models[4].title, "(c) 2 shared + top 6 of 62");
+  EXPECT_EQ(models[5].config.n_shared_experts, 4);
+  EXPECT_EQ(models[5].config.n_routed_experts, 60);
+  EXPECT_EQ(models[5].config.num_experts_per_tok, 4);
+  const ExpertParameters base = count_tensors(models[3].config);
+  for (const std::size_t i : {4u, 5u}) {
+    EXPECT_EQ(models[i].less, "c");
+    EXPECT_EQ(count_tensors(models[i].config).total, base.total);
+    EXPECT_EQ(count_tensors(models[i].config).active, base.active);
+  }
+  for (const int64_t none : {0, 1, 8, 9}) {
+    EXPECT_NE(refusal(paper_shape(), {.shared = {none}}).find("--shared"), std::string::npos)
+        << none;
+  }
+}
+
+TEST(Comparison, ModelsAgainInFp32) {
+  ModelConfig config = paper_shape();
+  config.torch_dtype = tensor::DType::BF16;
+  const auto models = compared_models(config, {.shared = {2}, .fp32 = {"b", "c-shared-2"}});
+  ASSERT_EQ(models.size(), 7u);
+  EXPECT_EQ(models[5].name, "b-fp32");
+  EXPECT_EQ(models[5].less, "b");
+  EXPECT_EQ(models[5].config.torch_dtype, tensor::DType::F32);
+  EXPECT_EQ(models[6].config.n_shared_experts, 2);
+  EXPECT_EQ(models[2].config.torch_dtype, tensor::DType::BF16);
+  EXPECT_NE(refusal(config, {.fp32 = {"d"}}).find("dense, a, b, c"), std::string::npos);
+  config.torch_dtype = tensor::DType::F32;
+  EXPECT_NE(refusal(config, {.fp32 = {"b"}}).find("fp32 already"), std::string::npos);
+}
+
+// Of published tables of Student's t.
+TEST(Comparison, IntervalOfTheMean) {
+  const Spread spread{.mean = 1, .deviation = 2};
+  EXPECT_TRUE(std::isinf(half_width_95(spread, 1)));
+  for (const auto& [count, quantile] :
+       {std::pair(2, 12.706), std::pair(3, 4.303), std::pair(10, 2.262), std::pair(11, 2.228),
+        std::pair(16, 2.131), std::pair(31, 2.042)}) {
+    EXPECT_NEAR(half_width_95(spread, static_cast<std::size_t>(count)) * std::sqrt(count) / 2,
+                quantile, 6e-4)
+        << count;
+  }
 }
 
 TEST(Comparison, SpreadOverSeeds) {

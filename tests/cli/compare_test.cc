@@ -108,6 +108,77 @@ TEST_F(CliCompare, TrainsAllArchitecturesOnceAndReports) {
   EXPECT_EQ(variants[7]["shared"], 0);
 }
 
+double last_rate(const fs::path& run) {
+  const std::string log = read_file((run / "metrics.jsonl").string());
+  const std::size_t line = log.rfind('\n', log.size() - 2);
+  return Json::parse(log.substr(line == std::string::npos ? 0 : line + 1))["lr"];
+}
+
+// In parts, as on a machine that is lent for minutes: some runs now, others later.
+TEST_F(CliCompare, TrainsChosenRunsAtRatesOfTheirOwn) {
+  std::vector<std::string> plan = command(tiny(7, 3));
+  plan.insert(plan.end(), {"--schedule", "constant", "--lr", "2e-3,b=1e-3", "--shared", "2",
+                           "--fp32", "c", "--seeds", "2"});
+  plan.erase(plan.begin() + 9, plan.begin() + 11);  // --seeds 1
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = plan;
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_dsmoe(arguments);
+  };
+  const Ran first = with({"--only", "b-seed-*,c-seed-2"});
+  ASSERT_EQ(first.code, 0) << first.err;
+  std::set<std::string> folders;
+  for (const auto& entry : fs::directory_iterator(out_)) {
+    if (entry.is_directory() &&
+        entry.path().filename().string().find("-seed-") != std::string::npos)
+      folders.insert(entry.path().filename().string());
+  }
+  EXPECT_EQ(folders, (std::set<std::string>{"b-seed-1", "b-seed-2", "c-seed-2"}));
+  EXPECT_EQ(last_rate(scratch_ / "out/b-seed-2"), 1e-3);
+  EXPECT_EQ(last_rate(scratch_ / "out/c-seed-2"), 2e-3);
+
+  const auto written = fs::last_write_time(scratch_ / "out/c-seed-2/metrics.jsonl");
+  const Ran second = with({"--only", "c-*"});
+  ASSERT_EQ(second.code, 0) << second.err;
+  EXPECT_EQ(fs::last_write_time(scratch_ / "out/c-seed-2/metrics.jsonl"), written);
+  const Json json = Json::parse(second.out);
+  ASSERT_EQ(json["models"].size(), 6u);
+  EXPECT_TRUE(json["models"][0]["runs"].empty());
+  EXPECT_EQ(json["models"][2]["lr"], 1e-3);
+  EXPECT_EQ(json["models"][4]["title"], "(c) 2 shared + top 2 of 6");
+  EXPECT_EQ(json["models"][5]["name"], "c-fp32");
+  EXPECT_EQ(json["models"][5]["runs"].size(), 2u);
+  ASSERT_EQ(json["differences"].size(), 3u);  // b - c, c-shared-2 - c, c-fp32 - c
+  EXPECT_EQ(json["differences"][0]["of"], "b");
+  EXPECT_EQ(json["differences"][0]["seeds"].size(), 2u);
+  // Roundings only: far below what two steps change, but not nothing.
+  const double roundings = json["differences"][2]["mean"];
+  EXPECT_NE(roundings, 0);
+  EXPECT_LT(std::abs(roundings), 0.01);
+
+  // The results alone are enough for the table: a run's metrics and the manifest of its end.
+  for (const auto& entry : fs::recursive_directory_iterator(out_)) {
+    if (entry.path().extension() == ".safetensors") fs::remove(entry.path());
+  }
+  const Ran again = with({"--only", "c-*"});
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(Json::parse(again.out), json);
+}
+
+TEST_F(CliCompare, ModelsAndRunsThatAreNotThereAreRefused) {
+  for (const auto& [option, value, expected] :
+       {std::tuple("--only", "d-*", "dense-seed-1"), std::tuple("--lr", "d=1e-3", "dense, a, b, c"),
+        std::tuple("--lr", "much", "MODEL=RATE"), std::tuple("--shared", "1", "1 to 3"),
+        std::tuple("--fp32", "d", "dense, a, b, c")}) {
+    std::vector<std::string> arguments = command(tiny(7, 3));
+    arguments.insert(arguments.end(), {option, value});
+    const Ran ran = run_dsmoe(arguments);
+    EXPECT_EQ(ran.code, 2) << ran.err;
+    EXPECT_NE(ran.err.find(expected), std::string::npos) << ran.err;
+    EXPECT_FALSE(fs::exists(scratch_ / "out")) << option;
+  }
+}
+
 TEST_F(CliCompare, FileNamesMayBeOfAnyBytes) {
   const std::string name = (scratch_ / "caf\xe9.txt").string();
   std::string text;
