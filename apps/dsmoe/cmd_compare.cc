@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/utf8.h"
 #include "command.h"
+#include "comparison_figure.h"
 #include "comparison_folder.h"
 #include "comparison_text.h"
 #include "data/demo_tokens.h"
@@ -292,12 +293,15 @@ int compare(CompareOptions& options) {
   const Comparison comparison = read_comparison(options.out);
   const fs::path report = report_path(options.out);
   write_report(report, comparison_report(comparison));
+  const fs::path figure = write_figure(report, comparison);
   if (options.common.json) {
     OrderedJson json = comparison_json(comparison);
     json["report"] = report.string();
+    json["figure"] = figure.empty() ? OrderedJson(nullptr) : OrderedJson(figure.string());
     print_json(json);
   } else {
     print("{}\nreport           {}\n", format_comparison(comparison), report.string());
+    if (!figure.empty()) print("figure           {}\n", figure.string());
   }
   return kDone;
 }

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "command.h"
+#include "comparison_figure.h"
 #include "comparison_text.h"
 #include "interrupt.h"
 #include "options.h"
@@ -36,23 +37,29 @@ void check_folder(const std::filesystem::path& folder) {
 int run_report_command(const ReportOptions& options) {
   if (options.common.quiet) set_log_level(LogLevel::quiet);
   const std::filesystem::path folder = options.request.run;
+  const std::filesystem::path file =
+      options.out.empty() ? report_path(folder) : std::filesystem::path(options.out);
   const InterruptScope interrupt;
   OrderedJson data;
+  std::filesystem::path figure;
   if (std::filesystem::exists(folder / kCompareFile)) {
-    data = comparison_report(read_comparison(folder));
+    const Comparison comparison = read_comparison(folder);
+    data = comparison_report(comparison);
+    figure = write_figure(file, comparison);
   } else {
     check_folder(folder);
     Engine engine(options.common);
     data = run_report(engine, options.request);
   }
   if (InterruptScope::flag()) return kInterrupted;
-  const std::filesystem::path file =
-      options.out.empty() ? report_path(folder) : std::filesystem::path(options.out);
   write_report(file, data);
   if (options.common.json) {
-    print_json({{"report", file.string()}});
+    OrderedJson json{{"report", file.string()}};
+    if (!figure.empty()) json["figure"] = figure.string();
+    print_json(json);
   } else {
     print("{}\n", file.string());
+    if (!figure.empty()) print("{}\n", figure.string());
   }
   return kDone;
 }

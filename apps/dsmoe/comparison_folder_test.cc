@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "base/scratch_folder.h"
+#include "comparison_figure.h"
 #include "comparison_text.h"
 #include "demo_config.h"
 
@@ -203,6 +204,37 @@ TEST(ComparisonFolder, DifferencesInARowAndOfRoundings) {
   // 0.0833 +- 4.3027 * 0.28868 / sqrt(3)
   EXPECT_NEAR(json["differences"][0]["interval"][1], 0.8005, 1e-3);
   EXPECT_TRUE(json["differences"][1]["interval"].is_null());
+}
+
+std::size_t count_of(const std::string& text, const std::string& part) {
+  std::size_t count = 0;
+  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++count;
+  return count;
+}
+
+TEST(ComparisonFigure, ACurveAndABandPerModelAndPanel) {
+  const ScratchFolder scratch;
+  write_settings(scratch.path(), some_settings());
+  EXPECT_EQ(write_figure(scratch / "report.html", read_comparison(scratch.path())), "");
+  EXPECT_FALSE(fs::exists(scratch / "report.svg"));
+
+  fake_run(scratch / "a-seed-1", 2.0);
+  fake_run(scratch / "a-seed-2", 4.0);
+  fake_run(scratch / "b-seed-2", 3.0);
+  fake_run(scratch / "c-seed-1", 1.5);
+  const Comparison comparison = read_comparison(scratch.path());
+  const fs::path file = write_figure(scratch / "report.html", comparison);
+  EXPECT_EQ(file, scratch / "report.svg");
+  const std::string svg = read_small_file(file, 1 << 20);
+  // Losses of a, b, c; minus c of a and c only: no seed of b has a (c) beside it.
+  EXPECT_EQ(count_of(svg, "<polygon"), 5u);
+  EXPECT_EQ(count_of(svg, "<polyline"), 5u + 3);  // and the legend's
+  EXPECT_NE(svg.find("(a) top 2 of 8 (2 seeds)"), std::string::npos);
+  EXPECT_EQ(svg.find("nan"), std::string::npos);
+  EXPECT_EQ(svg.find("dense"), std::string::npos);
+  // Losses from 1.5 to 5 and 4 % more: the mean of a's last, 3, at (5.14 - 3) / 3.78 of 250.
+  EXPECT_NE(svg.find("414.0,157.5\"/>"), std::string::npos) << svg;
+  EXPECT_THROW(write_figure(scratch / "figure.svg", comparison), Error);
 }
 
 }  // namespace

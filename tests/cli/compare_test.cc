@@ -89,6 +89,9 @@ TEST_F(CliCompare, TrainsAllArchitecturesOnceAndReports) {
 
   const std::string page = read_file((scratch_ / "out/report.html").string());
   EXPECT_NE(page.find("(c) 1 shared + top 3 of 7"), std::string::npos);
+  const std::string figure = read_file((scratch_ / "out/report.svg").string());
+  EXPECT_NE(figure.find("(c) 1 shared + top 3 of 7 (2 seeds)"), std::string::npos);
+  EXPECT_EQ(both["figure"], (scratch_ / "out/report.svg").string());
 
   const std::string run = (scratch_ / "out/c-seed-1").string();
   const Ran report = run_dsmoe({"report", run, "--max-tokens", "600", "--threads", "1"});

@@ -161,7 +161,32 @@ function add_comparison() {
       return { name: m.title, points: at.map(([step, v]) => [step, mean(v)]), band: at.map(([step, v]) => [step, ...range_of(v)]) };
     }),
   });
+  add_comparison_differences(done);
   add_comparison_table();
+}
+
+// Minus (c), seed by seed: what the curves themselves are too steep to show.
+function add_comparison_differences(done) {
+  const base = done.find((m) => m.name === "c");
+  const last = (run) => run.validation.length - 1;
+  const series = done.map((m) => {
+    const pairs = m.runs.map((r) => [r, base?.runs.find((o) => o.seed === r.seed)]).filter(([, o]) => o);
+    const at = (pairs[0]?.[0].validation || []).map(([step], i) => [step, pairs.filter(([r, o]) => last(r) >= i && last(o) >= i).map(([r, o]) => r.validation[i][1] - o.validation[i][1])]);
+    const shown = at.filter(([step, v]) => v.length && step >= 0.2 * report.steps);
+    return { name: m.title, points: shown.map(([step, v]) => [step, mean(v)]), band: shown.map(([step, v]) => [step, ...range_of(v)]) };
+  });
+  if (done.length > 1 && series.some((s) => s.points.length)) {
+    const node = card("Loss minus that of (c), same seed", "From a fifth of the training on: mean over seeds; the band spans them.");
+    line_chart(node, { label: "loss minus that of (c) over steps", height: 320, series });
+  }
+  if (!report.differences.length) return;
+  const node = card("Paired by seed", "Differences of the last validation losses; the interval is that of the mean over seeds (Student's t, 95 %).");
+  const signed = (v) => `${v >= 0 ? "+" : "−"}${Math.abs(v).toFixed(4)}`;
+  const rows = report.differences.map((d) => [`${d.of} − ${d.less}`, signed(d.mean), d.seeds.length > 1 ? d.deviation.toFixed(4) : "",
+    d.interval ? `${signed(d.interval[0])} to ${signed(d.interval[1])}` : "", d.seeds.map(([seed, v]) => `${seed}: ${signed(v)}`).join("  ")]);
+  node.append(element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "differences paired by seed" },
+    element("table", {}, element("tr", {}, ...["", "mean", "deviation", "interval", "by seed"].map((h) => element("th", { scope: "col" }, h))),
+      ...rows.map((row) => element("tr", {}, ...row.map((text) => element("td", {}, text)))))));
 }
 
 function add_comparison_table() {
