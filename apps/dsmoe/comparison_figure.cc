@@ -55,10 +55,11 @@ struct Range {
 };
 
 std::optional<double> loss_at(const ComparedRun& run, int64_t step) {
-  for (const auto& [at, loss] : run.validation) {
-    if (at == step) return loss;
-  }
-  return std::nullopt;
+  const auto found = std::lower_bound(
+      run.validation.begin(), run.validation.end(), step,
+      [](const ComparedRun::Point& point, int64_t wanted) { return point.step < wanted; });
+  if (found == run.validation.end() || found->step != step) return std::nullopt;
+  return found->loss;
 }
 
 const ComparedRun* run_of_seed(std::span<const ComparedRun> runs, int64_t seed) {
@@ -109,8 +110,9 @@ std::vector<double> ticks_of(const Range& range, int most) {
     if (factor * power >= rough) step = factor * power;
   }
   std::vector<double> ticks;
-  for (double t = std::ceil(range.low / step); t * step <= range.high; ++t) {
-    ticks.push_back(t * step);
+  const double first = std::ceil(range.low / step);
+  for (int i = 0; i <= most; ++i) {  // not until the end: a huge number plus one may be itself
+    if ((first + i) * step <= range.high) ticks.push_back((first + i) * step);
   }
   return ticks;
 }
@@ -178,13 +180,15 @@ std::string PanelDrawing::axes() const {
 }
 
 std::string PanelDrawing::band(const Curve& curve) const {
-  std::string up, down;
+  std::string points;
   for (const CurvePoint& point : curve.points) {
-    up += fmt::format("{:.1f},{:.1f} ", x(point.tokens), y(point.value.highest));
-    down.insert(0, fmt::format(" {:.1f},{:.1f}", x(point.tokens), y(point.value.lowest)));
+    points += fmt::format("{:.1f},{:.1f} ", x(point.tokens), y(point.value.highest));
+  }
+  for (auto point = curve.points.rbegin(); point != curve.points.rend(); ++point) {
+    points += fmt::format("{:.1f},{:.1f} ", x(point->tokens), y(point->value.lowest));
   }
   return fmt::format("<polygon fill=\"{}\" fill-opacity=\"0.15\" points=\"{}\"/>\n",
-                     curve.look.colour, up + down.substr(std::min<std::size_t>(1, down.size())));
+                     curve.look.colour, points);
 }
 
 std::string PanelDrawing::line(const Curve& curve) const {

@@ -237,5 +237,13 @@ TEST(ComparisonFigure, ACurveAndABandPerModelAndPanel) {
   EXPECT_THROW(write_figure(scratch / "figure.svg", comparison), Error);
 }
 
+TEST(ComparisonFigure, TicksOfNumbersToWhichOneAddsNothing) {
+  const ScratchFolder scratch;
+  write_settings(scratch.path(), some_settings());
+  fake_run(scratch / "a-seed-1", 1e18);
+  fake_run(scratch / "a-seed-2", 1e18 + 512);
+  EXPECT_LT(comparison_figure(read_comparison(scratch.path())).size(), 20000u);
+}
+
 }  // namespace
 }  // namespace dsmoe::app
