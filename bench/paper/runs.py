@@ -11,6 +11,7 @@ import json
 import math
 import pathlib
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ HELD_OUT = ["books-valid", "gov-valid", "multilingual-valid", "techdocs-valid", 
 TOKENS = 300_000_000  # part 1 takes a third
 RATES = [0.002, 0.001, 0.004]
 MODELS = ["c", "b", "a", "dense"]
+SLOW_LARGE, SLOW_FP32 = 550_000, 600_000  # tokens per second, below which those parts are shorter
 BROKE_OFF = "training has diverged"  # of the message that ends such a run
 SMALL, LARGE = "configs/compare-67m.json", "configs/compare-330m.json"
 MAIN = ["--seeds", "6", "--shared", "2,4", "--fp32", "b,c", "--upper-bound"]
@@ -29,23 +31,15 @@ def names(seeds, models):
     return [f"{model}-seed-{seed}" for seed in seeds for model in models]
 
 
-# Folder, config, options, runs in the order in which they are made: parts 2 to 6.
-def parts(rates):
-    main = ["--lr", rates] + MAIN
-    return [
-        ("main", SMALL, main, names([1, 2, 3], MODELS) + names([4, 5, 6], ["c", "b"])),
-        ("main", SMALL, main, ["c-fp32-seed-1", "b-fp32-seed-1"]),
-        ("again", SMALL, main, ["c-seed-1"]),
-        ("large", LARGE, ["--lr", halved(rates), "--seeds", "1"], names([1], MODELS)),
-        ("main", SMALL, main, names([1, 2, 3], ["c-shared-2", "c-shared-4"])),
-        ("main", SMALL, main, ["dense-total-seed-1"]),
-    ]
+# As compare's --lr: (c)'s for all, the others' where they differ.
+def rates_text(rates, factor=1.0):
+    own = [f"{model}={factor * rate:g}" for model, rate in rates.items() if rate != rates["c"]]
+    return ",".join([f"{factor * rates['c']:g}"] + own)
 
 
-# "2e-3,dense=1e-3" -> half of each.
-def halved(rates):
-    words = [word.rpartition("=") for word in rates.split(",")]
-    return ",".join(f"{name}{equals}{float(rate) / 2:g}" for name, equals, rate in words)
+def parse_rates(text):
+    words = dict((word.rpartition("=")[0], float(word.rpartition("=")[2])) for word in text.split(","))
+    return {model: words.get(model, words.get("")) for model in MODELS}
 
 
 def rates_folder(rate):
@@ -61,7 +55,8 @@ class Runs:
     def __init__(self, options):
         self.options = options
         self.begun = time.monotonic()
-        self.seconds = {}  # of the last run of (folder, model)
+        self.seconds = {}  # of the last run of (kind of folder, model)
+        self.shorter = 1  # part 4 takes this part of the tokens
 
     def elapsed(self):
         return time.monotonic() - self.begun
@@ -82,7 +77,7 @@ class Runs:
 
     def train(self, folder, config, more, run):
         o = self.options
-        tokens = o.tokens // 3 if folder.startswith("rates-") else o.tokens
+        tokens = o.tokens // {"rates": 3, "large": self.shorter}.get(self.kind(folder), 1)
         out = o.work / folder
         if not out.exists() and (o.results / folder).exists():
             shutil.copytree(o.results / folder, out)
@@ -168,6 +163,31 @@ class Runs:
                 found[rate] = math.inf
         return found
 
+    # Median tokens per second of (c) over 60 steps; kept. None when it could not be measured.
+    def speed(self, name, config, more):
+        o = self.options
+        kept = o.results / f"speed-{name}.json"
+        if not kept.exists():
+            out = o.work / f"speed-{name}"
+            shutil.rmtree(out, ignore_errors=True)
+            command = [o.program, "train", "--config", o.config or config, "--data", self.files(["peps-train"])[0], "--tokenizer", str(o.tokenizer),
+                       "--steps", "60", "--batch", str(o.batch), "--seq", str(o.seq), "--micro-batch", str(o.batch), "--save-every", "0",
+                       "--valid-every", "0", "--device", o.device, "-o", str(out)] + more
+            with open(o.work / "log.txt", "a") as log:
+                log.write(" ".join(command) + "\n")
+                log.flush()
+                done = subprocess.run(command, stdout=log, stderr=log)
+            if done.returncode != 0:
+                print(f"speed of {name}: exit {done.returncode}, see {o.work}/log.txt; its part is left for another time", flush=True)
+                return None
+            steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+            rate = statistics.median(step["tokens"] / step["seconds"] for step in steps)
+            shutil.rmtree(out)
+            kept.write_text(json.dumps({"tokens_per_second": round(rate)}) + "\n")
+        rate = json.loads(kept.read_text())["tokens_per_second"]
+        print(f"speed of {name}: {rate:,} tokens/s, at {self.elapsed():.0f} s", flush=True)
+        return rate
+
     # Part 1 and its rule: the lowest of three, of four where the lowest lies at an edge. None while runs are missing.
     def choose(self):
         for rate in RATES:
@@ -187,8 +207,32 @@ class Runs:
                     return None
             chosen[model] = min(losses, key=losses.get)
             print(f"{model}: {chosen[model]:g} of {', '.join(f'{r:g}: {l:.6f}' for r, l in sorted(losses.items()))}", flush=True)
-        own = [f"{model}={rate:g}" for model, rate in chosen.items() if rate != chosen["c"]]
-        return ",".join([f"{chosen['c']:g}"] + own)
+        return chosen
+
+    # Parts 2 to 6, in the plan's order.
+    def parts(self, rates, large_speed, fp32_speed):
+        main = ["--lr", rates_text(rates)] + MAIN
+        for run in names([1, 2, 3], MODELS) + names([4, 5, 6], ["c", "b"]):
+            self.one("main", SMALL, main, run)
+        for model in ["c", "b"] if fp32_speed else []:
+            if fp32_speed >= SLOW_FP32:
+                self.one("main", SMALL, main, f"{model}-fp32-seed-1")
+            else:
+                rate = rates[model]
+                self.one(rates_folder(rate), SMALL, ["--lr", f"{rate:g}", "--seeds", "1", "--fp32", model], f"{model}-fp32-seed-1")
+        self.one("again", SMALL, main, "c-seed-1")
+        self.shorter = 1 if large_speed and large_speed >= SLOW_LARGE else 2
+        for run in names([1], MODELS) if large_speed else []:
+            self.one("large", LARGE, ["--lr", rates_text(rates, 0.5), "--seeds", "1"], run)
+        for run in names([1, 2, 3], ["c-shared-2", "c-shared-4"]) + ["dense-total-seed-1"]:
+            self.one("main", SMALL, main, run)
+
+    def compare_hashes(self):
+        runs = [last_checkpoint(self.options.results / folder / "c-seed-1") for folder in ["main", "again"]]
+        if None in runs:
+            return
+        one, two = [json.loads((run / "MANIFEST.json").read_text())["files"]["model.safetensors"]["sha256"] for run in runs]
+        print(f"c-seed-1 again: {'the same' if one == two else 'OTHER'} weights: {one[:16]}, {two[:16]}", flush=True)
 
 
 def main():
@@ -214,13 +258,15 @@ def main():
     options.work.mkdir(parents=True, exist_ok=True)
     options.results.mkdir(parents=True, exist_ok=True)
     runs = Runs(options)
-    rates = options.rates or runs.choose()
+    large_speed = runs.speed("large", LARGE, [])
+    fp32_speed = runs.speed("fp32", SMALL, ["--dtype", "fp32"])
+    rates = parse_rates(options.rates) if options.rates else runs.choose()
     if rates is None:
         return "part 1 is not finished"
-    print(f"rates: {rates}", flush=True)
-    for folder, config, more, wanted in parts(rates):
-        for run in wanted:
-            runs.one(folder, config, more, run)
+    print(f"rates: {rates_text(rates)}", flush=True)
+    runs.parts(rates, large_speed, fp32_speed)
+    runs.compare_hashes()
+    return 0
 
 
 if __name__ == "__main__":
