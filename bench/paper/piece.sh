@@ -1,5 +1,5 @@
 #!/bin/bash
-# One piece of docs/paper-comparison.md on a machine that is lent for minutes and keeps nothing; runs.py does the work.
+# One piece of docs/paper-comparison.md on a machine that is there for minutes and keeps nothing; runs.py does the work.
 #   piece.sh pack PROGRAM DATA TOKENIZER RESULTS OUT   here: OUT/1 and OUT/2, two loads of about 55 MB
 #   piece.sh unpack LOAD ROOT                          there, for each load
 #   piece.sh begin ROOT SECONDS [options of runs.py]   there: starts in the background
