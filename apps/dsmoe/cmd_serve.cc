@@ -31,6 +31,8 @@ struct ServeCommand {
   std::string chat_template;
   double kv_memory = 0;  // GiB
   double drain_seconds = 30;
+  int64_t max_connections = 1024, max_connections_per_address = 0;
+  int64_t max_bodies = 256;  // MiB
   bool no_auth = false;
 };
 
@@ -143,6 +145,10 @@ void check_early(ServeCommand& command) {
   }
   service.http.drain_deadline =
       std::chrono::milliseconds(static_cast<int64_t>(command.drain_seconds * 1000));
+  service.http.max_connections = static_cast<std::size_t>(command.max_connections);
+  service.http.max_connections_per_address =
+      static_cast<std::size_t>(command.max_connections_per_address);
+  service.http.max_bodies_bytes = static_cast<std::size_t>(command.max_bodies) << 20;
   service.http.handles_signals = true;
 }
 
@@ -246,6 +252,22 @@ void add_serve(CommandLine& app) {
       .option("--drain-seconds", options->drain_seconds,
               "how long running requests may take after SIGTERM")
       .range(0.0, 86400.0)
+      .show_default();
+  command
+      .option("--max-connections", options->max_connections,
+              "open at once; beyond: the one that waits longest is closed")
+      .range(int64_t{1}, int64_t{1} << 20)
+      .show_default();
+  command
+      .option("--max-connections-per-address", options->max_connections_per_address,
+              "of one client; 0: a quarter of all, and all for this machine; behind a proxy: more")
+      .range(int64_t{0}, int64_t{1} << 20)
+      .show_default();
+  command
+      .option("--max-bodies", options->max_bodies,
+              "MiB that request bodies hold together; beyond: 503 for large ones")
+      .range(int64_t{8}, int64_t{1} << 20)
+      .type("MIB")
       .show_default();
   command.flag("-q,--quiet", options->common.quiet, "no messages on stderr but errors");
   add_run_flags(command, options->common);

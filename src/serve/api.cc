@@ -220,7 +220,7 @@ void Api::complete(HttpRequest& request, const std::shared_ptr<Responder>& respo
       request.path == "/v1/completions" ? Endpoint::completions : Endpoint::chat;
   CompletionRequest parsed = parse_completion(request.body, endpoint);
   check_model(parsed.model);
-  request.body.clear();
+  request.drop_body();
   const auto job = std::make_shared<CompletionJob>(CompletionJob::Parts{
       .model = model(),
       .metrics = metrics_,

@@ -1,6 +1,8 @@
 // Targets, status lines, JSON bodies.
 #include "serve/http_message.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 
 namespace dsmoe::serve {
@@ -11,6 +13,12 @@ int hex_digit(char c) {
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
   if (c >= 'A' && c <= 'F') return c - 'A' + 10;
   return -1;
+}
+
+std::string_view next_line(std::string_view& text) {
+  const std::string_view line = text.substr(0, text.find("\r\n"));
+  text.remove_prefix(std::min(text.size(), line.size() + 2));
+  return line;
 }
 
 std::optional<std::string> decode(std::string_view text) {
@@ -30,6 +38,14 @@ std::optional<std::string> decode(std::string_view text) {
 }
 
 }  // namespace
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c + 32);
+  }
+  return out;
+}
 
 std::string to_text(const Json& body) {
   return body.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -63,11 +79,52 @@ const char* reason_phrase(int status) {
       return "Too Many Requests";
     case 431:
       return "Request Header Fields Too Large";
+    case 501:
+      return "Not Implemented";
     case 503:
       return "Service Unavailable";
     default:
       return "Internal Server Error";
   }
+}
+
+std::string format_head(const HttpResponse& response, Framing framing, bool keep_alive) {
+  std::string head =
+      fmt::format("HTTP/1.1 {} {}\r\n", response.status, reason_phrase(response.status));
+  if (response.status != 204) head += "Content-Type: " + response.content_type + "\r\n";
+  if (framing == Framing::length && response.status != 204) {
+    head += fmt::format("Content-Length: {}\r\n", response.body.size());
+  }
+  if (framing == Framing::chunked) head += "Transfer-Encoding: chunked\r\n";
+  for (const auto& [name, value] : response.headers) head += name + ": " + value + "\r\n";
+  head += keep_alive ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
+  return head;
+}
+
+std::optional<FramingFault> framing_fault(std::string_view head) {
+  const bool is_http10 = next_line(head).ends_with("HTTP/1.0");
+  int num_hosts = 0, num_encodings = 0;
+  bool is_chunked = false;
+  while (!head.empty()) {
+    const std::string_view line = next_line(head);
+    if (line.empty()) break;
+    if (line[0] == ' ' || line[0] == '\t') {
+      return FramingFault{400, "a header field goes on in a second line"};
+    }
+    const std::string name = lower(line.substr(0, line.find(':')));
+    num_hosts += name == "host";
+    if (name != "transfer-encoding") continue;
+    std::string_view value = line.substr(line.find(':') + 1);
+    value.remove_prefix(std::min(value.size(), value.find_first_not_of(" \t")));
+    value = value.substr(0, value.find_last_not_of(" \t") + 1);
+    is_chunked = ++num_encodings == 1 && lower(value) == "chunked";
+  }
+  if (num_hosts > 1) return FramingFault{400, "there is more than one Host"};
+  if (num_hosts == 0 && !is_http10) return FramingFault{400, "there is no Host"};
+  if (num_encodings == 0) return std::nullopt;
+  if (is_http10) return FramingFault{400, "HTTP/1.0 knows no Transfer-Encoding"};
+  if (!is_chunked) return FramingFault{501, "the only Transfer-Encoding here is chunked"};
+  return std::nullopt;
 }
 
 bool parse_target(std::string_view target, HttpRequest& request) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,18 +15,26 @@
 
 namespace dsmoe::serve {
 
+class BodyShare;
+
 struct HttpRequest {
   std::string method;
   std::string path;                            // decoded, without the query
   std::map<std::string, std::string> query;    // decoded
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;
+  std::shared_ptr<const BodyShare> body_share;  // of the budget; null for a small body
   std::string request_id;  // the client's, if it was fit to be logged, or our own
   uint64_t owner = 0;      // which API key; 0: none needed
 
   std::string_view header(const std::string& lower_name) const {
     const auto found = headers.find(lower_name);
     return found == headers.end() ? std::string_view() : std::string_view(found->second);
+  }
+  // Once it has been read: others may have its place.
+  void drop_body() {
+    body = {};
+    body_share.reset();
   }
 };
 
@@ -39,9 +48,22 @@ struct HttpResponse {
 HttpResponse json_response(const Json& body, int status = 200);
 std::string to_text(const Json& body);  // one line; broken UTF-8 becomes U+FFFD
 const char* reason_phrase(int status);
+std::string lower(std::string_view text);  // of ASCII letters
+
+// How the end of an answer is told.
+enum class Framing { length, chunked, until_close };
+std::string format_head(const HttpResponse& response, Framing framing, bool keep_alive);
 
 // Splits and decodes a request target; false when it is malformed.
 bool parse_target(std::string_view target, HttpRequest& request);
+
+// What is wrong with the framing of a head, seen as it came, request line included: what the
+// parser lets pass although a proxy in front may read it in another way.
+struct FramingFault {
+  int status;
+  const char* text;
+};
+std::optional<FramingFault> framing_fault(std::string_view head);
 
 // One request's way back to its client. Used on the I/O thread only.
 class Responder {

@@ -2,17 +2,21 @@
 #include "serve/http_server.h"
 
 #include <algorithm>
+#include <atomic>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/signal_set.hpp>
 #include <csignal>
-#include <list>
 
 #include "base/log.h"
-#include "serve/http_connection.h"
+#include "base/memory_reserve.h"
+#include "serve/connection_table.h"
 
 namespace dsmoe::serve {
 namespace {
 
-constexpr auto kDrainPoll = std::chrono::milliseconds(20);
+constexpr auto kTick = std::chrono::milliseconds(50);
 constexpr auto kAfterAbort = std::chrono::milliseconds(1000);  // to send the last errors
+constexpr int kAcceptsInTurn = 64;                             // then others are looked after
 
 net::ip::address parse_address(const std::string& host) {
   if (host == "localhost") return net::ip::make_address("127.0.0.1");
@@ -25,121 +29,146 @@ net::ip::address parse_address(const std::string& host) {
   return address;
 }
 
+// Whatever goes wrong, most likely for want of memory, the server goes on: what has to be done is
+// tried again at the next tick.
+template <class F>
+void attempt(F&& f) noexcept {
+  try {
+    f();
+  } catch (const std::exception& e) {
+    try {
+      log_warning("the server goes on after: {}", e.what());
+    } catch (const std::exception&) {
+      // Nor is there memory for the line.
+    }
+  }
+}
+
 }  // namespace
 
 bool is_loopback(const std::string& host) { return parse_address(host).is_loopback(); }
 
+// Nothing here hangs on a handler that must not be lost: at every tick what ought to be waited for
+// is, deadlines are looked at, and draining goes on.
 struct HttpServer::State {
   explicit State(HttpOptions its_options)
-      : options(std::move(its_options)),
-        acceptor(io),
-        accept_timer(io),
-        drain_timer(io),
-        signals(io) {}
+      : options(std::move(its_options)), acceptor(io), signals(io) {}
+
+  enum class Phase { serving, draining, ending, over };
 
   HttpOptions options;
   net::io_context io{1};
   tcp::acceptor acceptor;
-  net::steady_timer accept_timer, drain_timer;
   net::signal_set signals;
-  Api* api = nullptr;
-  std::list<std::weak_ptr<HttpConnection>> connections;
-  std::chrono::steady_clock::time_point drain_end;
-  bool aborted = false;
+  std::atomic<int> num_asked_to_stop{0};
+  Phase phase = Phase::serving;
+  bool is_accepting = false, is_watching_signals = false;
+  Clock::time_point drain_begin, drain_end;
+  bool is_aborted = false;
 
-  void accept() {
-    acceptor.async_accept([this](ErrorCode error, tcp::socket socket) {
-      if (error == net::error::operation_aborted) return;
-      if (error) {  // out of descriptors, perhaps: later
-        accept_timer.expires_after(std::chrono::milliseconds(100));
-        accept_timer.async_wait([this](ErrorCode stopped) {
-          if (!stopped) accept();
-        });
+  void serve(Api& api) {
+    ConnectionContext context{options, api, std::make_shared<BodyBudget>(options.max_bodies_bytes)};
+    ConnectionTable table(context);
+    const auto work = net::make_work_guard(io);
+    Clock::time_point next_tick = Clock::now();
+    int num_seen = 0;
+    while (phase != Phase::over) {
+      const int num_asked = num_asked_to_stop.load();
+      if (num_asked != num_seen || context.wants_sweep || Clock::now() >= next_tick) {
+        num_seen = num_asked;
+        next_tick = Clock::now() + kTick;
+        attempt([&] { watch_signals(api); });
+        attempt([&] { accept(table); });
+        table.sweep();
+        if (!restore_memory_reserve()) table.make_room();
+        attempt([&] { drain(api, table, num_asked); });
+      }
+      attempt([&] { io.run_one_until(next_tick); });
+    }
+  }
+
+  void accept(ConnectionTable& table) {
+    if (is_accepting || phase >= Phase::ending) return;
+    acceptor.async_wait(tcp::acceptor::wait_read, [this, &table](ErrorCode error) {
+      is_accepting = false;
+      if (error) return;
+      attempt([&] {
+        if (accept_some(table)) accept(table);
+      });
+    });
+    is_accepting = true;
+  }
+
+  // False: not now, at the next tick.
+  bool accept_some(ConnectionTable& table) {
+    for (int turn = 0; turn < kAcceptsInTurn; ++turn) {
+      ErrorCode error;
+      tcp::socket socket = acceptor.accept(error);
+      if (error == net::error::would_block) return true;
+      if (error == net::error::connection_aborted) continue;
+      if (!error) {
+        attempt([&] { table.take(std::move(socket)); });
+      } else if (!table.make_room()) {  // out of descriptors, perhaps
+        return false;
+      }
+    }
+    return true;
+  }
+
+  void watch_signals(Api& api) {
+    if (is_watching_signals || !options.handles_signals || phase >= Phase::ending) return;
+    signals.async_wait([this, &api](ErrorCode error, int number) {
+      is_watching_signals = false;
+      if (error) return;
+      num_asked_to_stop.fetch_add(1);
+      attempt([&] {
+        log_info("{}: finishing {} running requests", number == SIGTERM ? "SIGTERM" : "SIGINT",
+                 api.num_jobs());
+      });
+    });
+    is_watching_signals = true;
+  }
+
+  // Asked twice it ends at once. What is still being sent to slow readers goes out, within bounds.
+  void drain(Api& api, ConnectionTable& table, int num_asked) {
+    const auto now = Clock::now();
+    if (phase == Phase::serving) {
+      if (num_asked == 0) return;
+      phase = Phase::draining;
+      api.drain();
+      drain_begin = now;
+      drain_end = now + options.drain_deadline;
+      if (options.on_drain) options.on_drain();
+    }
+    if (num_asked > 1) drain_end = std::min(drain_end, now);
+    if (phase == Phase::draining) {
+      const bool is_answering = api.num_jobs() > 0 || table.is_answering_since(drain_begin);
+      if (is_answering && now < drain_end + kAfterAbort) {
+        if (now < drain_end || is_aborted) return;
+        api.abort_all();
+        is_aborted = true;
         return;
       }
-      take(std::move(socket));
-      accept();
-    });
-  }
-
-  void take(tcp::socket socket) {
-    connections.remove_if([](const auto& connection) { return connection.expired(); });
-    const auto connection = std::make_shared<HttpConnection>(std::move(socket), options, *api);
-    if (connections.size() >= options.max_connections) return connection->refuse_as_overloaded();
-    connections.push_back(connection);
-    connection->start();
-  }
-
-  void wait_for_signal() {
-    signals.async_wait([this](ErrorCode error, int number) {
-      if (error) return;
-      log_info("{}: finishing {} running requests", number == SIGTERM ? "SIGTERM" : "SIGINT",
-               api->num_jobs());
-      drain();
-      wait_for_signal();
-    });
-  }
-
-  // The second call ends at once.
-  void drain() {
-    const bool again = api->is_draining();
-    api->drain();
-    if (!again && options.on_drain) options.on_drain();
-    drain_end = std::chrono::steady_clock::now();
-    if (!again) drain_end += options.drain_deadline;
-    if (!again) poll_drain();
-  }
-
-  // An answer that is complete here may still be on its way to a client that reads slowly.
-  bool is_answering() const {
-    return api->num_jobs() > 0 ||
-           std::any_of(connections.begin(), connections.end(), [](const auto& weak) {
-             const auto connection = weak.lock();
-             return connection && connection->is_answering();
-           });
-  }
-
-  void poll_drain() {
-    const auto now = std::chrono::steady_clock::now();
-    if (!is_answering() || (aborted && now > drain_end + kAfterAbort)) return end();
-    if (now >= drain_end && !aborted) {
-      aborted = true;
-      api->abort_all();
+      phase = Phase::ending;
+      drain_end = now + kAfterAbort;
+      ErrorCode ignored;
+      acceptor.close(ignored);
+      signals.cancel(ignored);
+      table.close_idle();
     }
-    drain_timer.expires_after(kDrainPoll);
-    drain_timer.async_wait([this](ErrorCode error) {
-      if (!error) poll_drain();
-    });
-  }
-
-  // What is still being written goes out; then nothing is left to run.
-  void end() {
-    drain_end = std::chrono::steady_clock::now() + kAfterAbort;
-    ErrorCode ignored;
-    acceptor.close(ignored);
-    accept_timer.cancel();
-    signals.cancel(ignored);
-    for (const auto& weak : connections) {
-      if (const auto connection = weak.lock()) connection->close_when_idle();
-    }
-    poll_end();
-  }
-
-  void poll_end() {
-    connections.remove_if([](const auto& connection) { return connection.expired(); });
-    if (connections.empty() || std::chrono::steady_clock::now() > drain_end) return io.stop();
-    drain_timer.expires_after(kDrainPoll);
-    drain_timer.async_wait([this](ErrorCode) { poll_end(); });
+    if (table.is_empty() || now > drain_end) phase = Phase::over;
   }
 };
 
 HttpServer::HttpServer(HttpOptions options) : state_(std::make_unique<State>(std::move(options))) {
+  keep_memory_reserve();
   const tcp::endpoint endpoint(parse_address(state_->options.host), state_->options.port);
   try {
     state_->acceptor.open(endpoint.protocol());
     state_->acceptor.set_option(tcp::acceptor::reuse_address(true));
     state_->acceptor.bind(endpoint);
     state_->acceptor.listen(1024);
+    state_->acceptor.non_blocking(true);
   } catch (const boost::system::system_error& e) {
     fail(ErrorKind::io, "cannot listen on {} port {}: {}; choose another with {}",
          state_->options.host, state_->options.port, e.code().message(),
@@ -162,25 +191,11 @@ Post HttpServer::post() {
   return [this](std::function<void()> f) { net::post(state_->io, std::move(f)); };
 }
 
-void HttpServer::run(Api& api) {
-  state_->api = &api;
-  if (state_->options.handles_signals) state_->wait_for_signal();
-  state_->accept();
-  for (;;) {
-    try {
-      state_->io.run();
-      break;
-    } catch (const std::exception& e) {  // its handler is gone, and with it its connection
-      log_warning("a connection was dropped: {}", e.what());
-    }
-  }
-  for (const auto& weak : state_->connections) {
-    if (const auto connection = weak.lock()) connection->close();
-  }
-}
+void HttpServer::run(Api& api) { state_->serve(api); }
 
 void HttpServer::shut_down() {
-  net::post(state_->io, [this] { state_->drain(); });
+  state_->num_asked_to_stop.fetch_add(1);
+  attempt([&] { net::post(state_->io, [] {}); });  // otherwise it is seen at the next tick
 }
 
 }  // namespace dsmoe::serve

@@ -15,8 +15,10 @@ struct HttpOptions {
   std::string host = "127.0.0.1";  // an address, or localhost
   uint16_t port = 8080;            // 0: any free one
   std::size_t max_connections = 1024;
+  std::size_t max_connections_per_address = 0;  // 0: a quarter; all of them for this machine's own
   std::size_t max_header_bytes = std::size_t{16} << 10;
   std::size_t max_body_bytes = std::size_t{8} << 20;
+  std::size_t max_bodies_bytes = std::size_t{256} << 20;  // all together; small ones do not count
   std::size_t max_backlog_bytes = std::size_t{16} << 20;  // that a slow reader may leave unread
   // Absolute: they run from the first byte of a head or body, however it trickles.
   std::chrono::milliseconds header_deadline{10'000};

@@ -85,23 +85,36 @@ TEST_F(Abuse, OtherRoutes) {
 TEST_F(Abuse, MalformedHttp) {
   EXPECT_EQ(status_of("nonsense\r\n\r\n"), 400);
   EXPECT_EQ(status_of("GET / HTTP/9.9\r\n\r\n"), 400);
-  EXPECT_EQ(status_of("GET nothing HTTP/1.1\r\nHost: x\r\n\r\n"), 400);
-  EXPECT_EQ(status_of("GET /health HTTP/1.1\r\nbad header\r\n\r\n"), 400);
-  EXPECT_EQ(status_of("POST /v1/completions HTTP/1.1\r\nContent-Length: x\r\n\r\n"), 400);
-  EXPECT_EQ(status_of("POST /v1/completions HTTP/1.1\r\nContent-Length: -5\r\n\r\n"), 400);
-  EXPECT_EQ(status_of("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"),
+  EXPECT_EQ(status_of("GET nothing HTTP/1.1\r\nHost: localhost\r\n\r\n"), 400);
+  EXPECT_EQ(status_of("GET /health HTTP/1.1\r\nHost: localhost\r\nbad header\r\n\r\n"), 400);
+  EXPECT_EQ(
+      status_of("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n"),
+      400);
+  EXPECT_EQ(
+      status_of("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n"),
+      400);
+  EXPECT_EQ(status_of("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: "
+                      "chunked\r\n\r\nzz\r\n"),
             400);
-  EXPECT_EQ(status_of("GET /health HTTP/1.1\r\nX: " + std::string(20000, 'a') + "\r\n\r\n"), 431);
-  EXPECT_EQ(status_of("GET /" + std::string(20000, 'a') + " HTTP/1.1\r\n\r\n"), 431);
+  EXPECT_EQ(status_of("GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + std::string(20000, 'a') +
+                      "\r\n\r\n"),
+            431);
+  EXPECT_EQ(status_of("GET /" + std::string(20000, 'a') + " HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+            431);
   EXPECT_EQ(status_of("GET /health HTTP/1.0\r\n\r\n"), 200);
 }
 
 TEST_F(Abuse, HugeBodies) {
-  EXPECT_EQ(status_of("POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n"), 413);
-  EXPECT_EQ(status_of("POST /v1/completions HTTP/1.1\r\nContent-Length: 2000000\r\n\r\n" +
-                      std::string(2000000, ' ')),
+  EXPECT_EQ(status_of("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
+                      "99999999999\r\n\r\n"),
             413);
-  std::string chunked = "POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
+  EXPECT_EQ(
+      status_of(
+          "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2000000\r\n\r\n" +
+          std::string(2000000, ' ')),
+      413);
+  std::string chunked =
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
   for (int i = 0; i < 40; ++i) chunked += "10000\r\n" + std::string(65536, ' ') + "\r\n";
   EXPECT_EQ(status_of(chunked), 413);
   const std::string large =
@@ -162,9 +175,10 @@ TEST_F(Abuse, SlowHeadAndBody) {
     }
     return client.receive().status;
   };
-  EXPECT_EQ(trickle("GET /health HTTP/1.1\r\nX: " + std::string(200, 'a')), 408);
+  EXPECT_EQ(trickle("GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + std::string(200, 'a')), 408);
   Client body(server.port());
-  body.send("POST /v1/completions HTTP/1.1\r\nContent-Length: 500\r\n\r\n{\"prompt\"");
+  body.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n{\"prompt\"");
   EXPECT_EQ(body.receive().status, 408);
   Client silent(server.port());
   EXPECT_TRUE(silent.is_closed());  // after the idle deadline
@@ -179,7 +193,7 @@ TEST_F(Abuse, ConnectionsThatLeave) {
     if (i % 2 == 0) at_once.receive_some();
   }
   Client half(port());
-  half.send("POST /v1/completions HTTP/1.1\r\nContent-Length: 50\r\n\r\n{");
+  half.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{");
   half.close();
   for (int i = 0; i < 6000 && server_->service().engine().stats().running > 0; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -204,14 +218,15 @@ TEST_F(Abuse, Pipelining) {
 TEST_F(Abuse, ExpectContinueAndHead) {
   Client client(port());
   const std::string body = kNormal.dump();
-  client.send(fmt::format(
-      "POST /v1/completions HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n",
-      body.size()));
+  client.send(
+      fmt::format("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nExpect: "
+                  "100-continue\r\nContent-Length: {}\r\n\r\n",
+                  body.size()));
   EXPECT_TRUE(client.receive_some().starts_with("HTTP/1.1 100"));
   client.send(body);
   EXPECT_EQ(client.receive().status, 200);
   Client head(port());
-  head.send("HEAD /health HTTP/1.1\r\n\r\n");
+  head.send("HEAD /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
   const std::string answer = head.receive_some();
   EXPECT_TRUE(answer.starts_with("HTTP/1.1 200"));
   EXPECT_TRUE(answer.ends_with("\r\n\r\n"));

@@ -32,7 +32,7 @@ std::vector<Json> Answer::events() const {
 
 bool Answer::is_done() const { return body.ends_with("data: [DONE]\n\n"); }
 
-Client::Client(uint16_t port, int unread_bytes) {
+Client::Client(uint16_t port, int unread_bytes, const char* from) {
   socket_ = ::socket(AF_INET, SOCK_STREAM, 0);
   const int on = 1;
   if (unread_bytes > 0) {
@@ -41,6 +41,10 @@ Client::Client(uint16_t port, int unread_bytes) {
   ::setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   sockaddr_in address{};
   address.sin_family = AF_INET;
+  if (from != nullptr) {
+    address.sin_addr.s_addr = ::inet_addr(from);
+    ::bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address));
+  }
   address.sin_port = htons(port);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   if (::connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {

@@ -25,7 +25,8 @@ class Client {
  public:
   // The system keeps about `unread_bytes` for a client that does not read; 0: as much as it likes,
   // which may be tens of megabytes.
-  explicit Client(uint16_t port, int unread_bytes = 0);
+  // `from`: an address of this machine.
+  explicit Client(uint16_t port, int unread_bytes = 0, const char* from = nullptr);
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;

@@ -1,8 +1,10 @@
 // dsmoe serve as a user runs it: refuses exposure, serves, and ends cleanly on SIGTERM.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <thread>
 
@@ -60,6 +62,54 @@ TEST(ServeProgram, SigtermLetsRunningAndWaitingRequestsFinish) {
   EXPECT_NE(logged.find("status=200 prompt_tokens=3 answer_tokens=100 seconds="), std::string::npos)
       << logged;
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+int64_t address_space_kilobytes(pid_t pid) {
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmSize:")) return std::atoll(line.c_str() + 7);
+  }
+  return 0;
+}
+
+// Bodies fill all the memory it may have, so that it can take nobody. Then they are gone.
+TEST(ServeProgram, HearsAgainAfterItsMemoryWasFull) {
+  const ScratchFolder scratch;
+  std::vector<std::string> arguments = on_any_port(make_model((scratch / "model").string()));
+  arguments.insert(arguments.end(), {"--max-bodies", "100000"});
+  RunningServer server({.program = DSMOE_PROGRAM, .arguments = arguments});
+  ASSERT_TRUE(server.wait_until_serving());
+  const rlim_t limit = static_cast<rlim_t>(address_space_kilobytes(server.pid()) + (48 << 10))
+                       << 10;
+  const rlimit address_space{.rlim_cur = limit, .rlim_max = limit};
+  ASSERT_EQ(::prlimit(server.pid(), RLIMIT_AS, &address_space, nullptr), 0);
+  {
+    std::vector<std::unique_ptr<Client>> clients;
+    const std::pair<int, int> bodies[] = {{8300000, 8}, {1000000, 40}, {200000, 60},
+                                          {60000, 100}, {20000, 150},  {4000, 300}};
+    for (const auto& [size, count] : bodies) {
+      for (int i = 0; i < count; ++i) {
+        clients.push_back(std::make_unique<Client>(server.port()));
+        clients.back()->send(fmt::format("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                                         "Content-Length: {}\r\n\r\n",
+                                         size) +
+                             std::string(static_cast<std::size_t>(size - 1), ' '));
+      }
+    }
+    for (int i = 0; i < 200; ++i) clients.push_back(std::make_unique<Client>(server.port()));
+  }
+  int status = 0;
+  for (int i = 0; i < 6000 && status != 200; ++i) {
+    status = Client(server.port()).get("/health").status;
+    if (status != 200) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(status, 200);
+  const Json body{{"prompt", {5, 6, 7}}, {"max_tokens", 2}};
+  EXPECT_EQ(Client(server.port()).post("/v1/completions", body).status, 200);
+  server.signal(SIGTERM);
+  EXPECT_EQ(server.wait(), 0);
+}
+#endif
 
 // A server that was given no model, in a folder of its own.
 class Unnamed {

@@ -187,7 +187,7 @@ TEST(Server, WhoReadsNothingIsClosedAfterTheWriteDeadline) {
   SmallServer server({.http = {.write_deadline = std::chrono::milliseconds(100)}});
   Client client(server.port(), kUnreadBytes);
   std::string many;  // answers far beyond what sockets hold
-  for (int i = 0; i < 3000; ++i) many += "GET / HTTP/1.1\r\n\r\n";
+  for (int i = 0; i < 3000; ++i) many += "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
   client.send(many);
   EXPECT_EQ(wait_for_metric(server, "dsmoe_connections", 1), 1);
 }

@@ -185,9 +185,9 @@ std::vector<double> normal_requests(uint16_t port, int count) {
 // Requests as raw bytes: all bodies of the abuse suite, and connections that stay or leave.
 std::vector<std::string> attacks() {
   std::vector<std::string> all{
-      "GET /health HTTP/1.1\r\nX: slow",
-      "POST /v1/completions HTTP/1.1\r\nContent-Length: 500\r\n\r\n{\"prompt\"",
-      "POST /v1/completions HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n",
+      "GET /health HTTP/1.1\r\nHost: localhost\r\nX: slow",
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n{\"prompt\"",
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n",
       "\xff\xfe\r\n\r\n",
       format_request("POST", "/v1/completions",
                      R"({"prompt": [5], "max_tokens": 2000, "ignore_eos": true, "stream": true})"),
