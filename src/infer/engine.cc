@@ -67,6 +67,9 @@ Engine::Submission Engine::submit(std::vector<EngineRequest> requests) {
     if (dead_ || stopping_) return {.admission = Admission::dead};
     const int64_t here = stats_.running + stats_.waiting + static_cast<int64_t>(mail_.size());
     if (here + count > room) return {.admission = Admission::full};
+    // Nothing fails half-way.
+    submission.ids.reserve(requests.size());
+    mail_.reserve(mail_.size() + requests.size());
     const Id first = next_id_;
     for (EngineRequest& request : requests) {
       submission.ids.push_back(next_id_);

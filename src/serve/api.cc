@@ -230,14 +230,23 @@ void Api::complete(HttpRequest& request, const std::shared_ptr<Responder>& respo
       .request_id = request.request_id,
       .owner = request.owner,
       .on_end = [this, request](int status, const CompletionJob& ended) {
-        metrics_.count_request(request.path, status);
-        log_info("id={} route={} status={} prompt_tokens={} answer_tokens={} seconds={:.3f}",
-                 request.request_id, request.path, status, ended.num_prompt_tokens(),
-                 ended.num_answer_tokens(), ended.seconds());
         std::erase_if(jobs_, [&](const auto& other) { return other.get() == &ended; });
+        try {
+          metrics_.count_request(request.path, status);
+          log_info("id={} route={} status={} prompt_tokens={} answer_tokens={} seconds={:.3f}",
+                   request.request_id, request.path, status, ended.num_prompt_tokens(),
+                   ended.num_answer_tokens(), ended.seconds());
+        } catch (const std::exception&) {
+          // Without memory the line is missing.
+        }
       }});
-  job->start();
   jobs_.insert(job);
+  try {
+    job->start();
+  } catch (...) {
+    jobs_.erase(job);
+    throw;
+  }
 }
 
 void Api::count(const HttpRequest& request, int status) {
@@ -256,9 +265,19 @@ void Api::count(const HttpRequest& request, int status) {
 
 void Api::drain() { draining_ = true; }
 
+void Api::hear_jobs() {
+  for (auto next = jobs_.begin(); next != jobs_.end();) {
+    const auto job = *next++;  // it may end
+    job->hear();
+  }
+}
+
 void Api::abort_all() {
-  const auto jobs = jobs_;
-  for (const auto& job : jobs) job->abort(draining_error());
+  const ApiError error = draining_error();
+  for (auto next = jobs_.begin(); next != jobs_.end();) {
+    const auto job = *next++;  // it ends
+    job->abort(error);
+  }
 }
 
 const ServedModel& Api::model() const {

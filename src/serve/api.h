@@ -52,6 +52,8 @@ class Api {
   void drain();
   bool is_draining() const { return draining_; }
   std::size_t num_jobs() const { return jobs_.size(); }
+  // Now and then: what the engine could not say of its own accord for want of memory.
+  void hear_jobs();
   // Ends what still runs.
   void abort_all();
 

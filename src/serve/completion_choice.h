@@ -23,6 +23,8 @@ class CompletionJob::Sink : public infer::RequestSink {
   enum class Urgency { now, with_the_next };
   template <class F>
   void change(Urgency urgency, F&& f);
+  template <class F>
+  void guarded(F&& f) noexcept;
 
   std::shared_ptr<CompletionJob> job_;  // released at the end
   TextStream text_;

@@ -16,10 +16,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Tokens that follow the last ones sent by less go out with the next: every piece costs the threads
-// that compute two changes of context, and no screen shows more than one in this time.
-constexpr auto kTogether = std::chrono::milliseconds(4);
-
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
@@ -45,86 +41,6 @@ void append(ChoiceDelta& to, ChoiceDelta from) {
 }
 
 }  // namespace
-
-CompletionJob::Sink::Sink(std::shared_ptr<CompletionJob> job)
-    : job_(std::move(job)),
-      text_(job_->parts_.model, text::SkipSpecial::yes),
-      stops_(job_->parts_.request.stops),
-      last_token_(job_->start_) {}
-
-// Fills the delta and sees to it that the I/O thread looks at it soon; a plain answer is only
-// looked at when it is complete. At the end the job is handed over for good: it must not die on the
-// engine's thread.
-template <class F>
-void CompletionJob::Sink::change(Urgency urgency, F&& f) {
-  std::shared_ptr<CompletionJob> job = job_;
-  bool wakes = false, ends = false;
-  {
-    const std::lock_guard lock(job->mutex_);
-    f(delta_);
-    ends = delta_.ended();
-    is_held_ = urgency == Urgency::with_the_next;
-    if (job->parts_.request.stream && !is_held_) wakes = !std::exchange(job->is_awake_, true);
-  }
-  if (ends) job_.reset();
-  if (wakes || ends) {
-    last_wake_ = Clock::now();
-    const Post post = job->parts_.post;
-    post([job = std::move(job)] { job->collect(); });
-  }
-}
-
-void CompletionJob::Sink::flush() {
-  if (is_held_) change(Urgency::now, [](ChoiceDelta&) {});
-}
-
-void CompletionJob::Sink::on_prompt_score(int64_t, const infer::TokenScore& score) {
-  const std::lock_guard lock(job_->mutex_);  // nobody need wake for it: a token follows
-  delta_.prompt_scores.push_back(score);
-}
-
-void CompletionJob::Sink::on_routes(const infer::RouteRows& rows) {
-  const std::lock_guard lock(job_->mutex_);
-  RouteRecord& routes = delta_.routes;
-  if (routes.num_tokens == 0) routes.first_position = rows.first_position;
-  routes.num_tokens += rows.num_tokens;
-  routes.index.insert(routes.index.end(), rows.index.begin(), rows.index.end());
-  routes.gate.insert(routes.gate.end(), rows.gate.begin(), rows.gate.end());
-}
-
-infer::Next CompletionJob::Sink::on_token(int32_t token, const infer::TokenScore* score) {
-  Metrics& metrics = job_->parts_.metrics;
-  (has_token_ ? metrics.between_tokens : metrics.first_token).add(seconds_since(last_token_));
-  last_token_ = Clock::now();
-  has_token_ = true;
-  const std::string piece = stops_.push(text_.push(token));
-  const bool is_fast = last_token_ - last_wake_ < kTogether;
-  change(is_fast ? Urgency::with_the_next : Urgency::now, [&](ChoiceDelta& delta) {
-    delta.tokens.push_back(token);
-    if (score != nullptr) delta.scores.push_back(*score);
-    delta.text += piece;
-  });
-  return stops_.stopped() ? infer::Next::stop : infer::Next::more;
-}
-
-void CompletionJob::Sink::on_finish(const infer::Finish& finish) {
-  std::string rest;
-  if (!stops_.stopped()) rest = stops_.push(text_.finish());
-  if (!stops_.stopped()) rest += stops_.finish();
-  change(Urgency::now, [&](ChoiceDelta& delta) {
-    delta.text += rest;
-    delta.finish = finish;
-  });
-}
-
-void CompletionJob::Sink::on_error(ErrorKind kind, const std::string& message) {
-  change(Urgency::now, [&](ChoiceDelta& delta) {
-    delta.error = kind;
-    delta.error_message = message;
-  });
-}
-
-ChoiceDelta CompletionJob::Sink::take() { return std::exchange(delta_, {}); }
 
 CompletionJob::CompletionJob(Parts parts) : parts_(std::move(parts)) {
   created_ = static_cast<int64_t>(std::time(nullptr));
@@ -337,10 +253,12 @@ void CompletionJob::start() {
   const bool is_encoded = encode_some();
   if (is_encoded) submit();
   parts_.metrics.requests_running.fetch_add(1);
-  parts_.responder->on_gone([weak = weak_from_this()] {
-    if (const auto job = weak.lock()) job->abandon();
+  guarded([&] {
+    parts_.responder->on_gone([weak = weak_from_this()] {
+      if (const auto job = weak.lock()) job->abandon();
+    });
+    is_encoded ? open_stream() : go_on_later();
   });
-  is_encoded ? open_stream() : go_on_later();
 }
 
 void CompletionJob::go_on_later() {
@@ -372,18 +290,27 @@ void CompletionJob::open_stream() {
   }
 }
 
-void CompletionJob::collect() {
+void CompletionJob::collect() noexcept {
   guarded([this] { take_deltas(); });
+}
+
+void CompletionJob::hear() {
+  if (is_unheard_.exchange(false)) collect();
 }
 
 // What runs by itself on the I/O thread: what goes wrong must end this request, not the server.
 template <class F>
-void CompletionJob::guarded(F&& f) {
+void CompletionJob::guarded(F&& f) noexcept {
   try {
     f();
   } catch (const std::exception& e) {
-    log_warning("request {}: {}", parts_.request_id, e.what());
-    if (!ended_) fail({500, "an internal error; the server's log has more"});
+    if (ended_) return;
+    try {
+      log_warning("request {}: {}", parts_.request_id, e.what());
+      fail({500, "an internal error; the server's log has more"});
+    } catch (const std::exception&) {
+      if (!ended_) end(500);  // whoever waits for the answer sees the connection close
+    }
   }
 }
 
@@ -397,7 +324,9 @@ void CompletionJob::take_deltas() {
   for (std::size_t i = 0; i < deltas.size() && !ended_; ++i) {
     if (deltas[i].error) {
       const bool is_dead = *deltas[i].error == ErrorKind::resource;
-      return fail({is_dead ? 503 : 500, deltas[i].error_message, "", is_dead ? "engine_dead" : ""});
+      const std::string& text = deltas[i].error_message;
+      return fail({is_dead ? 503 : 500, text.empty() ? "out of memory" : text, "",
+                   is_dead ? "engine_dead" : ""});
     }
     take(*choices_[i], std::move(deltas[i]));
   }
@@ -485,8 +414,10 @@ void CompletionJob::fail(const ApiError& error) {
   end(error.status());
 }
 
-void CompletionJob::abort(const ApiError& error) {
-  if (!ended_) fail(error);
+void CompletionJob::abort(const ApiError& error) noexcept {
+  guarded([&] {
+    if (!ended_) fail(error);
+  });
 }
 
 void CompletionJob::abandon() {
@@ -497,7 +428,7 @@ void CompletionJob::abandon() {
 
 double CompletionJob::seconds() const { return seconds_since(start_); }
 
-void CompletionJob::end(int status) {
+void CompletionJob::end(int status) noexcept {
   ended_ = true;
   {
     const std::lock_guard lock(mutex_);  // what was answered and is not wanted any more counts too
@@ -505,7 +436,11 @@ void CompletionJob::end(int status) {
       usage_answer_ += static_cast<int64_t>(choice->sink->take().tokens.size());
     }
   }
-  if (num_open_ > 0) parts_.model.engine().cancel(engine_ids_);
+  try {
+    if (num_open_ > 0) parts_.model.engine().cancel(engine_ids_);
+  } catch (const std::exception&) {
+    // The sinks end their sequences at the next token.
+  }
   parts_.metrics.requests_running.fetch_sub(1);
   parts_.metrics.request.add(seconds_since(start_));
   parts_.responder.reset();

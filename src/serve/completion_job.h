@@ -1,6 +1,7 @@
 // One completion request in flight: its sequences in the engine, and its answer as it grows.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -59,7 +60,7 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
     std::shared_ptr<Responder> responder;
     std::string request_id;
     uint64_t owner = 0;
-    std::function<void(int status, const CompletionJob&)> on_end;
+    std::function<void(int status, const CompletionJob&)> on_end;  // throws nothing
   };
   explicit CompletionJob(Parts parts);
   ~CompletionJob();
@@ -69,8 +70,10 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
   void start();
   // The client has left: frees everything, says nothing.
   void abandon();
+  // What the engine's thread could not say for want of memory is heard now.
+  void hear();
   // Ends the answer now, with an error.
-  void abort(const ApiError& error);
+  void abort(const ApiError& error) noexcept;
 
   int64_t num_prompt_tokens() const { return usage_prompt_; }
   int64_t num_answer_tokens() const { return usage_answer_; }
@@ -98,16 +101,16 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
   void go_on();
   void open_stream();
 
-  void collect();
+  void collect() noexcept;
   template <class F>
-  void guarded(F&& f);
+  void guarded(F&& f) noexcept;
   void take_deltas();
   void take(Choice& choice, ChoiceDelta delta);
   void send_chunk(const Json& choice);
   void finish_answer();
   void render_answer();
   void fail(const ApiError& error);
-  void end(int status);
+  void end(int status) noexcept;
 
   // Everything a choice says about one delta, and nothing about how it ended.
   Json render(Choice& choice, const ChoiceDelta& delta) const;
@@ -137,7 +140,8 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
   std::string rendered_;          // the choices of a plain answer
   std::size_t num_rendered_ = 0;  // of them
   bool is_streaming_ = false;
-  bool ended_ = false;
+  std::atomic<bool> ended_{false};
+  std::atomic<bool> is_unheard_{false};  // see hear()
 };
 
 }  // namespace dsmoe::serve

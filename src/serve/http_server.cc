@@ -79,6 +79,7 @@ struct HttpServer::State {
         next_tick = Clock::now() + kTick;
         attempt([&] { watch_signals(api); });
         attempt([&] { accept(table); });
+        api.hear_jobs();
         table.sweep();
         if (!restore_memory_reserve()) table.make_room();
         attempt([&] { drain(api, table, num_asked); });

@@ -61,7 +61,10 @@ SmallServer::SmallServer(SmallServerOptions options, const SmallModelOptions& mo
                   .text = small_text(),
                   .id = "small",
                   .engine = options.engine});
-  thread_ = std::thread([this] { service_->run(); });
+  thread_ = std::thread([this, on_thread = options.on_thread] {
+    if (on_thread) on_thread();
+    service_->run();
+  });
 }
 
 SmallServer::~SmallServer() { stop(); }

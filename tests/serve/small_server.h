@@ -1,6 +1,7 @@
 // A server of a small random model with a tokenizer, in this process, on a port of its own.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -27,6 +28,7 @@ struct SmallServerOptions {
   serve::ApiOptions api = {};
   serve::HttpOptions http = {};
   int threads = 1;
+  std::function<void()> on_thread = {};  // first of what the thread of HTTP runs
 };
 
 class SmallServer {

@@ -1,0 +1,184 @@
+// Memory runs out at any one place of the server's thread: that costs a request at most.
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <thread>
+
+#include "base/log.h"
+#include "serve/small_server.h"
+
+namespace {
+
+// Counted down by the allocations it concerns; at and below zero they fail, as many as are to fail.
+std::atomic<int64_t> until_failure{0};
+std::atomic<int64_t> num_failures{0};
+enum class Where { server_thread, sinks };  // sinks: of the engine's thread
+std::atomic<Where> where{Where::server_thread};
+thread_local bool is_server_thread = false;
+
+bool is_called_from(const char* function) {
+  void* frames[32];
+  const int count = ::backtrace(frames, 32);
+  for (int i = 0; i < count; ++i) {
+    Dl_info info{};
+    if (::dladdr(frames[i], &info) == 0 || info.dli_sname == nullptr) continue;
+    if (std::strstr(info.dli_sname, function) != nullptr) return true;
+  }
+  return false;
+}
+
+bool is_concerned() {
+  if (where == Where::server_thread) return is_server_thread;
+  return !is_server_thread && is_called_from("CompletionJob4Sink");
+}
+
+// Destructors of Json allocate. The server keeps a reserve for them (base/memory_reserve.h).
+bool fails() {
+  return num_failures.load() > 0 && is_concerned() && until_failure.fetch_sub(1) <= 0 &&
+         num_failures.fetch_sub(1) > 0 && !is_called_from("json_value7destroy");
+}
+
+void* allocate(std::size_t size, std::size_t alignment) {
+  if (fails()) throw std::bad_alloc();
+  void* memory = nullptr;
+  if (::posix_memalign(&memory, std::max(alignment, sizeof(void*)),
+                       std::max<std::size_t>(1, size)) != 0) {
+    throw std::bad_alloc();
+  }
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(std::size_t size) { return allocate(size, __STDCPP_DEFAULT_NEW_ALIGNMENT__); }
+void* operator new[](std::size_t size) { return allocate(size, __STDCPP_DEFAULT_NEW_ALIGNMENT__); }
+void* operator new(std::size_t size, std::align_val_t alignment) {
+  return allocate(size, static_cast<std::size_t>(alignment));
+}
+void* operator new[](std::size_t size, std::align_val_t alignment) {
+  return allocate(size, static_cast<std::size_t>(alignment));
+}
+// Not inlined: the compiler would see free() meet operator new.
+[[gnu::noinline]] static void release(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory) noexcept { release(memory); }
+void operator delete[](void* memory) noexcept { release(memory); }
+void operator delete(void* memory, std::size_t) noexcept { release(memory); }
+void operator delete[](void* memory, std::size_t) noexcept { release(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { release(memory); }
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { release(memory); }
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { release(memory); }
+
+namespace dsmoe::testing {
+namespace {
+
+// Allocations of the server's thread fail: after the `first` ones `count` of them.
+class FailingMemory {
+ public:
+  FailingMemory(int64_t first, int64_t count) {
+    until_failure = first;
+    num_failures = count;
+  }
+  ~FailingMemory() { num_failures = 0; }
+  bool has_failed() const { return until_failure < 0; }
+};
+
+std::unique_ptr<SmallServer> make_server() {
+  set_log_level(LogLevel::quiet);
+  SmallServerOptions options;
+  options.on_thread = [] { is_server_thread = true; };
+  auto server = std::make_unique<SmallServer>(options);
+  EXPECT_EQ(server->get("/health").status, 200);  // it runs
+  return server;
+}
+
+// What a client does while memory fails at the n-th place, for every n until it meets none.
+template <class F>
+int at_every_place(SmallServer& server, int64_t num_at_once, F&& client) {
+  int place = 0;
+  for (bool has_failed = true; has_failed && !::testing::Test::HasFailure(); ++place) {
+    {
+      const FailingMemory memory(place, num_at_once);
+      client();
+      has_failed = memory.has_failed();
+    }
+    EXPECT_EQ(server.get("/health").status, 200) << "after place " << place;
+  }
+  return place;
+}
+
+Json short_answer(bool is_stream) {
+  return {{"prompt", "The cat"}, {"max_tokens", 2}, {"ignore_eos", true}, {"stream", is_stream}};
+}
+
+void expect_nothing_runs(SmallServer& server) {
+  const auto running = [&] { return server.service().engine().stats().running; };
+  for (int i = 0; i < 6000 && running() > 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(running(), 0);
+}
+
+TEST(FailingAllocations, CostAConnectionWhileAcceptingAndAnswering) {
+  const auto server = make_server();
+  EXPECT_GT(at_every_place(*server, 1, [&] { server->get("/v1/models"); }), 50);
+  EXPECT_GT(at_every_place(*server, 3, [&] { server->get("/nothing"); }), 50);
+}
+
+TEST(FailingAllocations, CostACompletionWhereverTheyAre) {
+  const auto server = make_server();
+  for (const bool is_stream : {false, true}) {
+    EXPECT_GT(at_every_place(*server, 1, [&] { server->complete(short_answer(is_stream)); }), 100);
+    const Answer answer = server->complete(short_answer(is_stream));
+    EXPECT_EQ(answer.status, 200);
+    EXPECT_EQ(is_stream ? answer.is_done() : answer.json().contains("usage"), true);
+  }
+  expect_nothing_runs(*server);
+  const std::string metrics = "\n" + server->get("/metrics").body;
+  EXPECT_NE(metrics.find("\ndsmoe_connections 1\n"), std::string::npos) << metrics;
+  EXPECT_NE(metrics.find("\ndsmoe_requests_running 0\n"), std::string::npos) << metrics;
+}
+
+TEST(FailingAllocations, OfTheEnginesThreadCostACompletionAndNotTheEngine) {
+  const auto server = make_server();
+  where = Where::sinks;
+  for (const bool is_stream : {false, true}) {
+    EXPECT_GT(at_every_place(*server, 1, [&] { server->complete(short_answer(is_stream)); }), 3);
+    EXPECT_GT(at_every_place(*server, 9, [&] { server->complete(short_answer(is_stream)); }), 3);
+  }
+  where = Where::server_thread;
+  EXPECT_EQ(server->complete(short_answer(false)).status, 200);
+  expect_nothing_runs(*server);
+}
+
+TEST(FailingAllocations, OfAllKindsAreOverWhenThereIsMemoryAgain) {
+  const auto server = make_server();
+  {
+    const FailingMemory memory(0, int64_t{1} << 40);
+    for (int i = 0; i < 20; ++i) EXPECT_EQ(server->get("/health").status, 0);
+  }
+  EXPECT_EQ(server->get("/health").status, 200);
+}
+
+TEST(FailingAllocations, DoNotKeepTheServerFromStopping) {
+  for (int place = 0; place < 40; ++place) {
+    const auto server = make_server();
+    Client streaming(server->port());
+    const Json body{
+        {"prompt", "The cat"}, {"max_tokens", 200}, {"ignore_eos", true}, {"stream", true}};
+    streaming.send(format_request("POST", "/v1/completions", body.dump()));
+    ASSERT_NE(streaming.receive_some(), "");
+    const FailingMemory memory(place, 5);
+    server->stop();
+  }
+}
+
+}  // namespace
+}  // namespace dsmoe::testing
