@@ -66,7 +66,7 @@ soak: build-all
 	@$(MAKE) -s --no-print-directory build-tsan/build.ninja
 	$(BUILD) tsan -j $(JOBS)
 	ctest --preset tsan
-	DSMOE_SOAK_SECONDS=30 TSAN_OPTIONS=halt_on_error=1 ctest --test-dir build-tsan -R '^Soak\.' --output-on-failure
+	DSMOE_SOAK_SECONDS=30 TSAN_OPTIONS=halt_on_error=1 ctest --test-dir build-tsan -R '^(Soak\.|serve_attack$$)' --output-on-failure
 
 clients: build
 	PYTHON=$(PYTHON) tests/clients/run.sh
