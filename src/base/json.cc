@@ -13,7 +13,7 @@ namespace {
 
 class StrictBuilder : public nlohmann::json_sax<Json> {
  public:
-  StrictBuilder(std::string_view what, int max_depth) : what_(what), max_depth_(max_depth) {}
+  StrictBuilder(std::string_view what, const JsonLimits& limits) : what_(what), limits_(limits) {}
 
   Json take() { return std::move(root_); }
 
@@ -31,6 +31,9 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
   bool end_array() override { return close(); }
 
   bool key(string_t& name) override {
+    if (++num_keys_ > limits_.max_keys) {
+      fail(ErrorKind::input, "{}: more than {} keys in this JSON", what_, limits_.max_keys);
+    }
     auto& object = stack_.back()->get_ref<Json::object_t&>();
     const auto [slot, inserted] = object.try_emplace(std::move(name), nullptr);
     if (!inserted) {
@@ -61,6 +64,9 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
   }
 
   Json* place(Json&& value) {
+    if (++num_values_ > limits_.max_values) {
+      fail(ErrorKind::input, "{}: more than {} values in this JSON", what_, limits_.max_values);
+    }
     if (stack_.empty()) {
       root_ = std::move(value);
       return &root_;
@@ -79,8 +85,8 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
   }
 
   bool open(Json container) {
-    if (static_cast<int>(stack_.size()) >= max_depth_) {
-      fail(ErrorKind::input, "{}: JSON nested deeper than {} levels", what_, max_depth_);
+    if (static_cast<int>(stack_.size()) >= limits_.max_depth) {
+      fail(ErrorKind::input, "{}: JSON nested deeper than {} levels", what_, limits_.max_depth);
     }
     stack_.push_back(place(std::move(container)));
     return true;
@@ -92,7 +98,8 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
   }
 
   std::string what_;
-  int max_depth_;
+  JsonLimits limits_;
+  std::size_t num_values_ = 0, num_keys_ = 0;
   Json root_;
   std::vector<Json*> stack_;  // open containers, outermost first
   Json* member_ = nullptr;    // where the value of the last key goes
@@ -100,8 +107,12 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
 
 }  // namespace
 
-Json parse_json(std::string_view text, std::string_view what, int max_depth) {
-  StrictBuilder builder(what, max_depth);
+Json parse_json(std::string_view text, std::string_view what, const JsonLimits& limits) {
+  // The lexer takes a NUL byte for the end of the text and would not look at what follows.
+  if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    fail(ErrorKind::input, "{}: not valid JSON at byte {}: a NUL byte", what, nul);
+  }
+  StrictBuilder builder(what, limits);
   Json::sax_parse(text.begin(), text.end(), &builder);
   return builder.take();
 }

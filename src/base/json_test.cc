@@ -38,6 +38,33 @@ TEST(Json, RefusesBrokenText) {
   }
 }
 
+TEST(Json, RefusesWhatFollowsANulByte) {
+  using namespace std::string_view_literals;
+  EXPECT_EQ(refusal("{\"a\": 1}\0{\"a\": 2}"sv), "f.json: not valid JSON at byte 8: a NUL byte");
+  for (const std::string_view text : {"1\0"sv, "\0"sv, "\0 1"sv, "[1,\0 2]"sv, "\"a\0b\""sv}) {
+    EXPECT_NE(refusal(text).find("a NUL byte"), std::string::npos);
+  }
+  EXPECT_EQ(parse_json(R"("a\u0000b")", "t").get<std::string>(), "a\0b"sv);  // a character
+}
+
+TEST(Json, LimitsHoldBeforeAnythingIsBuilt) {
+  const auto refused = [](std::string_view text, const JsonLimits& limits) -> std::string {
+    try {
+      parse_json(text, "f.json", limits);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(refused("[1, [2], {}]", {.max_values = 5}), "accepted");
+  EXPECT_EQ(refused("[1, [2], {}, \"\"]", {.max_values = 5}),
+            "f.json: more than 5 values in this JSON");
+  EXPECT_EQ(refused(R"({"a": {"b": 1}, "c": 2})", {.max_keys = 3}), "accepted");
+  EXPECT_EQ(refused(R"({"a": {"b": 1}, "c": 2})", {.max_keys = 2}),
+            "f.json: more than 2 keys in this JSON");
+  EXPECT_EQ(refused("[[[1]]]", {.max_depth = 2}), "f.json: JSON nested deeper than 2 levels");
+}
+
 // A message shows what is wrong, not a megabyte of it.
 TEST(Json, MessagesStayShort) {
   const std::string megabyte(1 << 20, 'k');

@@ -278,7 +278,7 @@ void refuse_unsupported(const Json& body) {
 Json parse_body(std::string_view body) {
   Json json;
   try {
-    json = parse_json(body, "request body", kMaxJsonDepth);
+    json = parse_json(body, "request body", {.max_depth = kMaxJsonDepth});
   } catch (const Error& e) {
     throw ApiError(400, e.what());
   }

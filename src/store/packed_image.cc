@@ -86,7 +86,7 @@ std::string header_text(const PackedHeader& header) {
 class HeaderReader {
  public:
   HeaderReader(std::string_view text, std::string_view what)
-      : what_(what), json_(parse_json(text, what, 4)) {
+      : what_(what), json_(parse_json(text, what, {.max_depth = 4})) {
     if (!json_.is_object()) refuse("the header is not an object");
   }
 

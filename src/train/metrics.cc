@@ -20,13 +20,17 @@ constexpr std::size_t kMaxLogBytes = std::size_t{4} << 30;
 
 double rounded(double value) { return std::round(value * 1000) / 1000; }
 
-// The step of a line; nothing when a crash cut it short.
+// The step of a line; nothing when a crash cut it short or left zeros in it.
 std::optional<int64_t> step_of(const std::string& line) {
-  const Json value = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!value.is_object() || !value.contains("step") || !value["step"].is_number_integer()) {
+  try {
+    const Json value = parse_json(line, "a logged step");
+    if (!value.is_object() || !value.contains("step") || !value["step"].is_number_integer()) {
+      return std::nullopt;
+    }
+    return value["step"].get<int64_t>();
+  } catch (const Error&) {
     return std::nullopt;
   }
-  return value["step"].get<int64_t>();
 }
 
 // Keeps the lines up to steps_done, so that the file reads as if the run had never stopped.

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/scratch_folder.h"
+#include "train/metrics.h"
 
 namespace dsmoe::train {
 namespace {
@@ -54,6 +55,16 @@ TEST(MetricsFile, ReadsWhatARunWrites) {
 TEST(MetricsFile, ALineBeingWrittenIsLeftOut) {
   EXPECT_EQ(read(std::string(kLine) + "\n" + std::string(kLine).substr(0, 40)).size(), 1u);
   EXPECT_TRUE(read("").empty());
+}
+
+// After a power cut the end of a file may be zeros.
+TEST(MetricsFile, AResumedRunDropsALineWithZerosInIt) {
+  const ScratchFolder scratch;
+  const std::string second = replaced(kLine, "\"step\":1", "\"step\":2");
+  std::ofstream(scratch / "metrics.jsonl") << kLine << "\n"
+                                           << second << std::string(8, '\0') << "\n";
+  { const MetricsLog log({.run = scratch.path(), .steps_done = 2}); }
+  EXPECT_EQ(read_metrics(scratch / "metrics.jsonl").size(), 1u);
 }
 
 TEST(MetricsFile, RefusesWhatNoRunWrites) {
