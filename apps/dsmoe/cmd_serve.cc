@@ -4,7 +4,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "base/json.h"
 #include "base/log.h"
@@ -29,6 +31,7 @@ struct ServeCommand {
   std::string model_id;
   infer::EngineOptions engine;
   std::string chat_template;
+  std::vector<std::string> api_key_files;
   double kv_memory = 0;  // GiB
   double drain_seconds = 30;
   int64_t max_connections = 1024, max_connections_per_address = 0;
@@ -129,9 +132,17 @@ std::string url_of(const serve::HttpOptions& http, uint16_t port) {
 // Everything that can be refused without a model is, before anything takes long.
 void check_early(ServeCommand& command) {
   serve::ServiceOptions& service = command.service;
-  if (const char* key = std::getenv("DSMOE_API_KEY"); key != nullptr && *key != '\0') {
+  if (const char* key = std::getenv("DSMOE_API_KEY")) {
+    if (serve::is_blank(key)) {
+      fail(ErrorKind::usage, "DSMOE_API_KEY is blank: give it a key, or unset it");
+    }
     service.api.keys.emplace_back(key);
   }
+  for (const std::string& file : command.api_key_files) {
+    const std::vector<std::string> keys = serve::read_key_file(file);
+    service.api.keys.insert(service.api.keys.end(), keys.begin(), keys.end());
+  }
+  serve::check_keys(service.api.keys);
   serve::check_exposure(
       service, command.no_auth ? serve::WithoutKeys::allowed : serve::WithoutKeys::refused);
   if (!command.common.model.empty()) {
@@ -218,10 +229,18 @@ void add_serve(CommandLine& app) {
   command.option("--port", service.http.port, "port to listen on; 0: any free one").show_default();
   command
       .option("--api-key", service.api.keys,
-              "key that clients must send; repeatable; also the variable DSMOE_API_KEY")
+              "key that clients must send; repeatable; other users of the machine can see it here, "
+              "but not in the variable DSMOE_API_KEY or in a file")
       .type("KEY")
       .repeatable();
-  command.flag("--no-auth", options->no_auth, "let everyone in who reaches --host");
+  command
+      .option(
+          "--api-key-file", options->api_key_files,
+          "keys that clients must send, one per line; blank lines and lines with # are left out")
+      .type("FILE")
+      .repeatable();
+  command.flag("--no-auth", options->no_auth,
+               "no keys: let everyone in who reaches --host by an address");
   command.option("--model-name", options->model_id, "name in the API; default: the folder's");
   command
       .option("--cors-origin", service.api.cors_origin, "pages of this origin may ask; * for all")

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -9,9 +10,18 @@
 
 namespace dsmoe::serve {
 
+// One key per line, without the spaces around it; blank lines and those that begin with # are left
+// out. Throws Error(input) when no key is left; warns when others can read the file.
+std::vector<std::string> read_key_file(const std::filesystem::path& path);
+
+// Nothing but spaces.
+bool is_blank(std::string_view key);
+// Throws Error(usage) when a key is blank, or one that no header can carry.
+void check_keys(const std::vector<std::string>& keys);
+
 class ApiKeys {
  public:
-  // Throws Error(usage) on an empty key.
+  // Throws what check_keys() throws.
   explicit ApiKeys(const std::vector<std::string>& keys);
 
   bool empty() const { return hashes_.empty(); }

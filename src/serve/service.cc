@@ -11,8 +11,8 @@ void check_exposure(const ServiceOptions& options, WithoutKeys without_keys) {
     return;
   }
   fail(ErrorKind::usage,
-       "--host {} can be reached from other machines: give --api-key KEY, or --no-auth if everyone "
-       "may use it",
+       "--host {} can be reached from other machines: give --api-key-file FILE (or --api-key KEY), "
+       "or --no-auth if everyone may use it",
        options.http.host);
 }
 

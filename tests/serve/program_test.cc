@@ -271,6 +271,52 @@ TEST(ServeProgram, APlanThatSaysNothingIsNoPlan) {
   EXPECT_EQ(server.wait(), 0);
 }
 
+TEST(ServeProgram, KeysOfAFileAreNeeded) {
+  const ScratchFolder scratch;
+  const std::string keys = (scratch / "keys").string(), log = (scratch / "log").string();
+  write_file(keys, "# ours\n\n  first key \r\n\t\n#second\nthird");
+  std::vector<std::string> arguments = on_any_port(make_model((scratch / "model").string()));
+  arguments.insert(arguments.end(), {"--api-key-file", keys, "--api-key", "another"});
+  RunningServer server({.program = DSMOE_PROGRAM, .arguments = arguments, .log_file = log});
+  ASSERT_TRUE(server.wait_until_serving());
+  const auto status_with = [&](const std::string& key) {
+    return Client(server.port())
+        .request("GET", "/v1/models", "", {"Authorization: Bearer " + key})
+        .status;
+  };
+  for (const char* key : {"first key", "third", "another"}) EXPECT_EQ(status_with(key), 200) << key;
+  for (const char* key : {"", "second", "#second", "# ours", "first"}) {
+    EXPECT_EQ(status_with(key), 401) << key;
+  }
+  server.signal(SIGTERM);
+  EXPECT_EQ(server.wait(), 0);
+  EXPECT_NE(read_file(log).find("chmod 600"), std::string::npos);
+}
+
+TEST(ServeProgram, ABlankKeyIsRefusedWhereverItComesFrom) {
+  const ScratchFolder scratch;
+  const std::string file = (scratch / "keys").string();
+  for (const char* blank : {"", " ", "\t"}) {
+    const Ran flag = run_dsmoe({"serve", "--api-key", blank, "nowhere"});
+    EXPECT_EQ(flag.code, 2);
+    EXPECT_NE(flag.err.find("blank"), std::string::npos) << flag.err;
+    ::setenv("DSMOE_API_KEY", blank, 1);
+    const Ran variable = run_dsmoe({"serve", "nowhere"});
+    ::unsetenv("DSMOE_API_KEY");
+    EXPECT_EQ(variable.code, 2);
+    EXPECT_NE(variable.err.find("DSMOE_API_KEY is blank"), std::string::npos) << variable.err;
+    write_file(file, std::string("# none\n") + blank + "\n");
+    const Ran of_file = run_dsmoe({"serve", "--api-key-file", file, "nowhere"});
+    EXPECT_EQ(of_file.code, 1);
+    EXPECT_NE(of_file.err.find("expected an API key per line"), std::string::npos) << of_file.err;
+  }
+  EXPECT_EQ(run_dsmoe({"serve", "--api-key-file", "", "nowhere"}).code, 1);
+  EXPECT_EQ(run_dsmoe({"serve", "--api-key", "a\nb", "nowhere"}).code, 2);
+  EXPECT_EQ(run_dsmoe({"serve", "--api-key", "a ", "nowhere"}).code, 2);
+  write_file(file, std::string("a\0b\n", 4));
+  EXPECT_EQ(run_dsmoe({"serve", "--api-key-file", file, "nowhere"}).code, 2);
+}
+
 TEST(ServeProgram, RefusesWhatItCannotServe) {
   const Ran exposed = run_dsmoe({"serve", "nowhere", "--host", "0.0.0.0"});
   EXPECT_EQ(exposed.code, 2);
