@@ -63,31 +63,70 @@ bool is_loopback_origin(std::string_view origin) {
   return false;
 }
 
+// A body up to this is read in a few milliseconds, whatever is in it.
+constexpr std::size_t kShortBody = std::size_t{16} << 10;
+// Of bodies that wait for the worker, which takes some 0.3 s for the worst of 8 MiB.
+constexpr std::size_t kMaxPending = 256;
+constexpr std::size_t kMaxPendingBytes = std::size_t{64} << 20;
+
+// The answer to what is being thrown.
+HttpResponse refusal(const HttpRequest& request) {
+  try {
+    throw;
+  } catch (const ApiError& e) {
+    return json_response(error_body(e), e.status());
+  } catch (const Error& e) {
+    const int status = status_of(e.kind());
+    if (status == 500) log_warning("request {}: {}", request.request_id, e.what());
+    return json_response(error_body(status, e.what()), status);
+  } catch (const std::exception& e) {
+    log_warning("request {}: {}", request.request_id, e.what());
+    return json_response(error_body(500, "an internal error; the server's log has more"), 500);
+  }
+}
+
 ApiError draining_error() { return {503, "the server is shutting down", "", "draining"}; }
 
 }  // namespace
 
-Api::Api(ApiOptions options, Post post)
-    : options_(std::move(options)), keys_(options_.keys), post_(std::move(post)) {}
+// A request that the worker has, or has had.
+struct Api::Pending {
+  Pending(const Route& its_route, HttpRequest its_request, std::shared_ptr<Responder> its_responder)
+      : route(its_route),
+        request(std::move(its_request)),
+        responder(std::move(its_responder)),
+        num_bytes(request.body.size()) {}
+
+  const Route& route;
+  HttpRequest request;
+  std::shared_ptr<Responder> responder;
+  std::size_t num_bytes;
+  Time start = std::chrono::steady_clock::now();
+  std::atomic<bool> is_over{false};  // nobody waits for the answer any more
+  std::optional<Prepared> prepared;  // nothing: for want of memory not even an error
+};
+
+Api::Api(ApiOptions options, Post post, Worker& worker)
+    : options_(std::move(options)), keys_(options_.keys), post_(std::move(post)), worker_(worker) {}
 
 Api::~Api() = default;
 
 std::span<const Api::Route> Api::routes() {
   static const Route kRoutes[] = {
-      {"POST", "/v1/chat/completions", nullptr, Needs::model},
-      {"POST", "/v1/completions", nullptr, Needs::model},
-      {"GET", "/v1/models", &Api::models, Needs::model},
-      {"GET", "/v1/models/*", &Api::one_model, Needs::model},
+      {"POST", "/v1/chat/completions", nullptr, Needs::model, Takes::as_long_as_the_body},
+      {"POST", "/v1/completions", nullptr, Needs::model, Takes::as_long_as_the_body},
+      {"GET", "/v1/models", &Api::models},
+      {"GET", "/v1/models/*", &Api::one_model},
       {"GET", "/health", &Api::health, Needs::nothing},
-      {"GET", "/metrics", &Api::metrics_text, Needs::model},
+      {"GET", "/metrics", &Api::metrics_text},
       {"GET", "/version", &Api::version, Needs::nothing},
-      {"POST", "/tokenize", &Api::tokenize, Needs::model},
-      {"POST", "/detokenize", &Api::detokenize, Needs::model},
-      {"GET", "/tokenizer_info", &Api::tokenizer_info, Needs::model},
-      {"GET", "/v1/experts", &Api::experts, Needs::model},
-      {"DELETE", "/v1/experts", &Api::reset_experts, Needs::model},
-      {"POST", "/v1/experts/reset", &Api::reset_experts, Needs::model},
-      {"GET", "/v1/experts/tokens", &Api::expert_tokens, Needs::model},
+      {"POST", "/tokenize", &Api::tokenize, Needs::model, Takes::as_long_as_the_body},
+      {"POST", "/detokenize", &Api::detokenize, Needs::model, Takes::as_long_as_the_body},
+      {"GET", "/tokenizer_info", &Api::tokenizer_info},
+      {"GET", "/v1/experts", &Api::experts},
+      {"DELETE", "/v1/experts", &Api::reset_experts},
+      {"POST", "/v1/experts/reset", &Api::reset_experts},
+      {"GET", "/v1/experts/tokens", &Api::expert_tokens, Needs::model, Takes::long_},
   };
   return kRoutes;
 }
@@ -193,53 +232,122 @@ std::optional<HttpResponse> Api::answer_head(HttpRequest& head) {
 }
 
 void Api::handle(HttpRequest request, const std::shared_ptr<Responder>& responder) {
-  const Route* route = find_route(request).route;
-  HttpResponse response;
+  const auto start = std::chrono::steady_clock::now();
+  Prepared prepared;
   try {
+    const Route* route = find_route(request).route;
     if (route == nullptr) throw ApiError(404, "there is no such route");
-    if (route->needs == Needs::model) model();
-    if (route->handler == nullptr) return complete(request, responder);
-    response = (this->*route->handler)(request);
-  } catch (const ApiError& e) {
-    response = json_response(error_body(e), e.status());
-  } catch (const Error& e) {
-    const int status = status_of(e.kind());
-    if (status == 500) log_warning("request {}: {}", request.request_id, e.what());
-    response = json_response(error_body(status, e.what()), status);
-  } catch (const std::exception& e) {
-    log_warning("request {}: {}", request.request_id, e.what());
-    response = json_response(error_body(500, "an internal error; the server's log has more"), 500);
+    if (route->handler == nullptr && draining_) throw draining_error();
+    const bool is_long =
+        route->takes == Takes::long_ ||
+        (route->takes == Takes::as_long_as_the_body && request.body.size() > kShortBody);
+    if (is_long) return prepare_later(*route, std::move(request), responder);
+    prepared = prepare(*route, request);
+  } catch (...) {
+    prepared = refusal(request);
   }
+  answer(request, responder, std::move(prepared), start);
+}
+
+Api::Prepared Api::prepare(const Route& route, const HttpRequest& request) {
+  try {
+    if (route.needs == Needs::model) model();
+    if (route.handler != nullptr) return (this->*route.handler)(request);
+    return prepare_completion(
+        request.body, route.path == "/v1/completions" ? Endpoint::completions : Endpoint::chat,
+        model());
+  } catch (...) {
+    return refusal(request);
+  }
+}
+
+void Api::prepare_later(const Route& route, HttpRequest&& request,
+                        const std::shared_ptr<Responder>& responder) {
+  if (pending_.size() >= kMaxPending || pending_bytes_ + request.body.size() > kMaxPendingBytes) {
+    throw ApiError(503, "too many large requests wait here; try again later", "", "overloaded");
+  }
+  const auto pending = std::make_shared<Pending>(route, std::move(request), responder);
+  const auto forget = [this, pending] {
+    pending_bytes_ -= pending->num_bytes;
+    pending_.erase(pending);
+    metrics_.requests_preparing = static_cast<int64_t>(pending_.size());
+  };
+  pending_.insert(pending);
+  metrics_.requests_preparing = static_cast<int64_t>(pending_.size());
+  pending_bytes_ += pending->num_bytes;
+  try {
+    worker_.add(
+        [this, pending] {
+          try {
+            if (!pending->is_over) pending->prepared = prepare(pending->route, pending->request);
+            pending->request.drop_body();
+          } catch (...) {  // no memory for an error: finish() sees that there is nothing
+            pending->prepared.reset();
+          }
+        },
+        [this, pending, forget] {
+          forget();
+          finish(*pending);
+        });
+  } catch (...) {
+    forget();
+    request = std::move(pending->request);  // it is refused by its name
+    throw;
+  }
+  responder->on_gone([this, weak = std::weak_ptr(pending)] {
+    const auto left = weak.lock();
+    if (!left || left->is_over.exchange(true)) return;
+    metrics_.clients_gone.fetch_add(1);
+    count(left->request, 499);
+  });
+}
+
+// The worker is done with it.
+void Api::finish(Pending& pending) {
+  const std::shared_ptr<Responder> responder = std::move(pending.responder);
+  if (pending.is_over) return;
+  if (!pending.prepared) pending.prepared = json_response(error_body(500, "out of memory"), 500);
+  answer(pending.request, responder, std::move(*pending.prepared), pending.start);
+}
+
+void Api::answer(const HttpRequest& request, const std::shared_ptr<Responder>& responder,
+                 Prepared prepared, Time start) {
+  try {
+    if (auto* completion = std::get_if<PreparedCompletion>(&prepared)) {
+      return begin(request, responder, std::move(*completion), start);
+    }
+  } catch (...) {
+    prepared = refusal(request);
+  }
+  auto& response = std::get<HttpResponse>(prepared);
   count(request, response.status);
   responder->respond(std::move(response));
 }
 
-void Api::complete(HttpRequest& request, const std::shared_ptr<Responder>& responder) {
-  if (draining_) throw draining_error();
-  const Endpoint endpoint =
-      request.path == "/v1/completions" ? Endpoint::completions : Endpoint::chat;
-  CompletionRequest parsed = parse_completion(request.body, endpoint);
-  check_model(parsed.model);
-  request.drop_body();
-  const auto job = std::make_shared<CompletionJob>(CompletionJob::Parts{
-      .model = model(),
-      .metrics = metrics_,
-      .post = post_,
-      .request = std::move(parsed),
-      .responder = responder,
-      .request_id = request.request_id,
-      .owner = request.owner,
-      .on_end = [this, request](int status, const CompletionJob& ended) {
-        std::erase_if(jobs_, [&](const auto& other) { return other.get() == &ended; });
-        try {
-          metrics_.count_request(request.path, status);
-          log_info("id={} route={} status={} prompt_tokens={} answer_tokens={} seconds={:.3f}",
-                   request.request_id, request.path, status, ended.num_prompt_tokens(),
-                   ended.num_answer_tokens(), ended.seconds());
-        } catch (const std::exception&) {
-          // Without memory the line is missing.
-        }
-      }});
+void Api::begin(const HttpRequest& request, const std::shared_ptr<Responder>& responder,
+                PreparedCompletion prepared, Time start) {
+  const auto on_end = [this, id = request.request_id, path = request.path](
+                          int status, const CompletionJob& ended) {
+    std::erase_if(jobs_, [&](const auto& other) { return other.get() == &ended; });
+    try {
+      metrics_.count_request(path, status);
+      log_info("id={} route={} status={} prompt_tokens={} answer_tokens={} seconds={:.3f}", id,
+               path, status, ended.num_prompt_tokens(), ended.num_answer_tokens(), ended.seconds());
+    } catch (const std::exception&) {
+      // Without memory the line is missing.
+    }
+  };
+  const auto job =
+      std::make_shared<CompletionJob>(CompletionJob::Parts{.model = model(),
+                                                           .metrics = metrics_,
+                                                           .post = post_,
+                                                           .worker = worker_,
+                                                           .prepared = std::move(prepared),
+                                                           .responder = responder,
+                                                           .start = start,
+                                                           .request_id = request.request_id,
+                                                           .owner = request.owner,
+                                                           .on_end = on_end});
   jobs_.insert(job);
   try {
     job->start();
@@ -278,20 +386,17 @@ void Api::abort_all() {
     const auto job = *next++;  // it ends
     job->abort(error);
   }
+  for (const auto& pending : pending_) {
+    if (pending->is_over.exchange(true)) continue;
+    count(pending->request, 503);
+    pending->responder->respond(json_response(error_body(error), 503));
+  }
 }
 
 const ServedModel& Api::model() const {
   const ServedModel* model = model_.load();
   if (model == nullptr) throw ApiError(503, "the model is still loading", "", "loading");
   return *model;
-}
-
-void Api::check_model(const std::string& name) const {
-  if (name.empty() || name == model().id()) return;
-  throw ApiError(404,
-                 fmt::format("there is no model '{}' here; this server has '{}'",
-                             name.substr(0, 200), model().id()),
-                 "model", "model_not_found");
 }
 
 }  // namespace dsmoe::serve

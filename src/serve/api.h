@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "serve/api_keys.h"
@@ -18,19 +19,20 @@
 #include "serve/metrics.h"
 #include "serve/served_model.h"
 #include "serve/training_progress.h"
+#include "serve/worker.h"
 
 namespace dsmoe::serve {
 
 struct ApiOptions {
-  std::vector<std::string> keys;  // none: everyone may ask
-  std::string cors_origin;        // "*" or one origin; empty: loopback pages only
+  std::vector<std::string> keys;   // none: everyone may ask
+  std::string cors_origin;         // "*" or one origin; empty: loopback pages only
 };
 
-// Everything runs on the I/O thread but what says otherwise. Until there is a model all but the
-// page and /version is 503.
+// Everything runs on the I/O thread but what says otherwise; what takes long runs on the worker.
+// Until there is a model all but the page and /version is 503.
 class Api {
  public:
-  Api(ApiOptions options, Post post);
+  Api(ApiOptions options, Post post, Worker& worker);
   ~Api();
 
   // From any thread, while there is no model: /health says it.
@@ -51,7 +53,7 @@ class Api {
   // From now on new completions get 503; running ones go on.
   void drain();
   bool is_draining() const { return draining_; }
-  std::size_t num_jobs() const { return jobs_.size(); }
+  std::size_t num_jobs() const { return jobs_.size() + pending_.size(); }
   // Now and then: what the engine could not say of its own accord for want of memory.
   void hear_jobs();
   // Ends what still runs.
@@ -62,11 +64,13 @@ class Api {
  private:
   using Handler = HttpResponse (Api::*)(const HttpRequest&);
   enum class Needs { nothing, model };
+  enum class Takes { no_time, as_long_as_the_body, long_ };
   struct Route {
     const char* method;
     std::string_view path;  // with a last * for any ending
     Handler handler;        // null: a completion
-    Needs needs;
+    Needs needs = Needs::model;
+    Takes takes = Takes::no_time;  // all but these may touch what belongs to the I/O thread
   };
   static std::span<const Route> routes();
   static std::string methods_of(std::string_view path);
@@ -77,7 +81,18 @@ class Api {
   };
   static Found find_route(const HttpRequest& request);
 
-  void complete(HttpRequest& request, const std::shared_ptr<Responder>& responder);
+  // What can be made of a request without changing anything: on the worker's thread too.
+  using Prepared = std::variant<HttpResponse, PreparedCompletion>;
+  struct Pending;
+  Prepared prepare(const Route& route, const HttpRequest& request);
+  void prepare_later(const Route& route, HttpRequest&& request,
+                     const std::shared_ptr<Responder>& responder);
+  void finish(Pending& pending);
+  using Time = std::chrono::steady_clock::time_point;
+  void answer(const HttpRequest& request, const std::shared_ptr<Responder>& responder,
+              Prepared prepared, Time start);
+  void begin(const HttpRequest& request, const std::shared_ptr<Responder>& responder,
+             PreparedCompletion prepared, Time start);
   HttpResponse health(const HttpRequest&);
   HttpResponse models(const HttpRequest&);
   HttpResponse one_model(const HttpRequest&);
@@ -91,7 +106,6 @@ class Api {
   HttpResponse expert_tokens(const HttpRequest&);
   Json loading_json();
   Json model_json() const;
-  void check_model(const std::string& name) const;
   const ServedModel& model() const;  // throws ApiError(503) while it loads
   std::string allowed_origin(const HttpRequest& request) const;
   bool comes_from_a_stranger(const HttpRequest& request) const;
@@ -102,8 +116,11 @@ class Api {
   ApiOptions options_;
   ApiKeys keys_;
   Post post_;
+  Worker& worker_;
   Metrics metrics_;
   std::set<std::shared_ptr<CompletionJob>> jobs_;
+  std::set<std::shared_ptr<Pending>> pending_;  // with the worker
+  std::size_t pending_bytes_ = 0;
   bool draining_ = false;
 };
 

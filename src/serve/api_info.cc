@@ -72,7 +72,7 @@ HttpResponse Api::models(const HttpRequest&) {
 }
 
 HttpResponse Api::one_model(const HttpRequest& request) {
-  check_model(request.path.substr(std::string_view("/v1/models/").size()));
+  model().check_name(request.path.substr(std::string_view("/v1/models/").size()));
   return json_response(model_json());
 }
 
@@ -90,7 +90,7 @@ HttpResponse Api::tokenize(const HttpRequest& request) {
   auto text = string_field(body, "prompt", kMaxTokenizeBytes);
   if (!text) text = string_field(body, "content", kMaxTokenizeBytes);
   if (!text) refuse("prompt", "prompt: expected a string, it is missing");
-  check_model(string_field(body, "model", 4096).value_or(""));
+  model().check_name(string_field(body, "model", 4096).value_or(""));
   const Json* special = find_field(body, "add_special_tokens");
   const bool adds = special == nullptr || bool_field(body, "add_special_tokens");
   const std::vector<int32_t> tokens =
@@ -106,7 +106,12 @@ HttpResponse Api::detokenize(const HttpRequest& request) {
     refuse("tokens", "tokens: expected a list of token ids, got {}",
            tokens == nullptr ? "nothing" : kind_of(*tokens));
   }
-  check_model(string_field(body, "model", 4096).value_or(""));
+  model().check_name(string_field(body, "model", 4096).value_or(""));
+  // A token of one byte in the body may be a hundred bytes of text.
+  const auto most = static_cast<std::size_t>(model().context()) + 1;
+  if (tokens->size() > most) {
+    refuse("tokens", "tokens: {} ids, at most {} are possible", tokens->size(), most);
+  }
   TextStream stream(model(), text::SkipSpecial::no);
   std::string text;
   for (const Json& id : *tokens) {

@@ -38,22 +38,20 @@ class CompletionJob::Sink : public infer::RequestSink {
 
 // The I/O thread's side: everything the answer will say.
 struct CompletionJob::Choice {
-  Choice(const ServedModel& model, int64_t its_index, const EncodedPrompt& prompt)
+  Choice(const ServedModel& model, int64_t its_index,
+         std::shared_ptr<const EncodedPrompt> its_prompt)
       : index(its_index),
-        prompt_tokens(prompt.tokens),
-        prompt_text(prompt.text),
-        forwarded(prompt.tokens),
+        prompt(std::move(its_prompt)),
         offset_text(model, text::SkipSpecial::yes),
         route_text(model, text::SkipSpecial::no) {}
 
   int64_t index;
-  std::vector<int32_t> prompt_tokens;
-  std::string prompt_text;  // for echo
+  std::shared_ptr<const EncodedPrompt> prompt;  // shared by all its answers
   std::shared_ptr<Sink> sink;
-  ChoiceDelta all;                 // a plain answer collects everything here
-  bool has_begun = false;          // something was rendered: the prompt is not shown again
-  std::vector<int32_t> forwarded;  // prompt and answer, to name the tokens of routes
-  TextStream offset_text;          // text_offset counts its characters
+  ChoiceDelta all;              // what has come and is not rendered
+  bool has_begun = false;       // something was rendered: the prompt is not shown again
+  std::vector<int32_t> answer;  // its tokens so far, to name those of routes
+  TextStream offset_text;       // text_offset counts its characters
   int64_t offset = 0;
   TextStream route_text;
 };

@@ -1,4 +1,4 @@
-// From a request to the engine and back: encoding, submitting, collecting, ending.
+// To the engine and back: submitting, collecting, sending, ending.
 #include "serve/completion_job.h"
 
 #include <algorithm>
@@ -45,76 +45,14 @@ void append(ChoiceDelta& to, ChoiceDelta from) {
 CompletionJob::CompletionJob(Parts parts) : parts_(std::move(parts)) {
   created_ = static_cast<int64_t>(std::time(nullptr));
   id_ = (is_chat() ? "chatcmpl-" : "cmpl-") + parts_.request_id;
-  seed_ = parts_.request.seed ? *parts_.request.seed : random_seed();
-  top_k_ = parts_.request.experts_per_token > 0 ? parts_.request.experts_per_token
-                                                : parts_.model.config().num_experts_per_tok;
+  seed_ = request().seed ? *request().seed : random_seed();
 }
 
 CompletionJob::~CompletionJob() = default;
 
-CompletionJob::EncodedPrompt CompletionJob::encode_messages() const {
-  const ServedModel& model = parts_.model;
-  if (!model.text().chat_template) {
-    throw ApiError(400,
-                   "this model has no chat template; use /v1/completions, or start the server "
-                   "with --chat-template FILE",
-                   "messages");
-  }
-  std::string rendered;
-  try {
-    rendered = model.text().chat_template->render({.messages = parts_.request.messages,
-                                                   .bos_token = model.text().special.bos,
-                                                   .eos_token = model.text().special.eos});
-  } catch (const Error& e) {
-    throw ApiError(400, e.what(), "messages");
-  }
-  return {.tokens = model.encode(rendered, text::AddSpecial::no)};
-}
-
-CompletionJob::EncodedPrompt CompletionJob::encode(const Prompt& prompt) const {
-  const ServedModel& model = parts_.model;
-  if (const auto* text = std::get_if<std::string>(&prompt)) {
-    return {.tokens = model.encode(*text, text::AddSpecial::yes), .text = *text};
-  }
-  EncodedPrompt encoded{.tokens = std::get<std::vector<int32_t>>(prompt)};
-  if (parts_.request.echo) {
-    TextStream stream(model, text::SkipSpecial::yes);
-    for (const int32_t id : encoded.tokens) encoded.text += stream.push(id);
-    encoded.text += stream.finish();
-  }
-  return encoded;
-}
-
-// False: there are more, and this thread has others to look after.
-bool CompletionJob::encode_some() {
-  constexpr std::size_t kAtOnce = std::size_t{1} << 16;  // bytes of text
-  if (is_chat()) {
-    prompts_.push_back(encode_messages());
-    return true;
-  }
-  for (std::size_t bytes = 0; prompts_.size() < parts_.request.prompts.size();) {
-    if (bytes > kAtOnce) return false;
-    prompts_.push_back(encode(parts_.request.prompts[prompts_.size()]));
-    bytes += prompts_.back().text.size();
-    // Refused before the next one is encoded.
-    answer_length(static_cast<int64_t>(prompts_.back().tokens.size()));
-  }
-  return true;
-}
-
-// Before anything is made that grows with K.
-void CompletionJob::check_top_k() const {
-  const int64_t most = parts_.model.engine().options().max_top_k;
-  if (parts_.request.experts_per_token > most) {
-    refuse("num_experts_per_tok", "num_experts_per_tok: {} were asked for; this server takes {}",
-           parts_.request.experts_per_token,
-           most > 0 ? fmt::format("1 to {}", most) : "none: the model has no experts");
-  }
-}
-
 // What an answer carries beside its text is made in memory, all choices together.
 void CompletionJob::check_extras(std::span<const infer::EngineRequest> requests) const {
-  const int64_t routes = parts_.model.config().num_moe_layers() * top_k_;
+  const int64_t routes = parts_.model.config().num_moe_layers() * parts_.prepared.top_k;
   int64_t total = 0;
   for (const infer::EngineRequest& request : requests) {
     const auto prompt = static_cast<int64_t>(request.prompt.size());
@@ -130,69 +68,21 @@ void CompletionJob::check_extras(std::span<const infer::EngineRequest> requests)
   }
 }
 
-// The replay as the engine wants it: rows of K slots, -1 where a token takes fewer.
-std::vector<int32_t> CompletionJob::flat_replay() const {
-  const Replay& replay = parts_.request.replay;
-  const model::ModelConfig& config = parts_.model.config();
-  std::vector<int32_t> flat;
-  if (static_cast<int64_t>(replay.size()) > parts_.model.context()) {
-    refuse("routed_experts", "routed_experts: {} tokens, the context holds {}", replay.size(),
-           parts_.model.context());
-  }
-  for (const auto& layers : replay) {
-    if (static_cast<int64_t>(layers.size()) != config.num_moe_layers()) {
-      refuse("routed_experts", "routed_experts: {} layers for a token, the model has {} MoE layers",
-             layers.size(), config.num_moe_layers());
-    }
-    for (std::vector<int32_t> experts : layers) {
-      while (!experts.empty() && experts.back() == -1) experts.pop_back();
-      std::vector<int32_t> sorted = experts;
-      std::sort(sorted.begin(), sorted.end());
-      const bool twice = std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end();
-      if (experts.empty() || static_cast<int64_t>(experts.size()) > top_k_ || twice ||
-          sorted.front() < 0 || sorted.back() >= config.n_routed_experts) {
-        refuse("routed_experts",
-               "routed_experts: expected 1 to {} different experts of 0 to {} for each token and "
-               "layer",
-               top_k_, config.n_routed_experts - 1);
-      }
-      experts.resize(static_cast<std::size_t>(top_k_), -1);
-      flat.insert(flat.end(), experts.begin(), experts.end());
-    }
-  }
-  return flat;
-}
-
-// Throws when prompt and answer do not fit; the last token of an answer needs no place.
-int64_t CompletionJob::answer_length(int64_t num_prompt) const {
-  const int64_t context = parts_.model.context();
-  const int64_t wanted =
-      parts_.request.max_tokens.value_or(std::max<int64_t>(1, context - num_prompt));
-  if (num_prompt > context || wanted > context + 1 - num_prompt) {
-    throw ApiError(
-        400,
-        fmt::format("this model's maximum context length is {} tokens; {} were asked for "
-                    "({} in the prompt, {} in the answer)",
-                    context, num_prompt + wanted, num_prompt, wanted),
-        is_chat() ? "messages" : "prompt", "context_length_exceeded");
-  }
-  return wanted;
-}
-
 infer::EngineRequest CompletionJob::engine_request(const std::vector<int32_t>& prompt) const {
-  const CompletionRequest& request = parts_.request;
+  const CompletionRequest& request = this->request();
   const model::ModelConfig& config = parts_.model.config();
-  infer::EngineRequest engine{.prompt = prompt,
-                              .sampler = request.sampler,
-                              .seed = seed_,
-                              .max_tokens = answer_length(static_cast<int64_t>(prompt.size())),
-                              .min_tokens = request.min_tokens,
-                              .stop_ids = request.stop_token_ids,
-                              .experts_per_token = request.experts_per_token,
-                              .num_top_scores = request.num_logprobs,
-                              .scores_prompt = request.echo && request.num_logprobs >= 0,
-                              .wants_routes = request.return_routes,
-                              .owner = parts_.owner};
+  infer::EngineRequest engine{
+      .prompt = prompt,
+      .sampler = request.sampler,
+      .seed = seed_,
+      .max_tokens = answer_length(request, static_cast<int64_t>(prompt.size()), parts_.model),
+      .min_tokens = request.min_tokens,
+      .stop_ids = request.stop_token_ids,
+      .experts_per_token = request.experts_per_token,
+      .num_top_scores = request.num_logprobs,
+      .scores_prompt = request.echo && request.num_logprobs >= 0,
+      .wants_routes = request.return_routes,
+      .owner = parts_.owner};
   for (const int32_t id : request.stop_token_ids) {
     if (id >= config.vocab_size) {
       refuse("stop_token_ids", "stop_token_ids: {} is outside the vocabulary of {}", id,
@@ -210,21 +100,20 @@ infer::EngineRequest CompletionJob::engine_request(const std::vector<int32_t>& p
 }
 
 void CompletionJob::make_choices() {
-  const auto replay = std::make_shared<const std::vector<int32_t>>(flat_replay());
   std::vector<infer::EngineRequest> requests;
-  for (const EncodedPrompt& prompt : prompts_) {
-    for (int64_t n = 0; n < parts_.request.num_choices; ++n) {
+  for (const auto& prompt : parts_.prepared.prompts) {
+    for (int64_t n = 0; n < request().num_choices; ++n) {
       auto choice =
           std::make_unique<Choice>(parts_.model, static_cast<int64_t>(choices_.size()), prompt);
-      infer::EngineRequest engine = engine_request(prompt.tokens);
+      infer::EngineRequest engine = engine_request(prompt->tokens);
       engine.choice = static_cast<uint32_t>(n);
-      engine.replayed = replay;
+      engine.replayed = parts_.prepared.replay;
       choice->sink = std::make_shared<Sink>(shared_from_this());
       engine.sink = choice->sink;
       requests.push_back(std::move(engine));
       choices_.push_back(std::move(choice));
     }
-    usage_prompt_ += static_cast<int64_t>(prompt.tokens.size());
+    usage_prompt_ += static_cast<int64_t>(prompt->tokens.size());
   }
   check_extras(requests);
   num_open_ = choices_.size();
@@ -245,48 +134,32 @@ void CompletionJob::submit() {
     choices_.clear();  // sinks and job hold each other
     throw;
   }
-  prompts_.clear();
+  parts_.prepared.prompts.clear();
+  parts_.prepared.replay.reset();
 }
 
 void CompletionJob::start() {
-  check_top_k();
-  const bool is_encoded = encode_some();
-  if (is_encoded) submit();
+  submit();
   parts_.metrics.requests_running.fetch_add(1);
   guarded([&] {
     parts_.responder->on_gone([weak = weak_from_this()] {
       if (const auto job = weak.lock()) job->abandon();
     });
-    is_encoded ? open_stream() : go_on_later();
+    open_stream();
   });
 }
 
-void CompletionJob::go_on_later() {
-  parts_.post([job = shared_from_this()] { job->guarded([&] { job->go_on(); }); });
-}
-
-void CompletionJob::go_on() {
-  if (ended_) return;
-  try {
-    if (!encode_some()) return go_on_later();
-    submit();
-  } catch (const ApiError& error) {
-    return fail(error);
-  }
-  open_stream();
-}
-
 void CompletionJob::open_stream() {
-  if (!parts_.request.stream) return;
+  if (!request().stream) return;
   parts_.responder->begin_stream({.content_type = "text/event-stream; charset=utf-8",
                                   .headers = {{"Cache-Control", "no-cache"}}});
   is_streaming_ = true;
   if (!is_chat()) return;
   for (const auto& choice : choices_) {
-    send_chunk({{"index", choice->index},
-                {"delta", {{"role", "assistant"}, {"content", ""}}},
-                {"logprobs", nullptr},
-                {"finish_reason", nullptr}});
+    parts_.responder->write(chunk({{"index", choice->index},
+                                   {"delta", {{"role", "assistant"}, {"content", ""}}},
+                                   {"logprobs", nullptr},
+                                   {"finish_reason", nullptr}}));
   }
 }
 
@@ -315,13 +188,14 @@ void CompletionJob::guarded(F&& f) noexcept {
 }
 
 void CompletionJob::take_deltas() {
+  if (is_rendering_ || ended_) return;  // the rest is taken once that is sent
   std::vector<ChoiceDelta> deltas;
   {
     const std::lock_guard lock(mutex_);
     is_awake_ = false;
     for (const auto& choice : choices_) deltas.push_back(choice->sink->take());
   }
-  for (std::size_t i = 0; i < deltas.size() && !ended_; ++i) {
+  for (std::size_t i = 0; i < deltas.size(); ++i) {
     if (deltas[i].error) {
       const bool is_dead = *deltas[i].error == ErrorKind::resource;
       const std::string& text = deltas[i].error_message;
@@ -330,76 +204,85 @@ void CompletionJob::take_deltas() {
     }
     take(*choices_[i], std::move(deltas[i]));
   }
-  if (num_open_ == 0 && num_rendered_ == 0 && !ended_) finish_answer();
+  go_on();
 }
 
 void CompletionJob::take(Choice& choice, ChoiceDelta delta) {
-  choice.forwarded.insert(choice.forwarded.end(), delta.tokens.begin(), delta.tokens.end());
+  choice.answer.insert(choice.answer.end(), delta.tokens.begin(), delta.tokens.end());
   usage_answer_ += static_cast<int64_t>(delta.tokens.size());
   if (delta.finish) {
     --num_open_;
     // A prompt counts once, however many answers it has.
-    if (choice.index % parts_.request.num_choices == 0) {
-      usage_reused_ += delta.finish->reused_tokens;
-    }
+    if (choice.index % request().num_choices == 0) usage_reused_ += delta.finish->reused_tokens;
   }
-  const bool finished = delta.finish.has_value();
-  const infer::Finish finish = delta.finish.value_or(infer::Finish{});
   append(choice.all, std::move(delta));
-  if (!parts_.request.stream) return;
-  // An echoed prompt is shown once its scores are complete: when a token comes, or the end.
-  const bool shows_prompt = parts_.request.echo && !choice.has_begun;
-  const bool is_ready = finished || !choice.all.tokens.empty() || !shows_prompt;
-  if (is_ready && (shows_prompt || has_content(choice.all))) {
-    send_chunk(render(choice, std::exchange(choice.all, {})));
-  }
-  if (!finished) return;
-  Json last{
-      {"index", choice.index}, {"logprobs", nullptr}, {"finish_reason", finish_reason(finish)}};
-  if (is_chat()) {
-    last["delta"] = Json::object();
-  } else {
-    last["text"] = "";
-  }
-  send_chunk(last);
 }
 
-void CompletionJob::finish_answer() {
-  if (parts_.request.stream) {
-    if (parts_.request.include_usage) {
-      Json last = body(chunk_object(), Json::array());
-      last["usage"] = usage();
-      parts_.responder->write("data: " + to_text(last) + "\n\n");
-    }
-    parts_.responder->write("data: [DONE]\n\n");
-    parts_.responder->end_stream();
-    return end(200);
-  }
-  render_answer();
+// A stream shows what has come, a plain answer waits for all of it.
+void CompletionJob::go_on() {
+  if (!request().stream && num_open_ > 0) return;
+  constexpr std::size_t kAtOnce = std::size_t{1} << 13;  // some 5 ms
+  if (render_cost() > kAtOnce) return render_later();
+  send(render_pieces());
 }
 
-// Choice by choice, and where there is much to write the thread looks after others in between.
-void CompletionJob::render_answer() {
-  if (ended_) return;
-  constexpr std::size_t kAtOnce = std::size_t{1} << 17;
-  const std::size_t before = rendered_.size();
-  while (num_rendered_ < choices_.size()) {
-    if (rendered_.size() - before > kAtOnce) {
-      return parts_.post(
-          [job = shared_from_this()] { job->guarded([&] { job->render_answer(); }); });
-    }
-    Choice& choice = *choices_[num_rendered_];
-    Json json = render(choice, choice.all);
-    json["finish_reason"] = finish_reason(*choice.all.finish);
-    if (num_rendered_++ > 0) rendered_ += ',';
-    rendered_ += to_text(json);
-    choice.all = {};
+void CompletionJob::render_later() {
+  struct Rendered {
+    Pieces pieces;
+    std::string error;
+  };
+  const auto rendered = std::make_shared<Rendered>();
+  const auto self = shared_from_this();
+  parts_.worker.add(
+      [self, rendered] {
+        try {
+          rendered->pieces = self->render_pieces();
+        } catch (const std::exception& e) {
+          rendered->error = e.what();
+        }
+      },
+      [self, rendered] {
+        self->guarded([&] {
+          self->is_rendering_ = false;
+          if (self->ended_) return;
+          if (!rendered->error.empty()) throw std::runtime_error(rendered->error);
+          self->send(std::move(rendered->pieces));
+          self->take_deltas();
+        });
+      });
+  is_rendering_ = true;
+}
+
+void CompletionJob::send(Pieces pieces) {
+  if (request().stream) {
+    for (std::string& piece : pieces) parts_.responder->write(std::move(piece));
+    if (num_open_ == 0 && !ended_) finish_answer();
+    return;
   }
   Json answer = body(is_chat() ? "chat.completion" : "text_completion", Json::array());
   answer["usage"] = usage();
-  std::string text = to_text(answer);
-  text.insert(text.find("[]") + 1, rendered_);  // "choices" is the first key
+  const std::string around = to_text(answer);
+  const std::size_t inside = around.find("[]") + 1;  // "choices" is the first key
+  std::size_t size = around.size() + pieces.size();
+  for (const std::string& piece : pieces) size += piece.size();
+  std::string text;
+  text.reserve(size);
+  text = around.substr(0, inside);
+  for (const std::string& piece : pieces)
+    text.append(text.size() > inside ? "," : "").append(piece);
+  text += around.substr(inside);
   parts_.responder->respond({.body = std::move(text)});
+  end(200);
+}
+
+void CompletionJob::finish_answer() {
+  if (request().include_usage) {
+    Json last = body(chunk_object(), Json::array());
+    last["usage"] = usage();
+    parts_.responder->write("data: " + to_text(last) + "\n\n");
+  }
+  parts_.responder->write("data: [DONE]\n\n");
+  parts_.responder->end_stream();
   end(200);
 }
 
@@ -426,7 +309,7 @@ void CompletionJob::abandon() {
   end(499);
 }
 
-double CompletionJob::seconds() const { return seconds_since(start_); }
+double CompletionJob::seconds() const { return seconds_since(parts_.start); }
 
 void CompletionJob::end(int status) noexcept {
   ended_ = true;
@@ -442,7 +325,7 @@ void CompletionJob::end(int status) noexcept {
     // The sinks end their sequences at the next token.
   }
   parts_.metrics.requests_running.fetch_sub(1);
-  parts_.metrics.request.add(seconds_since(start_));
+  parts_.metrics.request.add(seconds_since(parts_.start));
   parts_.responder.reset();
   parts_.on_end(status, *this);
 }

@@ -15,10 +15,11 @@
 #include "infer/engine_request.h"
 #include "infer/stop.h"
 #include "serve/api_error.h"
-#include "serve/completion_request.h"
+#include "serve/completion_prepare.h"
 #include "serve/http_message.h"
 #include "serve/metrics.h"
 #include "serve/served_model.h"
+#include "serve/worker.h"
 
 namespace dsmoe::serve {
 
@@ -46,18 +47,18 @@ struct ChoiceDelta {
 
 const char* finish_reason(const infer::Finish& finish);  // "stop", "length"
 
-// Runs f on the I/O thread, from any thread.
-using Post = std::function<void(std::function<void()>)>;
-
-// Made, answered and ended on the I/O thread; the engine's thread only fills deltas.
+// Made, answered and ended on the I/O thread; the engine's thread only fills deltas, the worker
+// only renders what is long.
 class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
  public:
   struct Parts {
     const ServedModel& model;
     Metrics& metrics;
     Post post;
-    CompletionRequest request;
+    Worker& worker;
+    PreparedCompletion prepared;
     std::shared_ptr<Responder> responder;
+    std::chrono::steady_clock::time_point start;  // when the request was there
     std::string request_id;
     uint64_t owner = 0;
     std::function<void(int status, const CompletionJob&)> on_end;  // throws nothing
@@ -65,8 +66,8 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
   explicit CompletionJob(Parts parts);
   ~CompletionJob();
 
-  // Encodes, submits: all of it or, where much is to be encoded, its beginning. Throws ApiError
-  // when it is known that the request cannot be taken; from then on the job answers by itself.
+  // Submits. Throws ApiError when the request cannot be taken; from then on the job answers by
+  // itself.
   void start();
   // The client has left: frees everything, says nothing.
   void abandon();
@@ -77,28 +78,16 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
 
   int64_t num_prompt_tokens() const { return usage_prompt_; }
   int64_t num_answer_tokens() const { return usage_answer_; }
-  double seconds() const;  // since it was made
+  double seconds() const;  // since the request was there
 
  private:
   class Sink;
   struct Choice;
 
-  struct EncodedPrompt {
-    std::vector<int32_t> tokens;
-    std::string text;  // as given; decoded where ids were given; only for echo
-  };
-  EncodedPrompt encode_messages() const;
-  EncodedPrompt encode(const Prompt& prompt) const;
-  bool encode_some();
-  void check_top_k() const;
   void check_extras(std::span<const infer::EngineRequest> requests) const;
-  std::vector<int32_t> flat_replay() const;
-  int64_t answer_length(int64_t num_prompt) const;
   infer::EngineRequest engine_request(const std::vector<int32_t>& prompt) const;
   void make_choices();
   void submit();
-  void go_on_later();
-  void go_on();
   void open_stream();
 
   void collect() noexcept;
@@ -106,12 +95,20 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
   void guarded(F&& f) noexcept;
   void take_deltas();
   void take(Choice& choice, ChoiceDelta delta);
-  void send_chunk(const Json& choice);
+  void go_on();
   void finish_answer();
-  void render_answer();
   void fail(const ApiError& error);
   void end(int status) noexcept;
 
+  // What there is to send, piece by piece: chunks of a stream, or the choices of a plain answer.
+  // Here, or on the worker's thread where it is much; choices_ is the renderer's until it is sent.
+  using Pieces = std::vector<std::string>;
+  std::size_t render_cost() const;
+  void render_later();
+  void send(Pieces pieces);
+  Pieces render_pieces();
+  void render_chunks(Choice& choice, Pieces& pieces);
+  std::string chunk(const Json& choice);
   // Everything a choice says about one delta, and nothing about how it ended.
   Json render(Choice& choice, const ChoiceDelta& delta) const;
   void render_text(Json& json, const Choice& choice, const ChoiceDelta& delta) const;
@@ -121,24 +118,21 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
   const char* chunk_object() const;
   Json body(const char* object, Json choices) const;
   Json usage() const;
-  bool is_chat() const { return parts_.request.endpoint == Endpoint::chat; }
+  const CompletionRequest& request() const { return parts_.prepared.request; }
+  bool is_chat() const { return request().endpoint == Endpoint::chat; }
 
   Parts parts_;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::string id_;
   std::string chunk_begin_, chunk_end_;  // around the choice of a chunk
   int64_t created_ = 0;
   uint64_t seed_ = 0;
-  int64_t top_k_ = 0;
-  std::vector<EncodedPrompt> prompts_;  // until they are submitted
   std::vector<std::unique_ptr<Choice>> choices_;
   std::vector<infer::Engine::Id> engine_ids_;
   std::mutex mutex_;       // guards the sinks' deltas and the next field
   bool is_awake_ = false;  // collect() is on its way
   int64_t usage_prompt_ = 0, usage_answer_ = 0, usage_reused_ = 0;
-  std::size_t num_open_ = 0;      // choices that have not ended
-  std::string rendered_;          // the choices of a plain answer
-  std::size_t num_rendered_ = 0;  // of them
+  std::size_t num_open_ = 0;   // choices that have not ended
+  bool is_rendering_ = false;  // on the worker's thread
   bool is_streaming_ = false;
   std::atomic<bool> ended_{false};
   std::atomic<bool> is_unheard_{false};  // see hear()

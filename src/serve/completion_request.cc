@@ -139,14 +139,13 @@ void read_bias(const Json& body, CompletionRequest& request) {
 
 void read_stops(const Json& body, CompletionRequest& request) {
   if (const Json* stop = find_field(body, "stop")) {
-    const Json list = stop->is_string() ? Json::array({*stop}) : *stop;
-    if (!list.is_array()) {
+    if (!stop->is_string() && !stop->is_array()) {
       refuse("stop", "stop: expected a string or a list of strings, got {}", kind_of(*stop));
     }
-    if (list.size() > static_cast<std::size_t>(kMaxStops)) {
-      refuse("stop", "stop: {} strings, at most {} are possible", list.size(), kMaxStops);
+    if (stop->size() > static_cast<std::size_t>(kMaxStops)) {
+      refuse("stop", "stop: {} strings, at most {} are possible", stop->size(), kMaxStops);
     }
-    for (const Json& item : list) {
+    for (const Json& item : stop->is_string() ? Json::array({*stop}) : *stop) {
       const auto text = string_field({{"stop", item}}, "stop", kMaxStopBytes);
       if (!text || text->empty()) refuse("stop", "stop: a stop string may not be empty");
       request.stops.push_back(*text);
@@ -219,31 +218,19 @@ void read_stream(const Json& body, CompletionRequest& request) {
   request.include_usage = bool_field(*options, "include_usage");
 }
 
-void read_experts(const Json& body, CompletionRequest& request) {
+void read_experts(Json& body, CompletionRequest& request) {
   request.experts_per_token = integer_field(body, "num_experts_per_tok", {1, 1 << 16}).value_or(0);
   request.return_gates = bool_field(body, "return_routed_gates");
   request.return_routes = bool_field(body, "return_routed_experts") || request.return_gates;
   request.return_token_ids = bool_field(body, "return_token_ids");
-  const Json* replay = find_field(body, "routed_experts");
-  if (replay == nullptr) return;
-  const auto list = [](const Json& value) -> const Json& {
-    if (!value.is_array()) {
-      refuse("routed_experts",
-             "routed_experts: expected lists of integers [tokens][MoE layers][experts], got {}",
-             kind_of(value));
-    }
-    return value;
-  };
-  for (const Json& token : list(*replay)) {
-    auto& layers = request.replay.emplace_back();
-    for (const Json& layer : list(token)) {
-      auto& experts = layers.emplace_back();
-      for (const Json& expert : list(layer)) {
-        experts.push_back(
-            static_cast<int32_t>(as_integer(expert, "routed_experts", {-1, 1 << 16})));
-      }
-    }
+  const auto replay = body.find("routed_experts");
+  if (replay == body.end() || replay->is_null()) return;
+  if (!replay->is_array()) {
+    refuse("routed_experts",
+           "routed_experts: expected lists of integers [tokens][MoE layers][experts], got {}",
+           kind_of(*replay));
   }
+  request.replay = std::move(*replay);
 }
 
 // What would change the answer if it were dropped silently.
@@ -278,7 +265,7 @@ void refuse_unsupported(const Json& body) {
 Json parse_body(std::string_view body) {
   Json json;
   try {
-    json = parse_json(body, "request body", {.max_depth = kMaxJsonDepth});
+    json = parse_json(body, "request body", kBodyLimits);
   } catch (const Error& e) {
     throw ApiError(400, e.what());
   }
@@ -289,7 +276,7 @@ Json parse_body(std::string_view body) {
 }
 
 CompletionRequest parse_completion(std::string_view text, Endpoint endpoint) {
-  const Json body = parse_body(text);
+  Json body = parse_body(text);
   CompletionRequest request{.endpoint = endpoint};
   request.model = string_field(body, "model", 4096).value_or("");
   refuse_unsupported(body);

@@ -16,7 +16,9 @@ namespace dsmoe::serve {
 
 enum class Endpoint { completions, chat };
 
-inline constexpr int kMaxJsonDepth = 32;
+// A replay of 10,000 tokens through 30 layers of 6 experts has 2.1 million values.
+inline constexpr JsonLimits kBodyLimits{
+    .max_depth = 32, .max_values = std::size_t{1} << 21, .max_keys = std::size_t{1} << 17};
 inline constexpr int64_t kMaxChoices = 128;  // prompts times n
 // Log-probabilities and experts that an answer may carry, each some 150 bytes while it is made.
 inline constexpr int64_t kMaxExtras = int64_t{1} << 23;
@@ -26,9 +28,6 @@ inline constexpr int kMaxTopLogprobs = 20;
 inline constexpr std::size_t kMaxMessages = 4096;
 
 using Prompt = std::variant<std::string, std::vector<int32_t>>;
-
-// Experts to take, as sent: [tokens][MoE layers][experts].
-using Replay = std::vector<std::vector<std::vector<int32_t>>>;
 
 struct CompletionRequest {
   Endpoint endpoint = Endpoint::completions;
@@ -51,7 +50,7 @@ struct CompletionRequest {
   bool return_routes = false;
   bool return_gates = false;
   bool return_token_ids = false;
-  Replay replay;
+  Json replay;  // a list, as sent: [tokens][MoE layers][experts]; null: none
 };
 
 // Throws ApiError(400) that names the field, what was expected and what came. Unknown fields are

@@ -20,8 +20,8 @@ double seconds_since(Clock::time_point start) {
 CompletionJob::Sink::Sink(std::shared_ptr<CompletionJob> job)
     : job_(std::move(job)),
       text_(job_->parts_.model, text::SkipSpecial::yes),
-      stops_(job_->parts_.request.stops),
-      last_token_(job_->start_) {}
+      stops_(job_->request().stops),
+      last_token_(job_->parts_.start) {}
 
 // Fills the delta and sees to it that the I/O thread looks at it soon; a plain answer is only
 // looked at when it is complete. At the end the job is let go; if it dies here it is only memory,
@@ -35,7 +35,7 @@ void CompletionJob::Sink::change(Urgency urgency, F&& f) {
     f(delta_);
     ends = delta_.ended();
     is_held_ = urgency == Urgency::with_the_next;
-    if (job->parts_.request.stream && !is_held_) wakes = !std::exchange(job->is_awake_, true);
+    if (job->request().stream && !is_held_) wakes = !std::exchange(job->is_awake_, true);
   }
   if (ends) job_.reset();
   if (!wakes && !ends) return;

@@ -78,6 +78,8 @@ std::string Metrics::text(infer::Engine& engine) const {
                           key.second, count);
     }
   }
+  text += single("dsmoe_requests_preparing", "gauge",
+                 "Large requests that are read, or wait for it", requests_preparing.load());
   text += single("dsmoe_requests_running", "gauge", "Completion requests in flight",
                  requests_running.load());
   text += single("dsmoe_connections", "gauge", "Open connections", connections.load());

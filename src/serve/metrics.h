@@ -31,6 +31,7 @@ class Histogram {
 struct Metrics {
   Histogram first_token, between_tokens, request;
   std::atomic<int64_t> connections{0};
+  std::atomic<int64_t> requests_preparing{0};  // with the worker
   std::atomic<int64_t> requests_running{0};
   std::atomic<int64_t> clients_gone{0};
 

@@ -45,6 +45,14 @@ ServedModel::ServedModel(std::string id, infer::Engine& engine, TextParts text)
   }
 }
 
+void ServedModel::check_name(const std::string& name) const {
+  if (name.empty() || name == id_) return;
+  throw ApiError(
+      404,
+      fmt::format("there is no model '{}' here; this server has '{}'", name.substr(0, 200), id_),
+      "model", "model_not_found");
+}
+
 std::vector<int32_t> ServedModel::encode(std::string_view text,
                                          text::AddSpecial add_special) const {
   if (!text_.tokenizer) {

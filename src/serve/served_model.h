@@ -36,6 +36,8 @@ class ServedModel {
   int64_t context() const { return engine_.model().context; }
   const TextParts& text() const { return text_; }
 
+  // Throws ApiError(404) when a request asks for another one; an empty name means this one.
+  void check_name(const std::string& name) const;
   // Throw ApiError(400) when there is no tokenizer, or the text is certainly too long.
   std::vector<int32_t> encode(std::string_view text, text::AddSpecial add_special) const;
   // The bytes of one token; its number without a tokenizer.

@@ -1,4 +1,5 @@
-// The order of life: the engine's thread posts to HTTP, HTTP's connections use the API.
+// The order of life: the engine's thread and the worker post to HTTP, HTTP's connections use the
+// API.
 #include "serve/service.h"
 
 #include "base/error.h"
@@ -16,9 +17,10 @@ void check_exposure(const ServiceOptions& options, WithoutKeys without_keys) {
        options.http.host);
 }
 
-Service::Service(ServiceOptions options)
-    : http_(std::make_unique<HttpServer>(options.http)),
-      api_(std::make_unique<Api>(options.api, http_->post())) {}
+Service::Service(ServiceOptions options) : http_(std::make_unique<HttpServer>(options.http)) {
+  worker_ = std::make_unique<Worker>(http_->post());
+  api_ = std::make_unique<Api>(std::move(options.api), http_->post(), *worker_);
+}
 
 void Service::open(Opening opening) {
   engine_ = std::make_unique<infer::Engine>(opening.context, opening.model, opening.engine);
@@ -27,6 +29,7 @@ void Service::open(Opening opening) {
 }
 
 Service::~Service() {
+  worker_.reset();
   engine_.reset();
   http_.reset();
 }

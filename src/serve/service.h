@@ -41,11 +41,13 @@ class Service {
   uint16_t port() const { return http_->port(); }
   Post post() { return http_->post(); }         // onto the thread that runs run()
   infer::Engine& engine() { return *engine_; }  // once open
+  Worker& worker() { return *worker_; }         // for tests
 
  private:
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<infer::Engine> engine_;
   std::unique_ptr<ServedModel> model_;
+  std::unique_ptr<Worker> worker_;
   std::unique_ptr<Api> api_;
 };
 

@@ -62,6 +62,23 @@ TEST_F(Abuse, ChatBodies) { run(chat_cases(), "/v1/chat/completions"); }
 
 TEST_F(Abuse, EveryFieldWithEveryOtherKind) { run(kind_cases(), "/v1/completions"); }
 
+TEST_F(Abuse, MoreKeysOrValuesThanAnyoneNeeds) {
+  std::string keys = R"({"prompt": "a", "x": {"z": 0)", values = R"({"prompt": "a", "x": [0)";
+  for (int i = 0; i < 140000; ++i) keys += fmt::format(",\"{}\":0", i);
+  for (int i = 0; i < 2100000; ++i) values += ",0";
+  SmallServer server;
+  const auto message = [&](const std::string& body) -> std::string {
+    const Answer answer = Client(server.port()).request("POST", "/v1/completions", body);
+    EXPECT_EQ(answer.status, 400);
+    return answer.json()["error"]["message"];
+  };
+  EXPECT_EQ(message(keys + "}}"), "request body: more than 131072 keys in this JSON");
+  EXPECT_EQ(message(values + "]}"), "request body: more than 2097152 values in this JSON");
+  const Json ids(258, 5);  // one more than prompt and answer together
+  EXPECT_EQ(server.post("/detokenize", {{"tokens", ids}}).json()["error"]["param"], "tokens");
+  EXPECT_EQ(server.post("/detokenize", {{"tokens", Json(257, 5)}}).status, 200);
+}
+
 TEST_F(Abuse, OtherRoutes) {
   EXPECT_EQ(server_->get("/nothing").status, 404);
   EXPECT_EQ(server_->get("/v1/").status, 404);

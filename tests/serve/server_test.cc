@@ -128,8 +128,7 @@ double wait_for_metric(SmallServer& server, const std::string& name, double expe
   return value;
 }
 
-// While a long answer is written down, others are answered too.
-// Prompt by prompt; the last one ends the request before any is computed.
+// The worker encodes them; the last one ends the request before any is computed.
 TEST(Server, ManyLongPromptsDoNotHoldUpOthers) {
   SmallServer server({}, {.positions = 65536});
   std::string text;
@@ -147,12 +146,13 @@ TEST(Server, ManyLongPromptsDoNotHoldUpOthers) {
   Client client(server.port());
   while (!is_there) {
     const std::string metrics = client.get("/metrics").body;
-    seen += metrics.find("\ndsmoe_requests_running 1\n") != std::string::npos;
+    seen += metrics.find("\ndsmoe_requests_preparing 1\n") != std::string::npos;
   }
   asking.join();
   EXPECT_GE(seen, 3);
 }
 
+// While a long answer is written down, others are answered too.
 TEST(Server, ALongAnswerDoesNotHoldUpOthers) {
   SmallServer server;
   std::atomic<bool> is_there{false};
