@@ -5,6 +5,7 @@
 #include "serve/api.h"
 #include "serve/api_error.h"
 #include "serve/json_field.h"
+#include "serve/unsupported_field.h"
 
 namespace dsmoe::serve {
 namespace {
@@ -87,6 +88,7 @@ HttpResponse Api::metrics_text(const HttpRequest&) {
 
 HttpResponse Api::tokenize(const HttpRequest& request) {
   const Json body = parse_body(request.body);
+  refuse_unsupported(body, unsupported_tokenize_fields());
   auto text = string_field(body, "prompt", kMaxTokenizeBytes);
   if (!text) text = string_field(body, "content", kMaxTokenizeBytes);
   if (!text) refuse("prompt", "prompt: expected a string, it is missing");

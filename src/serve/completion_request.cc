@@ -7,6 +7,7 @@
 
 #include "serve/api_error.h"
 #include "serve/json_field.h"
+#include "serve/unsupported_field.h"
 
 namespace dsmoe::serve {
 namespace {
@@ -103,9 +104,7 @@ void read_messages(const Json& body, CompletionRequest& request) {
     if (content == nullptr && *role != "assistant") {
       refuse(name + ".content", "{}.content: it is missing", name);
     }
-    if (find_field(message, "tool_calls") != nullptr && !message["tool_calls"].empty()) {
-      refuse(name + ".tool_calls", "{}.tool_calls: tools are not supported", name);
-    }
+    refuse_unsupported(message, unsupported_message_fields(), name + ".");
     text::OrderedJson copy;
     copy["role"] = *role == "developer" ? "system" : *role;  // templates know the older name
     copy["content"] = content == nullptr ? "" : text_of_content(*content, name + ".content");
@@ -234,26 +233,10 @@ void read_experts(Json& body, CompletionRequest& request) {
 }
 
 // What would change the answer if it were dropped silently.
-void refuse_unsupported(const Json& body) {
-  for (const char* name : {"tools", "functions"}) {
-    const Json* value = find_field(body, name);
-    if (value != nullptr && !(value->is_array() && value->empty())) {
-      refuse(name, "{}: tools are not supported", name);
-    }
-  }
-  for (const char* name : {"tool_choice", "function_call"}) {
-    const Json* value = find_field(body, name);
-    if (value != nullptr && *value != "none") refuse(name, "{}: tools are not supported", name);
-  }
-  if (const Json* format = find_field(body, "response_format")) {
-    const bool is_text =
-        format->is_object() && format->contains("type") && (*format)["type"] == "text";
-    if (!is_text)
-      refuse("response_format", "response_format: only {{\"type\": \"text\"}} is supported");
-  }
-  if (const Json* suffix = find_field(body, "suffix"); suffix != nullptr && *suffix != "") {
-    refuse("suffix", "suffix: not supported");
-  }
+void refuse_unsupported_fields(const Json& body, Endpoint endpoint) {
+  refuse_unsupported(body, unsupported_fields());
+  refuse_unsupported(
+      body, endpoint == Endpoint::chat ? unsupported_chat_fields() : unsupported_prompt_fields());
   if (integer_field(body, "best_of", {1, kMaxChoices}).value_or(1) >
       integer_field(body, "n", {1, kMaxChoices}).value_or(1)) {
     refuse("best_of", "best_of: more than n is not supported");
@@ -279,7 +262,7 @@ CompletionRequest parse_completion(std::string_view text, Endpoint endpoint) {
   Json body = parse_body(text);
   CompletionRequest request{.endpoint = endpoint};
   request.model = string_field(body, "model", 4096).value_or("");
-  refuse_unsupported(body);
+  refuse_unsupported_fields(body, endpoint);
   if (endpoint == Endpoint::chat) {
     read_messages(body, request);
   } else {

@@ -54,7 +54,7 @@ struct CompletionRequest {
 };
 
 // Throws ApiError(400) that names the field, what was expected and what came. Unknown fields are
-// ignored; null is the same as absent.
+// ignored, but for those of unsupported_field.h; null is the same as absent.
 CompletionRequest parse_completion(std::string_view body, Endpoint endpoint);
 
 // parse_json() with an ApiError; the value must be an object.

@@ -102,6 +102,10 @@ std::vector<BodyCase> completion_cases() {
        "response_format"},
       {"K zero", with(R"("num_experts_per_tok": 0)"), 400, "num_experts_per_tok"},
       {"K beyond", with(R"("num_experts_per_tok": 9)"), 400, "num_experts_per_tok"},
+      {"no BOS", with(R"("add_special_tokens": false)"), 400, "add_special_tokens"},
+      {"with BOS", with(R"("add_special_tokens": true)"), 200},
+      {"bytes after a NUL", std::string(R"({"prompt": "a", "max_tokens": 1})") + '\0' + "{}", 400},
+      {"NUL inside", std::string(R"({"prompt": )") + '\0' + R"("a"})", 400},
       {"replay text", with(R"("routed_experts": "x")"), 400, "routed_experts"},
       {"replay flat", with(R"("routed_experts": [1, 2])"), 400, "routed_experts"},
       {"replay layers", with(R"("routed_experts": [[[1, 2]]])"), 400, "routed_experts"},
@@ -151,6 +155,24 @@ std::vector<BodyCase> chat_cases() {
        "messages[0].content"},
       {"tool_calls", messages(R"([{"role": "assistant", "tool_calls": [{}]}])"), 400,
        "messages[0].tool_calls"},
+      {"function_call",
+       messages(R"([{"role": "assistant", "content": "x", "function_call": {"name": "f"}}])"), 400,
+       "messages[0].function_call"},
+      {"prefix", messages(R"([{"role": "user", "content": "x"},
+                              {"role": "assistant", "content": "y", "prefix": true}])"),
+       400, "messages[1].prefix"},
+      {"echo of a chat", chat_with(R"("echo": true)"), 400, "echo"},
+      {"BOS before a chat", chat_with(R"("add_special_tokens": true)"), 400, "add_special_tokens"},
+      {"what an SDK sends back", messages(R"([{"role": "user", "content": "x"},
+                    {"role": "assistant", "content": "y", "tool_calls": null, "refusal": null,
+                     "function_call": null, "audio": null, "annotations": []},
+                    {"role": "user", "content": "z", "prefix": false}])"),
+       200},
+      {"no echo, no BOS", chat_with(R"("echo": false, "add_special_tokens": false)"), 200},
+      {"what changes nothing",
+       chat_with(R"("store": true, "metadata": {"a": "b"}, "service_tier": "auto",
+                    "parallel_tool_calls": true, "priority": 0, "cache_prompt": true)"),
+       200},
       {"many messages",
        messages("[" + repeated(R"({"role": "user", "content": "x"},)", 5000) +
                 R"({"role": "user", "content": "x"}])"),
@@ -225,6 +247,83 @@ std::vector<BodyCase> kind_cases() {
       const std::string pair = std::string("\"") + field.name + "\": " + value.json;
       cases.push_back({field.name, R"({"prompt": "The cat", )" + pair + "}", 400, field.name});
     }
+  }
+  return cases;
+}
+
+namespace {
+
+// Fields of other servers: what would change the answer, and what asks for what is done anyway.
+struct OtherField {
+  const char* name;
+  const char* wrong;
+  const char* harmless;  // null is always
+};
+constexpr OtherField kOtherFields[] = {
+    {"guided_json", R"({"type": "object"})", "null"},
+    {"guided_json", "{}", "null"},
+    {"guided_regex", R"("a+")", R"("")"},
+    {"guided_choice", R"(["a", "b"])", "[]"},
+    {"guided_grammar", R"("root ::= x")", R"("")"},
+    {"guided_decoding_backend", R"("xgrammar")", "null"},
+    {"structured_outputs", R"({"choice": ["a"]})", "{}"},
+    {"grammar", R"("root ::= x")", R"("")"},
+    {"json_schema", "{}", "null"},
+    {"regex", R"("a+")", "null"},
+    {"bad_words", R"(["x"])", "[]"},
+    {"allowed_token_ids", "[5]", "[]"},
+    {"continue_final_message", "true", "false"},
+    {"add_generation_prompt", "false", "true"},
+    {"prompt_logprobs", "0", "null"},
+    {"chat_template", R"("{{ messages }}")", "null"},
+    {"chat_template_kwargs", R"({"enable_thinking": false})", "{}"},
+    {"documents", R"([{"text": "x"}])", "[]"},
+    {"skip_special_tokens", "false", "true"},
+    {"spaces_between_special_tokens", "false", "true"},
+    {"include_stop_str_in_output", "true", "false"},
+    {"max_new_tokens", "5", "null"},
+    {"n_predict", "5", "null"},
+    {"n_predict", "-1", "null"},
+    {"use_beam_search", "true", "false"},
+    {"length_penalty", "0.5", "1.0"},
+    {"early_stopping", "true", "false"},
+    {"truncate_prompt_tokens", "5", "null"},
+    {"prediction", R"({"type": "content", "content": "x"})", "null"},
+    {"modalities", R"(["text", "audio"])", R"(["text"])"},
+    {"audio", R"({"voice": "x"})", "null"},
+    {"web_search_options", "{}", "null"},
+    {"tools", R"([{"type": "function"}])", "[]"},
+    {"tools", "{}", "null"},
+    {"functions", "[{}]", "[]"},
+    {"tool_choice", R"("auto")", R"("none")"},
+    {"function_call", R"({"name": "f"})", R"("none")"},
+    {"response_format", R"({"type": "json_object"})", R"({"type": "text"})"},
+    {"response_format", R"({"type": "text", "schema": {}})", R"({"type": "text", "schema": null})"},
+    {"suffix", R"("end")", R"("")"},
+    {"best_of", "2", "1"},
+    {"mirostat", "2", "0"},
+    {"repeat_penalty", "1.1", "1"},
+    {"typical_p", "0.9", "1"},
+    {"dry_multiplier", "0.8", "0.0"},
+    {"xtc_probability", "0.5", "0"},
+    {"n_probs", "3", "0"},
+    {"image_data", R"([{"data": "x", "id": 1}])", "[]"},
+    {"stop_sequences", R"(["x"])", "[]"},
+    {"do_sample", "false", "true"},
+    {"logits_processors", R"(["x"])", "[]"},
+};
+
+}  // namespace
+
+std::vector<BodyCase> other_server_cases(const std::string& body_without_end) {
+  std::vector<BodyCase> cases;
+  for (const OtherField& field : kOtherFields) {
+    const auto with_value = [&](const char* value) {
+      return body_without_end + ", \"" + field.name + "\": " + value + "}";
+    };
+    cases.push_back({field.name, with_value(field.wrong), 400, field.name});
+    cases.push_back({field.name, with_value(field.harmless), 200});
+    cases.push_back({field.name, with_value("null"), 200});
   }
   return cases;
 }

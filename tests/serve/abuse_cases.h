@@ -18,4 +18,7 @@ std::vector<BodyCase> chat_cases();        // for /v1/chat/completions
 // Every field of both routes with values of every kind that is not its own.
 std::vector<BodyCase> kind_cases();
 
+// Fields of vLLM, llama.cpp, transformers ...: a body up to its last brace gets each of them.
+std::vector<BodyCase> other_server_cases(const std::string& body_without_end);
+
 }  // namespace dsmoe::testing

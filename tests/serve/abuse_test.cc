@@ -62,6 +62,15 @@ TEST_F(Abuse, ChatBodies) { run(chat_cases(), "/v1/chat/completions"); }
 
 TEST_F(Abuse, EveryFieldWithEveryOtherKind) { run(kind_cases(), "/v1/completions"); }
 
+TEST_F(Abuse, FieldsOfOtherServersThatWouldChangeTheAnswer) {
+  run(other_server_cases(R"({"prompt": "The cat", "max_tokens": 1)"), "/v1/completions");
+  run(other_server_cases(R"({"messages": [{"role": "user", "content": "x"}], "max_tokens": 1)"),
+      "/v1/chat/completions");
+  EXPECT_EQ(server_->post("/tokenize", {{"prompt", "x"}, {"add_special", false}}).status, 400);
+  EXPECT_EQ(server_->post("/tokenize", {{"prompt", "x"}, {"add_special", true}}).status, 200);
+  EXPECT_EQ(server_->post("/tokenize", {{"prompt", "x"}, {"with_pieces", true}}).status, 400);
+}
+
 TEST_F(Abuse, MoreKeysOrValuesThanAnyoneNeeds) {
   std::string keys = R"({"prompt": "a", "x": {"z": 0)", values = R"({"prompt": "a", "x": [0)";
   for (int i = 0; i < 140000; ++i) keys += fmt::format(",\"{}\":0", i);
