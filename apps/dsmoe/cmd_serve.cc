@@ -243,7 +243,9 @@ void add_serve(CommandLine& app) {
                "no keys: let everyone in who reaches --host by an address");
   command.option("--model-name", options->model_id, "name in the API; default: the folder's");
   command
-      .option("--cors-origin", service.api.cors_origin, "pages of this origin may ask; * for all")
+      .option("--cors-origin", service.api.cors_origin,
+              "pages of this origin may ask; without keys the server also answers to its name; * "
+              "for all")
       .type("ORIGIN");
   command
       .option("--chat-template", options->chat_template,

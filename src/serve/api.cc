@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/utf8.h"
 #include "serve/api_error.h"
 #include "serve/random_word.h"
 #include "serve/web_assets.h"
@@ -52,17 +53,6 @@ HttpResponse asset_response(const WebAsset& asset) {
                       {"Referrer-Policy", "no-referrer"}}};
 }
 
-bool is_loopback_origin(std::string_view origin) {
-  for (const std::string_view host : {"http://localhost", "http://127.0.0.1", "http://[::1]"}) {
-    if (origin == host) return true;
-    if (origin.starts_with(host) && origin.size() > host.size() && origin[host.size()] == ':' &&
-        origin.find_first_not_of("0123456789", host.size() + 1) == std::string_view::npos) {
-      return true;
-    }
-  }
-  return false;
-}
-
 // A body up to this is read in a few milliseconds, whatever is in it.
 constexpr std::size_t kShortBody = std::size_t{16} << 10;
 // Of bodies that wait for the worker, which takes some 0.3 s for the worst of 8 MiB.
@@ -107,7 +97,11 @@ struct Api::Pending {
 };
 
 Api::Api(ApiOptions options, Post post, Worker& worker)
-    : options_(std::move(options)), keys_(options_.keys), post_(std::move(post)), worker_(worker) {}
+    : options_(std::move(options)),
+      keys_(options_.keys),
+      host_rule_(options_.host, options_.cors_origin),
+      post_(std::move(post)),
+      worker_(worker) {}
 
 Api::~Api() = default;
 
@@ -170,9 +164,27 @@ std::string Api::allowed_origin(const HttpRequest& request) const {
 // a server without keys compute. Own pages are those of the address the server was asked at.
 bool Api::comes_from_a_stranger(const HttpRequest& request) const {
   const std::string_view origin = request.header("origin");
-  if (!keys_.empty() || origin.empty() || !allowed_origin(request).empty()) return false;
-  const std::size_t host = origin.find("://");
-  return host == std::string_view::npos || origin.substr(host + 3) != request.header("host");
+  return !origin.empty() && allowed_origin(request).empty() &&
+         (host_of_origin(origin).empty() || host_of_origin(origin) != request.header("host"));
+}
+
+// Without keys. /health is for whatever watches the server, by whatever name, and tells nothing.
+std::optional<HttpResponse> Api::refuse_stranger(const HttpRequest& head) const {
+  if (!keys_.empty() || head.path == "/health") return std::nullopt;
+  if (const std::string_view host = head.header("host"); !host_rule_.serves(host)) {
+    return json_response(
+        error_body(421,
+                   fmt::format("a server without API keys does not answer to the name {}: use "
+                               "localhost or 127.0.0.1, or start it with --api-key, or with "
+                               "--cors-origin http://NAME where the name is yours",
+                               in_quotes(host)),
+                   "", "unknown_host"),
+        421);
+  }
+  if (head.method == "OPTIONS" || !comes_from_a_stranger(head)) return std::nullopt;
+  return json_response(
+      error_body(403, "pages of this origin may not ask; the server's --cors-origin lets them"),
+      403);
 }
 
 void Api::add_headers(const HttpRequest& request, HttpResponse& response) const {
@@ -192,6 +204,7 @@ void Api::add_headers(const HttpRequest& request, HttpResponse& response) const 
 std::optional<HttpResponse> Api::answer_head(HttpRequest& head) {
   const std::string_view id = head.header("x-request-id");
   head.request_id = is_plain_id(id) ? std::string(id) : random_id();
+  if (auto refused = refuse_stranger(head)) return refused;
   if (head.method == "OPTIONS") {
     HttpResponse response{.status = 204};
     response.headers = {{"Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS"},
@@ -214,11 +227,6 @@ std::optional<HttpResponse> Api::answer_head(HttpRequest& head) {
       return response;
     }
     head.owner = *owner;
-  }
-  if (!reads && comes_from_a_stranger(head)) {
-    return json_response(
-        error_body(403, "pages of this origin may not ask; the server's --cors-origin lets them"),
-        403);
   }
   const Found found = find_route(head);
   if (found.route != nullptr) return std::nullopt;

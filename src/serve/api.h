@@ -15,6 +15,7 @@
 
 #include "serve/api_keys.h"
 #include "serve/completion_job.h"
+#include "serve/host_rule.h"
 #include "serve/http_message.h"
 #include "serve/metrics.h"
 #include "serve/served_model.h"
@@ -26,6 +27,7 @@ namespace dsmoe::serve {
 struct ApiOptions {
   std::vector<std::string> keys;   // none: everyone may ask
   std::string cors_origin;         // "*" or one origin; empty: loopback pages only
+  std::string host = "127.0.0.1";  // where it listens
 };
 
 // Everything runs on the I/O thread but what says otherwise; what takes long runs on the worker.
@@ -41,7 +43,7 @@ class Api {
   void open(const ServedModel& model) { model_.store(&model); }
 
   // Once the head of a request is there, before its body: the answer, if it needs no body (wrong
-  // key, no such route, a preflight); also sets request_id and owner.
+  // key, a stranger's page, no such route, a preflight); also sets request_id and owner.
   std::optional<HttpResponse> answer_head(HttpRequest& head);
   // The whole request. Every request is answered, at once or later.
   void handle(HttpRequest request, const std::shared_ptr<Responder>& responder);
@@ -109,12 +111,14 @@ class Api {
   const ServedModel& model() const;  // throws ApiError(503) while it loads
   std::string allowed_origin(const HttpRequest& request) const;
   bool comes_from_a_stranger(const HttpRequest& request) const;
+  std::optional<HttpResponse> refuse_stranger(const HttpRequest& head) const;
 
   std::atomic<const ServedModel*> model_{nullptr};
   std::mutex training_mutex_;
   std::optional<TrainingProgress> training_;
   ApiOptions options_;
   ApiKeys keys_;
+  HostRule host_rule_;
   Post post_;
   Worker& worker_;
   Metrics metrics_;

@@ -19,6 +19,7 @@ void check_exposure(const ServiceOptions& options, WithoutKeys without_keys) {
 
 Service::Service(ServiceOptions options) : http_(std::make_unique<HttpServer>(options.http)) {
   worker_ = std::make_unique<Worker>(http_->post());
+  options.api.host = options.http.host;
   api_ = std::make_unique<Api>(std::move(options.api), http_->post(), *worker_);
 }
 
