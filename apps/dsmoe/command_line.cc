@@ -270,7 +270,7 @@ Flag Flag::check(std::function<std::string(const std::string&)> fault) const {
 }
 
 Flag Flag::repeatable() const {
-  option_->expected(1)->take_all();
+  option_->expected(1)->take_all()->allow_extra_args(false);
   return *this;
 }
 

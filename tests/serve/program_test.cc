@@ -318,6 +318,11 @@ TEST(ServeProgram, ABlankKeyIsRefusedWhereverItComesFrom) {
 }
 
 TEST(ServeProgram, RefusesWhatItCannotServe) {
+  // A flag that may be repeated takes one value: the next one is the model.
+  const Ran model_last = run_dsmoe({"serve", "--api-key", "secret", "nowhere"});
+  EXPECT_EQ(model_last.code, 1);
+  EXPECT_NE(model_last.err.find("nowhere: there is no model here"), std::string::npos)
+      << model_last.err;
   const Ran exposed = run_dsmoe({"serve", "nowhere", "--host", "0.0.0.0"});
   EXPECT_EQ(exposed.code, 2);
   EXPECT_NE(exposed.err.find("--api-key"), std::string::npos) << exposed.err;
