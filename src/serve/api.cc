@@ -284,6 +284,12 @@ void Api::prepare_later(const Route& route, HttpRequest&& request,
   metrics_.requests_preparing = static_cast<int64_t>(pending_.size());
   pending_bytes_ += pending->num_bytes;
   try {
+    responder->on_gone([this, weak = std::weak_ptr(pending)] {
+      const auto left = weak.lock();
+      if (!left || left->is_over.exchange(true)) return;
+      metrics_.clients_gone.fetch_add(1);
+      count(left->request, 499);
+    });
     worker_.add(
         [this, pending] {
           try {
@@ -302,12 +308,6 @@ void Api::prepare_later(const Route& route, HttpRequest&& request,
     request = std::move(pending->request);  // it is refused by its name
     throw;
   }
-  responder->on_gone([this, weak = std::weak_ptr(pending)] {
-    const auto left = weak.lock();
-    if (!left || left->is_over.exchange(true)) return;
-    metrics_.clients_gone.fetch_add(1);
-    count(left->request, 499);
-  });
 }
 
 // The worker is done with it.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <exception>
 
 #include "base/log.h"
 #include "base/utf8.h"
@@ -229,7 +230,7 @@ void CompletionJob::go_on() {
 void CompletionJob::render_later() {
   struct Rendered {
     Pieces pieces;
-    std::string error;
+    std::exception_ptr error;
   };
   const auto rendered = std::make_shared<Rendered>();
   const auto self = shared_from_this();
@@ -237,15 +238,15 @@ void CompletionJob::render_later() {
       [self, rendered] {
         try {
           rendered->pieces = self->render_pieces();
-        } catch (const std::exception& e) {
-          rendered->error = e.what();
+        } catch (...) {
+          rendered->error = std::current_exception();
         }
       },
       [self, rendered] {
         self->guarded([&] {
           self->is_rendering_ = false;
           if (self->ended_) return;
-          if (!rendered->error.empty()) throw std::runtime_error(rendered->error);
+          if (rendered->error) std::rethrow_exception(rendered->error);
           self->send(std::move(rendered->pieces));
           self->take_deltas();
         });
