@@ -120,13 +120,12 @@ TEST_F(WorkerTest, AClientThatLeavesMeanwhileCostsNothing) {
 TEST_F(WorkerTest, DrainingWaitsForWhatTheWorkerHas) {
   SmallServer server;
   auto gate = std::make_unique<Gate>(server);
-  Client before(server.port()), after(server.port());
-  ASSERT_EQ(after.get("/health").status, 200);
+  Client before(server.port());
   before.send(format_request("POST", "/v1/completions", large(kPrompt)));
   ASSERT_TRUE(comes_true([&] { return metric(server, "dsmoe_requests_preparing") == 1; }));
   server.service().shut_down();
-  ASSERT_TRUE(comes_true([&] { return after.get("/health").status == 503; }));
-  const Answer refused = after.request("POST", "/v1/completions", large(kPrompt));
+  ASSERT_TRUE(comes_true([&] { return server.get("/health").status == 503; }));
+  const Answer refused = Client(server.port()).request("POST", "/v1/completions", large(kPrompt));
   EXPECT_EQ(refused.status, 503);
   EXPECT_EQ(refused.json()["error"]["code"], "draining");
   gate->open();
