@@ -23,10 +23,10 @@ std::string_view stripped(const StripStep& step, std::string_view text, PieceSta
     begin = at;
   }
   while (step.right && end > begin) {
-    const std::size_t start = previous_char(text, end);
-    std::size_t at = start;
+    const std::size_t last = previous_char(text, end);
+    std::size_t at = last;
     if (!is_white_space(next_code_point(text, at))) break;
-    end = start;
+    end = last;
   }
   start.num_first = start_of_part(start, begin).num_first;
   return text.substr(begin, end - begin);
