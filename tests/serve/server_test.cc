@@ -46,6 +46,9 @@ TEST(Server, AKeyGivenTwiceIsOneKey) {
 
 // Listening, but no model yet.
 TEST(Server, IsTruthfulWhileTheModelLoads) {
+  ThreadPool pool(1);  // with the model, it outlives the service
+  const kernels::Context context{.table = &kernels::select_cpu_table(), .pool = &pool};
+  std::unique_ptr<model::Model> model;
   serve::Service service({.api = {.keys = {"key"}}, .http = {.port = 0}});
   std::thread thread([&] { service.run(); });
   const auto ask = [&](const std::string& method, const std::string& path) {
@@ -68,9 +71,7 @@ TEST(Server, IsTruthfulWhileTheModelLoads) {
     EXPECT_EQ(ask("GET", path).status, 503) << path;
   }
   EXPECT_EQ(Client(service.port()).get("/v1/models").status, 401);  // the key is asked for first
-  ThreadPool pool(1);
-  const kernels::Context context{.table = &kernels::select_cpu_table(), .pool = &pool};
-  const auto model = small_model(context, {});
+  model = small_model(context, {});
   service.open({.context = context, .model = *model, .text = small_text(), .id = "late"});
   EXPECT_EQ(ask("GET", "/health").status, 200);
   EXPECT_EQ(ask("GET", "/v1/models").json()["data"][0]["id"], "late");
