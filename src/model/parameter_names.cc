@@ -1,0 +1,50 @@
+// The tables of names.
+#include "model/parameter_names.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace dsmoe::model {
+namespace {
+
+constexpr RoleName kDeepseek[] = {
+    {Role::embedding, "model.embed_tokens.weight"},
+    {Role::attention_norm, "model.layers.{layer}.input_layernorm.weight"},
+    {Role::query, "model.layers.{layer}.self_attn.q_proj.weight"},
+    {Role::key, "model.layers.{layer}.self_attn.k_proj.weight"},
+    {Role::value, "model.layers.{layer}.self_attn.v_proj.weight"},
+    {Role::attention_out, "model.layers.{layer}.self_attn.o_proj.weight"},
+    {Role::query_bias, "model.layers.{layer}.self_attn.q_proj.bias"},
+    {Role::key_bias, "model.layers.{layer}.self_attn.k_proj.bias"},
+    {Role::value_bias, "model.layers.{layer}.self_attn.v_proj.bias"},
+    {Role::attention_out_bias, "model.layers.{layer}.self_attn.o_proj.bias"},
+    {Role::ffn_norm, "model.layers.{layer}.post_attention_layernorm.weight"},
+    {Role::router, "model.layers.{layer}.mlp.gate.weight"},
+    {Role::selection_bias, "model.layers.{layer}.mlp.gate.e_score_correction_bias"},
+    {Role::routed_gate, "model.layers.{layer}.mlp.experts.{expert}.gate_proj.weight"},
+    {Role::routed_up, "model.layers.{layer}.mlp.experts.{expert}.up_proj.weight"},
+    {Role::routed_down, "model.layers.{layer}.mlp.experts.{expert}.down_proj.weight"},
+    {Role::shared_gate, "model.layers.{layer}.mlp.shared_experts.gate_proj.weight"},
+    {Role::shared_up, "model.layers.{layer}.mlp.shared_experts.up_proj.weight"},
+    {Role::shared_down, "model.layers.{layer}.mlp.shared_experts.down_proj.weight"},
+    {Role::dense_gate, "model.layers.{layer}.mlp.gate_proj.weight"},
+    {Role::dense_up, "model.layers.{layer}.mlp.up_proj.weight"},
+    {Role::dense_down, "model.layers.{layer}.mlp.down_proj.weight"},
+    {Role::final_norm, "model.norm.weight"},
+    {Role::head, "lm_head.weight"},
+};
+
+}  // namespace
+
+constinit const NameMap kDeepseekNames = kDeepseek;
+
+std::string name_of(NameMap names, Role role, int64_t layer, int64_t expert) {
+  const auto entry = std::find_if(names.begin(), names.end(),
+                                  [&](const RoleName& name) { return name.role == role; });
+  DSMOE_CHECK(entry != names.end(), "the names have none for role {}", static_cast<int>(role));
+  return fmt::format(fmt::runtime(entry->pattern), fmt::arg("layer", layer),
+                     fmt::arg("expert", expert));
+}
+
+}  // namespace dsmoe::model
