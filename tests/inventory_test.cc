@@ -190,7 +190,9 @@ TEST(Inventory, PropertiesFollowFromTheRole) {
                                   : is_norm || is_bias ? model::Update::undecayed
                                                        : model::Update::decayed)
           << name;
-      EXPECT_EQ(parameter.dtype, is_selection ? tensor::DType::F32 : config.torch_dtype) << name;
+      for (const auto type : {tensor::DType::F32, tensor::DType::BF16}) {
+        EXPECT_EQ(stored_type(parameter, type), is_selection ? tensor::DType::F32 : type) << name;
+      }
       EXPECT_EQ(parameter.coding, name.ends_with("_proj.weight") ? tensor::WeightCoding::int4
                                   : name == "lm_head.weight"     ? tensor::WeightCoding::int8
                                                                  : tensor::WeightCoding::plain)

@@ -9,7 +9,6 @@
 
 namespace dsmoe::model {
 
-using tensor::DType;
 using tensor::TensorSpec;
 using tensor::WeightCoding;
 
@@ -85,14 +84,13 @@ void add_ffn(StackList& list, const ModelConfig& config, int64_t layer, const Sh
 
 bool is_routed(Role role) { return std::count(std::begin(kRouted), std::end(kRouted), role) > 0; }
 
-Parameter parameter_of(const ModelConfig& config, const Stack& stack, const Stack::Part& part) {
+Parameter parameter_of(const Stack& stack, const Stack::Part& part) {
   const Kind kind = kind_of(part.role);
   const bool is_vector = stack.columns == 0;
   Parameter parameter{
       .role = part.role,
       .layer = stack.layer,
       .shape = is_vector ? tensor::Shape{part.rows} : tensor::Shape{part.rows, stack.columns},
-      .dtype = config.torch_dtype,
       .coding = stack.coding};
   if (is_vector) {
     parameter.initial = kind == Kind::norm ? Initial::ones : Initial::zeros;
@@ -100,9 +98,19 @@ Parameter parameter_of(const ModelConfig& config, const Stack& stack, const Stac
   }
   if (kind == Kind::selection_bias) {
     parameter.update = Update::by_load;
-    parameter.dtype = DType::F32;
+    parameter.is_always_f32 = true;
   }
   return parameter;
+}
+
+std::vector<TensorSpec> specs_of(const ModelConfig& config, const Parameter& parameter) {
+  const std::string& name = parameter.name;
+  const tensor::Shape& shape = parameter.shape;
+  if (parameter.coding == WeightCoding::plain) {
+    return {{name, stored_type(parameter, config.torch_dtype), shape}};
+  }
+  return {tensor::coded_spec(parameter.coding, name, shape[0], shape[1]),
+          tensor::scale_spec(name, shape[0], shape[1])};
 }
 
 }  // namespace
@@ -146,7 +154,9 @@ int64_t Stack::rows() const {
   return sum;
 }
 
-int64_t Stack::num_elements() const { return rows() * std::max<int64_t>(columns, 1); }
+tensor::Shape Stack::shape() const {
+  return columns == 0 ? tensor::Shape{rows()} : tensor::Shape{rows(), columns};
+}
 
 std::vector<Stack> stacks(const ModelConfig& config, const Share& share) {
   StackList list(config);
@@ -175,7 +185,7 @@ Inventory inventory(const ModelConfig& config, const Share& share, NameMap names
       Place place{.stack = stack_idx, .matrix = matrix, .row_begin = row};
       if (!stack.repeats_embedding()) {  // which is the first of all
         place.parameter = all.parameters.size();
-        Parameter& added = all.parameters.emplace_back(parameter_of(config, stack, part));
+        Parameter& added = all.parameters.emplace_back(parameter_of(stack, part));
         if (is_routed(part.role)) added.expert = share.first_expert + matrix;
         added.name = name_of(names, part.role, added.layer, added.expert);
       }
@@ -197,31 +207,24 @@ int64_t elements_per_token(const ModelConfig& config, const Stack& stack) {
   return count * stack.num_elements();
 }
 
-std::vector<TensorSpec> specs_of(const Parameter& parameter) {
-  const tensor::Shape& shape = parameter.shape;
-  if (parameter.coding == WeightCoding::plain) return {{parameter.name, parameter.dtype, shape}};
-  return {tensor::coded_spec(parameter.coding, parameter.name, shape[0], shape[1]),
-          tensor::scale_spec(parameter.name, shape[0], shape[1])};
-}
-
-std::vector<TensorSpec> expected_tensors(const ModelConfig& config) {
-  std::vector<TensorSpec> specs;
-  for (const Parameter& parameter : inventory(config).parameters) {
-    for (TensorSpec& spec : specs_of(parameter)) specs.push_back(std::move(spec));
-  }
-  return specs;
-}
-
 std::map<std::string, StoredParameter> stored_parameters(const ModelConfig& config) {
   std::map<std::string, StoredParameter> by_name;
   for (const Parameter& parameter : inventory(config).parameters) {
     bool is_scale = false;
-    for (const TensorSpec& spec : specs_of(parameter)) {
+    for (const TensorSpec& spec : specs_of(config, parameter)) {
       by_name[spec.name] = {spec, parameter, is_scale};
       is_scale = true;
     }
   }
   return by_name;
+}
+
+std::vector<TensorSpec> expected_tensors(const ModelConfig& config) {
+  std::vector<TensorSpec> specs;
+  for (const Parameter& parameter : inventory(config).parameters) {
+    for (TensorSpec& spec : specs_of(config, parameter)) specs.push_back(std::move(spec));
+  }
+  return specs;
 }
 
 }  // namespace dsmoe::model

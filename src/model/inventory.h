@@ -40,6 +40,11 @@ inline bool is_matrix(Kind kind) {
   return kind == Kind::projection || kind == Kind::head || kind == Kind::router;
 }
 
+// Computed with in the operand type; the others in F32 (F64).
+inline bool is_operand(Kind kind) {
+  return kind == Kind::embedding || kind == Kind::projection || kind == Kind::head;
+}
+
 enum class Initial : uint8_t { normal, ones, zeros };
 enum class Update : uint8_t { decayed, undecayed, by_load };  // by_load: without a gradient
 
@@ -51,7 +56,7 @@ struct Parameter {
   tensor::Shape shape;  // [rows, columns] or [size]
   Initial initial = Initial::normal;
   Update update = Update::decayed;
-  tensor::DType dtype = tensor::DType::F32;  // in files, where the coding is plain
+  bool is_always_f32 = false;  // in files, whatever type the others have
   tensor::WeightCoding coding = tensor::WeightCoding::plain;
 };
 
@@ -71,7 +76,8 @@ struct Stack {
 
   bool repeats_embedding() const { return role != parts.front().role; }
   int64_t rows() const;
-  int64_t num_elements() const;  // of one matrix
+  tensor::Shape shape() const;  // of one matrix: [rows, columns] or [rows]
+  int64_t num_elements() const { return shape().num_elements(); }
 };
 
 // Where a parameter lies. A tied embedding has two places.
@@ -100,10 +106,13 @@ std::vector<Stack> stacks(const ModelConfig& config, const Share& share);
 // Numbers of a stack that one token meets: its experts_per_token, or all.
 int64_t elements_per_token(const ModelConfig& config, const Stack& stack);
 
-// What files hold of a parameter: its elements, and beside integers their scales.
-std::vector<tensor::TensorSpec> specs_of(const Parameter& parameter);
+// What files of a model of this type hold of a parameter that is not coded.
+inline tensor::DType stored_type(const Parameter& parameter, tensor::DType of_model) {
+  const bool stays = !parameter.is_always_f32 || of_model == tensor::DType::F64;
+  return stays ? of_model : tensor::DType::F32;
+}
 
-// The same of all parameters, by the name in the file.
+// What files hold, by name: parameters, and beside integers their scales.
 struct StoredParameter {
   tensor::TensorSpec spec;
   Parameter parameter;

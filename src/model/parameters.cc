@@ -1,4 +1,4 @@
-// Names of stored tensors -> places in memory.
+// Memory for the stacks of the inventory, and the way of stored tensors into it.
 #include "model/parameters.h"
 
 #include <algorithm>
@@ -11,229 +11,128 @@
 namespace dsmoe::model {
 namespace {
 
-// A matrix and, for training, its transpose.
-struct Pair {
-  WeightStack weight;
-  WeightStack transposed;
+// Where the model keeps a stack: values as they lie, or a weight and its transpose. `memory`: the
+// line of the memory table.
+struct Slot {
+  const char* memory;
+  TensorView* values = nullptr;
+  WeightStack* weight = nullptr;
+  WeightStack* transposed = nullptr;
 };
 
-struct ExpertPairs {
-  Pair gate, up, down;
-};
-
-// Allocates and records where each name goes.
-class Allocation {
- public:
-  Allocation(const Context& context, const ModelConfig& config, DType operand, moe::Passes passes,
-             tensor::Arena& arena)
-      : context_(context),
-        config_(config),
-        operand_(operand),
-        scalar_(kernels::scalar_type(operand)),
-        passes_(passes),
-        arena_(arena) {}
-
-  std::vector<Placement> take_placements() { return std::move(placements_); }
-
-  TensorView values(const std::string& what, const std::string& name, DType dtype,
-                    const kernels::Shape& shape) {
-    const TensorView view = arena_.tensor(what, dtype, shape);
-    placements_.push_back({.name = name, .values = view});
-    return view;
-  }
-  TensorView vector(const std::string& what, const std::string& name, int64_t size) {
-    return values(what, name, scalar_, {size});
-  }
-
-  Pair matrix(const std::string& what, const std::string& name, int64_t n, int64_t k) {
-    const Pair pair = stacks(what, operand_, {1, n, k, coding(name)});
-    place(name, pair);
-    return pair;
-  }
-
-  Pair centroids(const std::string& name) {
-    const Pair pair = stacks("router", scalar_, {1, config_.n_routed_experts, config_.hidden_size});
-    place(name, pair);
-    return pair;
-  }
-
-  // q, k and v as one matrix: rows of q, then of k, then of v.
-  Pair qkv(const std::string& prefix) {
-    const int64_t q = config_.q_width();
-    const int64_t kv = config_.kv_width();
-    const Pair pair =
-        stacks("attention", operand_,
-               {1, q + 2 * kv, config_.hidden_size, coding(prefix + "q_proj.weight")});
-    place(prefix + "q_proj.weight", pair, 0, 0);
-    place(prefix + "k_proj.weight", pair, 0, q);
-    place(prefix + "v_proj.weight", pair, 0, q + kv);
-    return pair;
-  }
-  TensorView qkv_bias(const std::string& prefix) {
-    const int64_t q = config_.q_width();
-    const int64_t kv = config_.kv_width();
-    const TensorView bias = arena_.tensor("attention", scalar_, {q + 2 * kv});
-    placements_.push_back({.name = prefix + "q_proj.bias", .values = bias.rows(0, q)});
-    placements_.push_back({.name = prefix + "k_proj.bias", .values = bias.rows(q, q + kv)});
-    placements_.push_back(
-        {.name = prefix + "v_proj.bias", .values = bias.rows(q + kv, q + 2 * kv)});
-    return bias;
-  }
-
-  // prefix0.gate_proj.weight, prefix0.up_proj.weight, ...: one matrix of each stack per expert.
-  ExpertPairs experts(const std::string& what, const std::string& prefix, int64_t count,
-                      int64_t width) {
-    const ExpertPairs pairs = expert_stacks(what, count, width);
-    for (int64_t e = 0; e < count; ++e) place_expert(prefix + std::to_string(e) + ".", pairs, e);
-    return pairs;
-  }
-  ExpertPairs expert(const std::string& what, const std::string& prefix, int64_t width) {
-    const ExpertPairs pairs = expert_stacks(what, 1, width);
-    place_expert(prefix, pairs, 0);
-    return pairs;
-  }
-
- private:
-  struct StackSize {
-    int64_t count, n, k;
-    kernels::WeightCoding coding = kernels::WeightCoding::plain;
+Slot slot_of(ParameterSet& set, const Stack& stack) {
+  const auto layer = static_cast<std::size_t>(std::max<int64_t>(stack.layer, 0));
+  AttentionWeights& attention = set.forward.blocks[layer].attention;
+  moe::LayerWeights& ffn = set.forward.blocks[layer].ffn;
+  BlockTransposed& back = set.backward.blocks[layer];
+  const auto weight = [](const char* memory, WeightStack& forward, WeightStack& transposed) {
+    return Slot{.memory = memory, .weight = &forward, .transposed = &transposed};
   };
-
-  Pair stacks(const std::string& what, DType dtype, const StackSize& size) {
-    Pair pair{.weight = stack(what, dtype, size)};
-    if (passes_ == moe::Passes::forward_and_backward) {
-      pair.transposed = context_.table->takes_transposes
-                            ? kernels::transpose_of(pair.weight)
-                            : stack(what + ", transposed", dtype, {size.count, size.k, size.n});
-    }
-    return pair;
+  switch (stack.role) {
+    case Role::embedding:
+      return {"embedding", &set.forward.embedding};
+    case Role::attention_norm:
+      return {"norms", &set.forward.blocks[layer].attention_norm};
+    case Role::query:
+      return weight("attention", attention.qkv, back.qkv);
+    case Role::attention_out:
+      return weight("attention", attention.out, back.out);
+    case Role::query_bias:
+      return {"attention", &attention.qkv_bias};
+    case Role::attention_out_bias:
+      return {"attention", &attention.out_bias};
+    case Role::ffn_norm:
+      return {"norms", &set.forward.blocks[layer].ffn_norm};
+    case Role::router:
+      return weight("router", ffn.centroids, back.ffn.centroids);
+    case Role::selection_bias:
+      return {"router", &ffn.selection_bias};
+    case Role::routed_gate:
+      return weight("routed experts", ffn.routed.gate, back.ffn.routed.gate);
+    case Role::routed_up:
+      return weight("routed experts", ffn.routed.up, back.ffn.routed.up);
+    case Role::routed_down:
+      return weight("routed experts", ffn.routed.down, back.ffn.routed.down);
+    case Role::shared_gate:
+      return weight("shared experts", ffn.shared.gate, back.ffn.shared.gate);
+    case Role::shared_up:
+      return weight("shared experts", ffn.shared.up, back.ffn.shared.up);
+    case Role::shared_down:
+      return weight("shared experts", ffn.shared.down, back.ffn.shared.down);
+    case Role::dense_gate:
+      return weight("dense layers", ffn.shared.gate, back.ffn.shared.gate);
+    case Role::dense_up:
+      return weight("dense layers", ffn.shared.up, back.ffn.shared.up);
+    case Role::dense_down:
+      return weight("dense layers", ffn.shared.down, back.ffn.shared.down);
+    case Role::final_norm:
+      return {"norms", &set.forward.final_norm};
+    case Role::head:
+      return weight("head", set.forward.head, set.backward.head);
+    case Role::key:
+    case Role::value:
+    case Role::key_bias:
+    case Role::value_bias:
+      break;
   }
-
-  WeightStack stack(const std::string& what, DType dtype, const StackSize& size) {
-    WeightStack stack{.dtype = dtype,
-                      .layout = context_.table->weight_layout,
-                      .device = arena_.device(),
-                      .count = size.count,
-                      .n = size.n,
-                      .k = size.k,
-                      .coding = size.coding};
-    stack.data = arena_.bytes(what, stack.num_bytes());
-    return stack;
-  }
-
-  // Integers stay integers where products take them; elsewhere the weight becomes the numbers they
-  // stand for.
-  kernels::WeightCoding coding(std::string_view name) const {
-    const bool taken = operand_ == DType::BF16 && passes_ == moe::Passes::forward &&
-                       context_.table->weight_layout == kernels::WeightLayout::panels;
-    return taken ? coding_of(config_.quantization, name) : kernels::WeightCoding::plain;
-  }
-
-  void place(const std::string& name, const Pair& pair, int64_t matrix_idx = 0,
-             int64_t row_begin = 0) {
-    placements_.push_back(
-        {.name = name,
-         .weight = pair.weight,
-         .transposed = pair.transposed.data == pair.weight.data ? WeightStack{} : pair.transposed,
-         .matrix_idx = matrix_idx,
-         .row_begin = row_begin});
-  }
-
-  ExpertPairs expert_stacks(const std::string& what, int64_t count, int64_t width) {
-    const int64_t hidden = config_.hidden_size;
-    return {.gate = stacks(what, operand_, {count, width, hidden, coding("gate_proj.weight")}),
-            .up = stacks(what, operand_, {count, width, hidden, coding("up_proj.weight")}),
-            .down = stacks(what, operand_, {count, hidden, width, coding("down_proj.weight")})};
-  }
-
-  void place_expert(const std::string& prefix, const ExpertPairs& pairs, int64_t expert_idx) {
-    place(prefix + "gate_proj.weight", pairs.gate, expert_idx);
-    place(prefix + "up_proj.weight", pairs.up, expert_idx);
-    place(prefix + "down_proj.weight", pairs.down, expert_idx);
-  }
-
-  const Context& context_;
-  const ModelConfig& config_;
-  DType operand_;
-  DType scalar_;
-  moe::Passes passes_;
-  tensor::Arena& arena_;
-  std::vector<Placement> placements_;
-};
-
-moe::ExpertWeights weights_of(const ExpertPairs& pairs) {
-  return {.gate = pairs.gate.weight, .up = pairs.up.weight, .down = pairs.down.weight};
-}
-moe::ExpertWeights transposed_of(const ExpertPairs& pairs) {
-  return {.gate = pairs.gate.transposed, .up = pairs.up.transposed, .down = pairs.down.transposed};
-}
-
-void allocate_ffn(Allocation& allocation, const ModelConfig& config, int64_t layer,
-                  const std::string& prefix, moe::LayerWeights& weights,
-                  moe::LayerTransposed& transposed) {
-  if (!config.is_moe_layer(layer)) {
-    const ExpertPairs dense = allocation.expert("dense layers", prefix, config.intermediate_size);
-    weights.shared = weights_of(dense);
-    transposed.shared = transposed_of(dense);
-    return;
-  }
-  const Pair centroids = allocation.centroids(prefix + "gate.weight");
-  weights.centroids = centroids.weight;
-  transposed.centroids = centroids.transposed;
-  if (config.topk_method == TopkMethod::noaux_tc) {
-    weights.selection_bias = allocation.vector("router", prefix + "gate.e_score_correction_bias",
-                                               config.n_routed_experts);
-  }
-  const ExpertPairs routed = allocation.experts(
-      "routed experts", prefix + "experts.", config.n_routed_experts, config.moe_intermediate_size);
-  weights.routed = weights_of(routed);
-  transposed.routed = transposed_of(routed);
-  if (config.n_shared_experts > 0) {
-    const ExpertPairs shared =
-        allocation.expert("shared experts", prefix + "shared_experts.", config.shared_width());
-    weights.shared = weights_of(shared);
-    transposed.shared = transposed_of(shared);
-  }
+  fail(ErrorKind::internal, "role {} has no stack of its own", static_cast<int>(stack.role));
 }
 
 }  // namespace
 
 ParameterSet allocate_parameters(const Context& context, const ModelConfig& config, DType operand,
                                  moe::Passes passes, tensor::Arena& arena) {
-  Allocation allocation(context, config, operand, passes, arena);
-  ParameterSet set;
-  const std::string embedding = "model.embed_tokens.weight";
-  const int64_t hidden = config.hidden_size;
-  set.forward.embedding =
-      allocation.values("embedding", embedding, operand, {config.vocab_size, hidden});
-  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
-    const std::string attention = prefix + "self_attn.";
-    BlockWeights block;
-    BlockTransposed transposed;
-    block.attention_norm = allocation.vector("norms", prefix + "input_layernorm.weight", hidden);
-    const Pair qkv = allocation.qkv(attention);
-    const Pair out =
-        allocation.matrix("attention", attention + "o_proj.weight", hidden, config.q_width());
-    block.attention.qkv = qkv.weight;
-    block.attention.out = out.weight;
-    transposed.qkv = qkv.transposed;
-    transposed.out = out.transposed;
-    if (config.attention_bias) {
-      block.attention.qkv_bias = allocation.qkv_bias(attention);
-      block.attention.out_bias = allocation.vector("attention", attention + "o_proj.bias", hidden);
+  ParameterSet set{.inventory = inventory(config)};
+  const auto num_layers = static_cast<std::size_t>(config.num_hidden_layers);
+  set.forward.blocks.resize(num_layers);
+  set.backward.blocks.resize(num_layers);
+  // Integers stay integers where products take them; elsewhere the weight becomes the numbers they
+  // stand for.
+  const bool takes_integers = operand == DType::BF16 && passes == moe::Passes::forward &&
+                              context.table->weight_layout == kernels::WeightLayout::panels;
+  const auto allocate = [&](const std::string& memory, WeightStack stack) {
+    stack.data = arena.bytes(memory, stack.num_bytes());
+    return stack;
+  };
+  std::vector<Slot> slots;
+  for (const Stack& stack : set.inventory.stacks) {
+    const Slot& slot = slots.emplace_back(slot_of(set, stack));
+    const DType dtype = is_operand(kind_of(stack.role)) ? operand : kernels::scalar_type(operand);
+    if (slot.values != nullptr) {
+      *slot.values = arena.tensor(slot.memory, dtype, stack.shape());
+      continue;
     }
-    block.ffn_norm = allocation.vector("norms", prefix + "post_attention_layernorm.weight", hidden);
-    allocate_ffn(allocation, config, layer, prefix + "mlp.", block.ffn, transposed.ffn);
-    set.forward.blocks.push_back(block);
-    set.backward.blocks.push_back(transposed);
+    *slot.weight = allocate(
+        slot.memory, {.dtype = dtype,
+                      .layout = context.table->weight_layout,
+                      .device = arena.device(),
+                      .count = stack.count,
+                      .n = stack.rows(),
+                      .k = stack.columns,
+                      .coding = takes_integers ? stack.coding : kernels::WeightCoding::plain});
+    if (passes != moe::Passes::forward_and_backward) continue;
+    WeightStack transposed = *slot.weight;
+    std::swap(transposed.n, transposed.k);
+    *slot.transposed = context.table->takes_transposes
+                           ? kernels::transpose_of(*slot.weight)
+                           : allocate(std::string(slot.memory) + ", transposed", transposed);
   }
-  set.forward.final_norm = allocation.vector("norms", "model.norm.weight", hidden);
-  const Pair head = allocation.matrix(
-      "head", config.tie_word_embeddings ? embedding : "lm_head.weight", config.vocab_size, hidden);
-  set.forward.head = head.weight;
-  set.backward.head = head.transposed;
-  set.placements = allocation.take_placements();
+  for (const Place& place : set.inventory.places) {
+    const Parameter& parameter = set.inventory.parameters[place.parameter];
+    const Slot& slot = slots[place.stack];
+    Placement placement{.name = parameter.name,
+                        .parameter = place.parameter,
+                        .matrix_idx = place.matrix,
+                        .row_begin = place.row_begin};
+    if (slot.values != nullptr) {
+      placement.values = slot.values->rows(place.row_begin, place.row_begin + parameter.shape[0]);
+      placement.row_begin = 0;
+    } else {
+      placement.weight = *slot.weight;
+      if (slot.transposed->data != slot.weight->data) placement.transposed = *slot.transposed;
+    }
+    set.placements.push_back(std::move(placement));
+  }
   return set;
 }
 

@@ -1,12 +1,12 @@
-// The weights of a language model, in the type and layout its backend computes with. This file is
-// the architecture.
+// The weights of a language model, in the type and layout its backend computes with: the memory of
+// what inventory.h lists.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "kernels/context.h"
-#include "model/config.h"
+#include "model/inventory.h"
 #include "moe/layer.h"
 #include "tensor/arena.h"
 #include "tensor/tensor_source.h"
@@ -57,6 +57,7 @@ struct TransposedParameters {
 // perhaps the copy that is its transpose.
 struct Placement {
   std::string name;
+  std::size_t parameter = 0;  // of the inventory
   TensorView values;
   WeightStack weight;
   WeightStack transposed;
@@ -65,10 +66,10 @@ struct Placement {
 };
 
 struct ParameterSet {
+  Inventory inventory;
   Parameters forward;
-  TransposedParameters backward;  // empty without moe::Passes::forward_and_backward
-  std::vector<Placement>
-      placements;  // in the order of the forward pass; a tied embedding appears twice
+  TransposedParameters backward;      // empty without moe::Passes::forward_and_backward
+  std::vector<Placement> placements;  // those of the inventory, in its order
 };
 
 // Memory for all weights; `operand` is BF16, F32 or F64.
