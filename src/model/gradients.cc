@@ -3,170 +3,131 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "kernels/checks.h"
 #include "kernels/memory.h"
 
 namespace dsmoe::model {
 namespace {
 
-class Allocation {
- public:
-  Allocation(const Context& context, const ModelConfig& config, DType operand,
-             FunctionRef<bool(const std::string&)> wanted, tensor::Arena& arena)
-      : context_(context),
-        config_(config),
-        scalar_(kernels::scalar_type(operand)),
-        wanted_(wanted),
-        arena_(arena) {}
-
-  // A tensor of its own; absent when not wanted.
-  TensorView single(const std::string& name, const kernels::Shape& shape) {
-    if (!wanted_(name)) return {};
-    const TensorView view = arena_.tensor("gradients", scalar_, shape);
-    add(name, view, false);
-    return view;
+TensorView& slot_of(Gradients& gradients, const Stack& stack) {
+  BlockGradients& block =
+      gradients.blocks[static_cast<std::size_t>(std::max<int64_t>(stack.layer, 0))];
+  moe::ExpertGradients& routed = block.ffn.routed;
+  moe::ExpertGradients& shared = block.ffn.shared;
+  switch (stack.role) {
+    case Role::embedding:
+      return gradients.embedding;
+    case Role::attention_norm:
+      return block.attention_norm;
+    case Role::query:
+      return block.qkv;
+    case Role::attention_out:
+      return block.out;
+    case Role::query_bias:
+      return block.qkv_bias;
+    case Role::attention_out_bias:
+      return block.out_bias;
+    case Role::ffn_norm:
+      return block.ffn_norm;
+    case Role::router:
+      return block.ffn.centroids;
+    case Role::routed_gate:
+      return routed.gate;
+    case Role::routed_up:
+      return routed.up;
+    case Role::routed_down:
+      return routed.down;
+    case Role::shared_gate:
+    case Role::dense_gate:
+      return shared.gate;
+    case Role::shared_up:
+    case Role::dense_up:
+      return shared.up;
+    case Role::shared_down:
+    case Role::dense_down:
+      return shared.down;
+    case Role::final_norm:
+      return gradients.final_norm;
+    case Role::head:
+      return gradients.head;
+    default:
+      fail(ErrorKind::internal, "role {} has no gradient of its own", static_cast<int>(stack.role));
   }
+}
 
-  // A matrix, as a stack of one.
-  TensorView matrix(const std::string& name, int64_t n, int64_t k, bool is_assigned) {
-    TensorView view = single(name, {n, k});
-    if (!view) return view;
-    view.shape = {1, n, k};
-    named_.back().is_assigned = is_assigned;
-    return view;
+// For each group of stacks, by its first: which of its matrices have a slot, and which; -1: none.
+using Slots = std::vector<std::vector<int32_t>>;
+
+Slots slots_of(const Inventory& all, const std::vector<bool>& is_wanted) {
+  Slots slots;
+  for (const Stack& stack : all.stacks) {
+    slots.emplace_back(static_cast<std::size_t>(stack.count), -1);
   }
-
-  // q, k and v: one buffer if any of them is wanted. columns = 0: biases.
-  TensorView qkv(const std::string& prefix, const std::string& suffix, int64_t columns) {
-    const int64_t q = config_.q_width();
-    const int64_t kv = config_.kv_width();
-    const int64_t rows[] = {0, q, q + kv, q + 2 * kv};
-    const std::string names[] = {prefix + "q_proj." + suffix, prefix + "k_proj." + suffix,
-                                 prefix + "v_proj." + suffix};
-    if (std::none_of(std::begin(names), std::end(names), wanted_)) return {};
-    const int64_t total = q + 2 * kv;
-    TensorView all = arena_.tensor(
-        "gradients", scalar_, columns > 0 ? kernels::Shape{total, columns} : kernels::Shape{total});
-    for (int part = 0; part < 3; ++part) {
-      if (wanted_(names[part])) add(names[part], all.rows(rows[part], rows[part + 1]), columns > 0);
+  for (const Place& place : all.places) {
+    if (!is_wanted[place.parameter]) continue;
+    slots[all.stacks[place.stack].group][static_cast<std::size_t>(place.matrix)] = 0;
+  }
+  for (std::vector<int32_t>& of_group : slots) {
+    int32_t next = 0;
+    for (int32_t& slot : of_group) {
+      if (slot == 0) slot = next++;
     }
-    if (columns > 0) all.shape = {1, total, columns};
-    return all;
   }
-
-  // Experts prefix + "0." and so on, or the single one `prefix`; only those wanted get a slot.
-  moe::ExpertGradients experts(const std::vector<std::string>& prefixes, int64_t width) {
-    const int64_t hidden = config_.hidden_size;
-    const std::string kinds[] = {"gate_proj.weight", "up_proj.weight", "down_proj.weight"};
-    std::vector<int32_t> slot_of_expert;
-    int32_t num_slots = 0;
-    for (const std::string& prefix : prefixes) {
-      const bool any = std::any_of(std::begin(kinds), std::end(kinds),
-                                   [&](const std::string& kind) { return wanted_(prefix + kind); });
-      slot_of_expert.push_back(any ? num_slots++ : -1);
-    }
-    if (num_slots == 0) return {};
-    moe::ExpertGradients gradients{
-        .gate = arena_.tensor("gradients", scalar_, {num_slots, width, hidden}),
-        .up = arena_.tensor("gradients", scalar_, {num_slots, width, hidden}),
-        .down = arena_.tensor("gradients", scalar_, {num_slots, hidden, width})};
-    const TensorView stacks[] = {gradients.gate, gradients.up, gradients.down};
-    for (std::size_t e = 0; e < prefixes.size(); ++e) {
-      for (int kind = 0; kind < 3; ++kind) {
-        if (slot_of_expert[e] < 0 || !wanted_(prefixes[e] + kinds[kind])) continue;
-        TensorView slice = stacks[kind].rows(slot_of_expert[e], slot_of_expert[e] + 1);
-        slice.shape = {slice.dim(1), slice.dim(2)};
-        add(prefixes[e] + kinds[kind], slice, true);
-      }
-    }
-    if (num_slots < static_cast<int32_t>(prefixes.size())) {
-      gradients.slot_of_expert =
-          arena_.tensor("gradients", DType::I32, {static_cast<int64_t>(slot_of_expert.size())});
-      kernels::upload(context_, slot_of_expert.data(), gradients.slot_of_expert);
-    }
-    return gradients;
-  }
-
-  moe::LayerGradients ffn(int64_t layer, const std::string& prefix) {
-    moe::LayerGradients gradients;
-    if (!config_.is_moe_layer(layer)) {
-      gradients.shared = experts({prefix}, config_.intermediate_size);
-      return gradients;
-    }
-    gradients.centroids =
-        matrix(prefix + "gate.weight", config_.n_routed_experts, config_.hidden_size, false);
-    std::vector<std::string> prefixes;
-    for (int64_t e = 0; e < config_.n_routed_experts; ++e) {
-      prefixes.push_back(prefix + "experts." + std::to_string(e) + ".");
-    }
-    gradients.routed = experts(prefixes, config_.moe_intermediate_size);
-    if (config_.n_shared_experts > 0) {
-      gradients.shared = experts({prefix + "shared_experts."}, config_.shared_width());
-    }
-    return gradients;
-  }
-
-  // The head's part of a tied embedding, found under the embedding's name.
-  TensorView tied_head(const std::string& name, int64_t n, int64_t k) {
-    const auto entry = std::find_if(named_.begin(), named_.end(),
-                                    [&](const NamedGradient& g) { return g.name == name; });
-    if (entry == named_.end()) return {};
-    TensorView view = arena_.tensor("gradients", scalar_, {n, k});
-    entry->second_part = view;
-    view.shape = {1, n, k};
-    return view;
-  }
-
-  std::vector<NamedGradient> take_named() {
-    std::sort(named_.begin(), named_.end(),
-              [](const NamedGradient& a, const NamedGradient& b) { return a.name < b.name; });
-    return std::move(named_);
-  }
-
- private:
-  void add(const std::string& name, const TensorView& view, bool is_assigned) {
-    named_.push_back({.name = name, .gradient = view, .is_assigned = is_assigned});
-  }
-
-  const Context& context_;
-  const ModelConfig& config_;
-  DType scalar_;
-  FunctionRef<bool(const std::string&)> wanted_;
-  tensor::Arena& arena_;
-  std::vector<NamedGradient> named_;
-};
+  return slots;
+}
 
 }  // namespace
 
 GradientBuffers allocate_gradients(const Context& context, const ModelConfig& config, DType operand,
                                    FunctionRef<bool(const std::string& name)> wanted,
                                    tensor::Arena& arena) {
-  Allocation allocation(context, config, operand, wanted, arena);
-  const std::string embedding = "model.embed_tokens.weight";
-  const int64_t hidden = config.hidden_size;
-  GradientBuffers buffers;
-  Gradients& views = buffers.views;
-  views.embedding = allocation.single(embedding, {config.vocab_size, hidden});
-  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
-    const std::string attention = prefix + "self_attn.";
-    BlockGradients block;
-    block.attention_norm = allocation.single(prefix + "input_layernorm.weight", {hidden});
-    block.qkv = allocation.qkv(attention, "weight", hidden);
-    block.out = allocation.matrix(attention + "o_proj.weight", hidden, config.q_width(), true);
-    if (config.attention_bias) {
-      block.qkv_bias = allocation.qkv(attention, "bias", 0);
-      block.out_bias = allocation.single(attention + "o_proj.bias", {hidden});
-    }
-    block.ffn_norm = allocation.single(prefix + "post_attention_layernorm.weight", {hidden});
-    block.ffn = allocation.ffn(layer, prefix + "mlp.");
-    views.blocks.push_back(block);
+  const Inventory all = inventory(config);
+  std::vector<bool> is_wanted;
+  for (const Parameter& parameter : all.parameters) {
+    is_wanted.push_back(parameter.update != Update::by_load && wanted(parameter.name));
   }
-  views.final_norm = allocation.single("model.norm.weight", {hidden});
-  views.head = config.tie_word_embeddings
-                   ? allocation.tied_head(embedding, config.vocab_size, hidden)
-                   : allocation.matrix("lm_head.weight", config.vocab_size, hidden, true);
-  buffers.named = allocation.take_named();
+  const Slots slots = slots_of(all, is_wanted);
+  GradientBuffers buffers;
+  buffers.views.blocks.resize(static_cast<std::size_t>(config.num_hidden_layers));
+  for (std::size_t i = 0; i < all.stacks.size(); ++i) {
+    const Stack& stack = all.stacks[i];
+    const std::vector<int32_t>& slot_of_matrix = slots[stack.group];
+    const int64_t num_slots =
+        std::ranges::count_if(slot_of_matrix, [](int32_t s) { return s >= 0; });
+    if (num_slots == 0) continue;
+    kernels::Shape shape = stack.shape();
+    if (is_matrix(kind_of(stack.role))) shape = {num_slots, shape[0], shape[1]};
+    slot_of(buffers.views, stack) = arena.tensor("gradients", kernels::scalar_type(operand), shape);
+    if (num_slots == stack.count || i != stack.group) continue;
+    TensorView& table =
+        buffers.views.blocks[static_cast<std::size_t>(stack.layer)].ffn.routed.slot_of_expert;
+    table = arena.tensor("gradients", DType::I32, {stack.count});
+    kernels::upload(context, slot_of_matrix.data(), table);
+  }
+  for (const Place& place : all.places) {
+    if (!is_wanted[place.parameter]) continue;
+    const Parameter& parameter = all.parameters[place.parameter];
+    const Stack& stack = all.stacks[place.stack];
+    TensorView view = slot_of(buffers.views, stack);
+    if (is_matrix(kind_of(stack.role))) {
+      const int32_t slot = slots[stack.group][static_cast<std::size_t>(place.matrix)];
+      view = view.rows(slot, slot + 1);
+      view.shape = stack.shape();
+    }
+    view = view.rows(place.row_begin, place.row_begin + parameter.shape[0]);
+    if (stack.repeats_embedding()) {
+      buffers.named.front().second_part = view;  // the embedding is the first of all
+      continue;
+    }
+    const Kind kind = kind_of(parameter.role);
+    buffers.named.push_back({.name = parameter.name,
+                             .parameter = place.parameter,
+                             .gradient = view,
+                             .is_assigned = kind == Kind::projection || kind == Kind::head});
+  }
+  std::sort(buffers.named.begin(), buffers.named.end(),
+            [](const NamedGradient& a, const NamedGradient& b) { return a.name < b.name; });
   return buffers;
 }
 

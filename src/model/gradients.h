@@ -19,6 +19,7 @@ struct Gradients {
 // One stored tensor's gradient. A tied embedding has two parts: the look-up's, then the head's.
 struct NamedGradient {
   std::string name;
+  std::size_t parameter = 0;  // of the inventory
   TensorView gradient;
   TensorView second_part;    // absent but for a tied embedding
   bool is_assigned = false;  // by the first micro-batch of a step (kernels::GradientStart)
