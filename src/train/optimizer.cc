@@ -15,12 +15,6 @@
 namespace dsmoe::train {
 namespace {
 
-constexpr std::string_view kSelectionBias = ".e_score_correction_bias";
-
-bool decays(const std::string& name) {
-  return !name.ends_with("norm.weight") && !name.ends_with(".bias");
-}
-
 // base^exponent by multiplication alone: the same bits everywhere.
 double power(double base, int64_t exponent) {
   double result = 1;
@@ -48,11 +42,6 @@ void convert(ThreadPool& pool, const TensorView& from, const TensorView& to) {
 
 }  // namespace
 
-DType stored_type(const std::string& name, DType operand) {
-  if (operand == DType::F64) return DType::F64;
-  return name.ends_with(kSelectionBias) ? DType::F32 : operand;
-}
-
 Optimizer::Optimizer(const Context& context, const model::Model& model,
                      const model::GradientBuffers& gradients,
                      FunctionRef<bool(const std::string&)> trains, TensorSource& initial,
@@ -60,12 +49,19 @@ Optimizer::Optimizer(const Context& context, const model::Model& model,
     : context_(context), model_(model), rule_(rule), arena_("optimiser", context.table->allocator) {
   std::map<std::string, model::NamedGradient> trained;
   for (const model::NamedGradient& named : gradients.named) trained[named.name] = named;
-  for (const model::Placement& placement : model.parameters.placements) {
-    if (placement.name.ends_with(kSelectionBias) && trains(placement.name)) {
-      trained[placement.name] = {};
-    }
+  const std::vector<model::Parameter>& parameters = model.parameters.inventory.parameters;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const std::string& name = parameters[i].name;
+    if (parameters[i].update != model::Update::by_load || !trains(name)) continue;
+    trained[name] = {.name = name, .parameter = i};
   }
-  for (const auto& [name, gradient] : trained) add_tensor(name, gradient, initial);
+  std::vector<Placements> placements(parameters.size());
+  for (const model::Placement& placement : model.parameters.placements) {
+    placements[placement.parameter].push_back(&placement);
+  }
+  for (const auto& [name, gradient] : trained) {
+    add_tensor(gradient, placements.at(gradient.parameter), initial);
+  }
   for (const Place& place : places_) {
     if (place.gradient.gradient) host_sums_.push_back(0);
   }
@@ -121,8 +117,8 @@ void Optimizer::describe_for_device() {
         .rows = is_matrix ? tensor.master.dim(0) : 1,
         .columns = is_matrix ? tensor.master.dim(1) : tensor.master.num_elements(),
         .first_tile = static_cast<int64_t>(tensor_of_tile.size()),
-        .weight_decay = decays(tensor.name) ? static_cast<float>(rule_.weight_decay) : 0.0f,
-        .stored = stored_type(tensor.name, model_.operand),
+        .weight_decay = places_[i].weight_decay,
+        .stored = places_[i].stored,
         .clear_gradient = !gradient.is_assigned};
     for (const model::Placement* placement : places_[i].placements) add_places(*placement, entry);
     entry.num_tiles = (entry.rows + kSide - 1) / kSide * ((entry.columns + kSide - 1) / kSide);
@@ -140,18 +136,21 @@ void Optimizer::describe_for_device() {
   kernels::upload(context_, tensor_of_tile.data(), all_.tensor_of_tile);
 }
 
-void Optimizer::add_tensor(const std::string& name, const model::NamedGradient& gradient,
+void Optimizer::add_tensor(const model::NamedGradient& gradient, const Placements& placements,
                            TensorSource& initial) {
-  Place place{.gradient = gradient};
-  int64_t moe_layer_idx = -1;
-  for (const model::Placement& placement : model_.parameters.placements) {
-    // Routers come in the order of the layers, their bias after them.
-    if (placement.name.ends_with(".mlp.gate.weight")) ++moe_layer_idx;
-    if (placement.name != name) continue;
-    place.placements.push_back(&placement);
-    place.moe_layer_idx = moe_layer_idx;
+  const std::string& name = gradient.name;
+  const model::Parameter& parameter = model_.parameters.inventory.parameters[gradient.parameter];
+  DSMOE_CHECK(parameter.name == name, "the model has {} where gradients have {}", parameter.name,
+              name);
+  Place place{.placements = placements,
+              .gradient = gradient,
+              .stored = model::stored_type(parameter, model_.operand)};
+  if (parameter.update == model::Update::decayed) {
+    place.weight_decay = static_cast<float>(rule_.weight_decay);
   }
-  DSMOE_CHECK(!place.placements.empty(), "{} has no place in the model", name);
+  for (int64_t layer = 0; layer < parameter.layer; ++layer) {
+    if (model_.config.is_moe_layer(layer)) ++place.moe_layer_idx;
+  }
 
   const TensorView source = initial.tensor(name);
   const DType scalar = model_.operand == DType::F64 ? DType::F64 : DType::F32;
@@ -278,11 +277,11 @@ void Optimizer::step_pieces(const kernels::AdamwStep& rule) {
     update.gradient = rows(gradient.gradient);
     update.first_moment = rows(tensor.first_moment);
     update.second_moment = rows(tensor.second_moment);
-    update.weight_decay = decays(tensor.name) ? static_cast<float>(rule_.weight_decay) : 0.0f;
+    update.weight_decay = places_[piece.tensor].weight_decay;
     update.clear_gradient = !gradient.is_assigned;
     if (is_rounded(piece.tensor)) {
       update.rounded = {.data = rounded_pieces_.rows(thread_idx, thread_idx + 1).data,
-                        .dtype = stored_type(tensor.name, model_.operand),
+                        .dtype = places_[piece.tensor].stored,
                         .shape = update.weight.shape};
     }
     kernels::adamw_step(context_, update);
@@ -294,10 +293,6 @@ void Optimizer::step_pieces(const kernels::AdamwStep& rule) {
   });
 }
 
-bool Optimizer::is_rounded(std::size_t idx) const {
-  return stored_type(tensors_[idx].name, model_.operand) != tensors_[idx].master.dtype;
-}
-
 TensorView Optimizer::stored(std::size_t idx) {
   TensorView master = tensors_[idx].master;
   if (master.device != tensor::Device::cpu) {
@@ -307,8 +302,7 @@ TensorView Optimizer::stored(std::size_t idx) {
     master.device = tensor::Device::cpu;
   }
   if (!is_rounded(idx)) return master;
-  TensorView stored{.dtype = stored_type(tensors_[idx].name, model_.operand),
-                    .shape = master.shape};
+  TensorView stored{.dtype = places_[idx].stored, .shape = master.shape};
   rounded_.resize(std::max(rounded_.size(), stored.num_bytes()));
   stored.data = rounded_.data();
   if (tensors_[idx].master.device == tensor::Device::cpu) {

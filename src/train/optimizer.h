@@ -35,10 +35,6 @@ struct TrainedTensor {
   TensorView second_moment;  // same shape, or absent
 };
 
-// The type a run's checkpoints hold, and with it the values the forward pass may see: `operand` for
-// all but the selection bias. (F64 exists in tests only.)
-DType stored_type(const std::string& name, DType operand);
-
 class Optimizer {
  public:
   // Trains what `gradients` names, and the selection biases that `trains` accepts. Masters are the
@@ -72,12 +68,15 @@ class Optimizer {
   const tensor::Arena& arena() const { return arena_; }
 
  private:
+  using Placements = std::vector<const model::Placement*>;
   struct Place {
-    std::vector<const model::Placement*> placements;  // two for a tied embedding
-    model::NamedGradient gradient;                    // absent for a selection bias
-    int64_t moe_layer_idx = -1;                       // of a selection bias
+    Placements placements;          // two for a tied embedding
+    model::NamedGradient gradient;  // without a view for a selection bias
+    DType stored = DType::F32;      // in checkpoints, and so what the forward pass may see
+    float weight_decay = 0;
+    int64_t moe_layer_idx = 0;  // of a selection bias
   };
-  void add_tensor(const std::string& name, const model::NamedGradient& gradient,
+  void add_tensor(const model::NamedGradient& gradient, const Placements& placements,
                   TensorSource& initial);
   // Rows of a tensor that a thread takes from gradients to the model's weights, small enough to
   // stay in its caches on the way.
@@ -91,7 +90,9 @@ class Optimizer {
   void step_pieces(const kernels::AdamwStep& rule);
   void describe_for_device();
   void join_tied_gradients();
-  bool is_rounded(std::size_t idx) const;  // or stored as its master is
+  bool is_rounded(std::size_t idx) const {  // or stored as its master is
+    return places_[idx].stored != tensors_[idx].master.dtype;
+  }
   // Rows of the idx-th tensor from row_begin on.
   void place(std::size_t idx, const TensorView& values, int64_t row_begin) const;
 

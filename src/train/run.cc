@@ -116,7 +116,7 @@ Run::Run(const Context& context, const RunOptions& options, const RunInput& inpu
       resumed_(start_ ? std::make_unique<FolderTensors>(store::HfFolder::open(*start_->folder))
                       : nullptr),
       base_(resumed_ ? *resumed_ : input.initial),
-      frozen_(base_, options.config.torch_dtype),
+      frozen_(base_, options.config),
       batches_(input.split, {.batch = options.batch, .seq = options.seq, .seed = options.seed}) {
   make_model(context);
   if (start_) {

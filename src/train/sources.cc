@@ -2,7 +2,6 @@
 #include "train/sources.h"
 
 #include "kernels/pack.h"
-#include "train/optimizer.h"
 
 namespace dsmoe::train {
 
@@ -15,7 +14,7 @@ tensor::TensorView FolderTensors::tensor(const std::string& name) {
 
 tensor::TensorView StoredTensors::tensor(const std::string& name) {
   const tensor::TensorView source = base_.tensor(name);
-  tensor::TensorView stored{.dtype = stored_type(name, operand_), .shape = source.shape};
+  tensor::TensorView stored{.dtype = stored_.at(name).spec.dtype, .shape = source.shape};
   if (source.dtype == stored.dtype) return source;
   values_.resize(stored.num_bytes());
   stored.data = values_.data();

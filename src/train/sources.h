@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "model/inventory.h"
 #include "store/hf_folder.h"
-#include "tensor/dtype.h"
 #include "tensor/tensor_source.h"
 
 namespace dsmoe::train {
@@ -26,14 +26,14 @@ class FolderTensors : public tensor::TensorSource {
 // precision than a reader of the checkpoint. Valid until the next call.
 class StoredTensors : public tensor::TensorSource {
  public:
-  StoredTensors(tensor::TensorSource& base, tensor::DType operand)
-      : base_(base), operand_(operand) {}
+  StoredTensors(tensor::TensorSource& base, const model::ModelConfig& config)
+      : base_(base), stored_(model::stored_parameters(config)) {}
   tensor::TensorView tensor(const std::string& name) override;
   void release(const std::string& name) override { base_.release(name); }
 
  private:
   tensor::TensorSource& base_;
-  tensor::DType operand_;
+  std::map<std::string, model::StoredParameter> stored_;
   std::vector<std::byte> values_;
 };
 

@@ -40,8 +40,8 @@ struct TrainerOptions {
 
 class Trainer {
  public:
-  // `model`: made for forward and backward, from `initial` rounded as stored_type() says. Only
-  // tensors that `trains` accepts change.
+  // `model`: made for forward and backward, from `initial` rounded as model::stored_type() says.
+  // Only tensors that `trains` accepts change.
   Trainer(const Context& context, const model::Model& model,
           FunctionRef<bool(const std::string& name)> trains, TensorSource& initial,
           const TrainerOptions& options);

@@ -75,7 +75,7 @@ class Loop {
       : pool_(kind.threads),
         context_{.table = &kernels::select_cpu_table(), .pool = &pool_},
         weights_(kind.config),
-        stored_(weights_, kind.config.torch_dtype),
+        stored_(weights_, kind.config),
         model_(model::make_model(context_, kind.config, stored_,
                                  {.operand = kind.config.torch_dtype,
                                   .context = seq,

@@ -139,7 +139,7 @@ TEST(PartialTraining, TheOthersStayAsTheyWere) {
     const fs::path folder = out / (type == DType::F32 ? "run32" : "run16");
     const auto first = store::HfFolder::open(run_tiny(run, folder).checkpoint);
     RandomWeights initial(run.config);
-    train::StoredTensors stored(initial, type);
+    train::StoredTensors stored(initial, run.config);
     int changed = 0;
     for (const std::string_view name : first.names()) {
       const bool wanted =
