@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <unordered_map>
+#include <map>
 #include <vector>
 
-#include "model/initialise.h"
+#include "model/inventory.h"
 #include "store/hf_folder.h"
 
 namespace dsmoe::app {
@@ -23,15 +23,14 @@ using tensor::DType;
 // tokens the same way.
 class SlicedWeights : public tensor::TensorSource {
  public:
-  explicit SlicedWeights(const ModelConfig& config) {
+  explicit SlicedWeights(const ModelConfig& config) : stored_(model::stored_parameters(config)) {
     std::size_t largest = 0, most_integers = 0;
-    for (tensor::TensorSpec& spec : model::expected_tensors(config)) {
+    for (const auto& [name, stored] : stored_) {
+      const tensor::TensorSpec& spec = stored.spec;
       const auto bytes =
           static_cast<std::size_t>(spec.shape.num_elements()) * tensor::size_of(spec.dtype);
       largest = std::max(largest, bytes);
       if (is_integer(spec)) most_integers = std::max(most_integers, bytes);
-      const std::string name = spec.name;
-      specs_.emplace(name, std::move(spec));
     }
     block_.resize(largest / 2 + kSlack);
     fill(static_cast<float>(config.initializer_range));
@@ -44,11 +43,11 @@ class SlicedWeights : public tensor::TensorSource {
   }
 
   tensor::TensorView tensor(const std::string& name) override {
-    const auto found = specs_.find(name);
-    DSMOE_CHECK(found != specs_.end(), "the model has no tensor {}", name);
-    const tensor::TensorSpec& spec = found->second;
-    if (spec.shape.rank() < 2 || spec.dtype == DType::F32 || name.ends_with("_scale")) {
-      return constants(spec);
+    const auto found = stored_.find(name);
+    DSMOE_CHECK(found != stored_.end(), "the model has no tensor {}", name);
+    const auto& [spec, parameter, is_scale] = found->second;
+    if (parameter.initial != model::Initial::normal || spec.dtype == DType::F32 || is_scale) {
+      return constants(found->second);
     }
     next_ = (next_ + kStride) % kSlack;
     if (is_integer(spec)) {
@@ -95,15 +94,16 @@ class SlicedWeights : public tensor::TensorSource {
   }
 
   // Norms 1, biases 0, scales of quantised weights small; fp32 matrices are filled like the block.
-  tensor::TensorView constants(const tensor::TensorSpec& spec) {
+  tensor::TensorView constants(const model::StoredParameter& stored) {
+    const tensor::TensorSpec& spec = stored.spec;
     values_.assign(static_cast<std::size_t>(spec.shape.num_elements()),
-                   spec.name.ends_with("norm.weight") ? 1.0f : 0.0f);
-    if (spec.shape.rank() >= 2 && !spec.name.ends_with("_scale")) {
+                   stored.parameter.initial == model::Initial::ones ? 1.0f : 0.0f);
+    if (stored.is_scale) {
+      std::fill(values_.begin(), values_.end(), scale_);
+    } else if (stored.parameter.initial == model::Initial::normal) {
       for (std::size_t i = 0; i < values_.size(); ++i) {
         values_[i] = tensor::to_float({block_[(next_ + i) % block_.size()]});
       }
-    } else if (spec.shape.rank() >= 2) {
-      std::fill(values_.begin(), values_.end(), scale_);
     }
     if (spec.dtype == DType::F32) {
       return {.data = values_.data(), .dtype = DType::F32, .shape = spec.shape};
@@ -114,7 +114,7 @@ class SlicedWeights : public tensor::TensorSource {
     return {.data = rounded_.data(), .dtype = DType::BF16, .shape = spec.shape};
   }
 
-  std::unordered_map<std::string, tensor::TensorSpec> specs_;
+  std::map<std::string, model::StoredParameter> stored_;
   std::vector<uint16_t> block_;
   std::vector<uint8_t> integers_;
   float scale_ = 0;  // of the integers

@@ -279,30 +279,27 @@ void run_layer(int64_t tokens, int reps, int64_t parts) {
 class PatternTensors : public tensor::TensorSource {
  public:
   PatternTensors(Pattern& pattern, const model::ModelConfig& config)
-      : specs_(model::expected_tensors(config)),
+      : stored_(model::stored_parameters(config)),
         values_(pattern.make(DType::F32, int64_t{1} << 22, 0.02f)) {}
   TensorView tensor(const std::string& name) override {
-    for (const tensor::TensorSpec& spec : specs_) {
-      if (spec.name != name) continue;
-      const auto bytes = static_cast<std::size_t>(spec.shape.num_elements()) * 4;
-      const std::size_t pattern_bytes = values_.size();
-      while (values_.size() < bytes) {
-        values_.insert(values_.end(), values_.begin(),
-                       values_.begin() + static_cast<std::ptrdiff_t>(
-                                             std::min(pattern_bytes, bytes - values_.size())));
-      }
-      if (name.ends_with("norm.weight")) {
-        ones_.assign(static_cast<std::size_t>(spec.shape.num_elements()), 1.0f);
-        return {.data = ones_.data(), .dtype = DType::F32, .shape = spec.shape};
-      }
-      return {.data = values_.data(), .dtype = DType::F32, .shape = spec.shape};
+    const auto& [spec, parameter, is_scale] = stored_.at(name);
+    const auto count = static_cast<std::size_t>(spec.shape.num_elements());
+    if (parameter.initial == model::Initial::ones) {
+      ones_.assign(count, 1.0f);
+      return {.data = ones_.data(), .dtype = DType::F32, .shape = spec.shape};
     }
-    fail(ErrorKind::internal, "no tensor {}", name);
+    const std::size_t bytes = count * 4, pattern_bytes = values_.size();
+    while (values_.size() < bytes) {
+      values_.insert(values_.end(), values_.begin(),
+                     values_.begin() + static_cast<std::ptrdiff_t>(
+                                           std::min(pattern_bytes, bytes - values_.size())));
+    }
+    return {.data = values_.data(), .dtype = DType::F32, .shape = spec.shape};
   }
   void release(const std::string&) override {}
 
  private:
-  std::vector<tensor::TensorSpec> specs_;
+  std::map<std::string, model::StoredParameter> stored_;
   std::vector<std::byte> values_;
   std::vector<float> ones_;
 };

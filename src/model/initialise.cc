@@ -21,10 +21,10 @@ uint64_t hash_name(std::string_view name) {
 }
 
 // Integers and scales whose product is of the size that initializer_range asks for.
-void fill_quantised(const ModelConfig& config, const tensor::TensorSpec& spec, uint64_t seed,
+void fill_quantised(const ModelConfig& config, const StoredParameter& stored, uint64_t seed,
                     std::span<std::byte> out) {
-  if (spec.dtype == tensor::DType::BF16) {
-    const auto coding = coding_of(config.quantization, spec.name.substr(0, spec.name.rfind('_')));
+  if (stored.is_scale) {
+    const auto coding = stored.parameter.coding;
     const double deviation = coding == tensor::WeightCoding::int8 ? 74 : 4.6;  // of even integers
     // As many significant bits as `dsmoe quantize` gives a scale: one, and three.
     const unsigned kept = coding == tensor::WeightCoding::int8 ? 0xff80u : 0xffe0u;
@@ -33,7 +33,8 @@ void fill_quantised(const ModelConfig& config, const tensor::TensorSpec& spec, u
     for (std::size_t i = 0; i + 1 < out.size(); i += 2) std::memcpy(&out[i], &scale, 2);
     return;
   }
-  const Rng rng{.seed = seed ^ hash_name(spec.name), .purpose = RngPurpose::parameter_init};
+  const Rng rng{.seed = seed ^ hash_name(stored.parameter.name),
+                .purpose = RngPurpose::parameter_init};
   for (std::size_t i = 0; i < out.size(); i += sizeof(Uint32x4)) {
     const Uint32x4 words = rng.at(i / sizeof(Uint32x4));
     std::memcpy(&out[i], &words, std::min(sizeof(Uint32x4), out.size() - i));
@@ -42,48 +43,49 @@ void fill_quantised(const ModelConfig& config, const tensor::TensorSpec& spec, u
 
 }  // namespace
 
-void initial_values(const ModelConfig& config, const tensor::TensorSpec& spec, uint64_t seed,
+void initial_values(const ModelConfig& config, const Parameter& parameter, uint64_t seed,
                     uint64_t first, std::span<float> out) {
-  if (spec.shape.rank() < 2) {
-    const bool is_norm = spec.name.ends_with("norm.weight");
-    std::fill(out.begin(), out.end(), is_norm ? 1.0f : 0.0f);
+  if (parameter.initial != Initial::normal) {
+    std::fill(out.begin(), out.end(), parameter.initial == Initial::ones ? 1.0f : 0.0f);
     return;
   }
-  const Rng rng{.seed = seed ^ hash_name(spec.name), .purpose = RngPurpose::parameter_init};
+  const Rng rng{.seed = seed ^ hash_name(parameter.name), .purpose = RngPurpose::parameter_init};
   rng.fill_normal(first, out);
   const auto deviation = static_cast<float>(config.initializer_range);
   for (float& value : out) value *= deviation;
 }
 
 InitialWeights::InitialWeights(const ModelConfig& config, uint64_t seed)
-    : config_(config), seed_(seed), specs_(expected_tensors(config)) {
+    : config_(config),
+      seed_(seed),
+      specs_(expected_tensors(config)),
+      stored_(stored_parameters(config)) {
   if (config.torch_dtype == tensor::DType::F16) {
     fail(ErrorKind::input, "torch_dtype float16: random weights are made in bfloat16 or float32");
   }
 }
 
 tensor::TensorView InitialWeights::tensor(const std::string& name) {
-  const auto spec = std::find_if(specs_.begin(), specs_.end(),
-                                 [&](const tensor::TensorSpec& s) { return s.name == name; });
-  if (spec == specs_.end()) fail(ErrorKind::internal, "the model has no tensor {}", name);
-  const auto count = static_cast<std::size_t>(spec->shape.num_elements());
-  if (spec->type_rule == tensor::TypeRule::exact) {
-    std::vector<std::byte>& bytes = spec->dtype == tensor::DType::BF16 ? scales_ : values_;
-    bytes.resize(count * tensor::size_of(spec->dtype));
-    fill_quantised(config_, *spec, seed_, bytes);
-    return {.data = bytes.data(), .dtype = spec->dtype, .shape = spec->shape};
+  const auto found = stored_.find(name);
+  if (found == stored_.end()) fail(ErrorKind::internal, "the model has no tensor {}", name);
+  const auto& [spec, parameter, is_scale] = found->second;
+  const auto count = static_cast<std::size_t>(spec.shape.num_elements());
+  std::vector<std::byte>& bytes = is_scale ? scales_ : values_;
+  bytes.resize(count * tensor::size_of(spec.dtype));
+  const tensor::TensorView view{.data = bytes.data(), .dtype = spec.dtype, .shape = spec.shape};
+  if (parameter.coding != tensor::WeightCoding::plain) {
+    fill_quantised(config_, found->second, seed_, bytes);
+    return view;
   }
-  values_.resize(count * tensor::size_of(spec->dtype));
   std::vector<float> piece;
   for (std::size_t begin = 0; begin < count; begin += piece.size()) {
     piece.resize(std::min<std::size_t>(count - begin, 1 << 16));
-    initial_values(config_, *spec, seed_, begin, piece);
+    initial_values(config_, parameter, seed_, begin, piece);
     for (std::size_t i = 0; i < piece.size(); ++i) {
-      kernels::write_element(values_.data(), spec->dtype, static_cast<int64_t>(begin + i),
-                             piece[i]);
+      kernels::write_element(bytes.data(), spec.dtype, static_cast<int64_t>(begin + i), piece[i]);
     }
   }
-  return {.data = values_.data(), .dtype = spec->dtype, .shape = spec->shape};
+  return view;
 }
 
 void InitialWeights::release(const std::string&) { std::vector<std::byte>().swap(values_); }

@@ -5,16 +5,16 @@
 #include <span>
 #include <vector>
 
-#include "model/config.h"
+#include "model/inventory.h"
 #include "tensor/tensor_source.h"
 #include "tensor/tensor_spec.h"
 
 namespace dsmoe::model {
 
-// Elements [first, first + out.size()) of a tensor before training: N(0, initializer_range) in
-// every matrix, 1 in norms, 0 in biases. Each is a function of (seed, tensor name, place) alone, so
-// neither other tensors nor the pieces a tensor is made in change it.
-void initial_values(const ModelConfig& config, const tensor::TensorSpec& spec, uint64_t seed,
+// Elements [first, first + out.size()) of a parameter before training: N(0, initializer_range),
+// ones or zeros, as the inventory says. Each is a function of (seed, name, place) alone, so neither
+// other parameters nor the pieces one is made in change it.
+void initial_values(const ModelConfig& config, const Parameter& parameter, uint64_t seed,
                     uint64_t first, std::span<float> out);
 
 // All tensors of a model, made when they are asked for, in the type config.torch_dtype stores
@@ -33,6 +33,7 @@ class InitialWeights : public tensor::TensorSource {
   ModelConfig config_;
   uint64_t seed_;
   std::vector<tensor::TensorSpec> specs_;
+  std::map<std::string, StoredParameter> stored_;
   std::vector<std::byte> values_;
   std::vector<std::byte> scales_;  // beside the integers in values_
 };

@@ -61,8 +61,8 @@ TEST(Initialise, MatricesAreNormalNormsOneBiasesZero) {
 
 TEST(Initialise, DependsOnSeedNameAndPlaceAlone) {
   const ModelConfig config = small();
-  const tensor::TensorSpec spec{"model.layers.0.mlp.gate.weight", tensor::DType::F32, {4, 64}};
-  const tensor::TensorSpec other{"model.layers.1.mlp.gate.weight", tensor::DType::F32, {4, 64}};
+  const Parameter spec{.name = "model.layers.0.mlp.gate.weight", .shape = {4, 64}};
+  const Parameter other{.name = "model.layers.1.mlp.gate.weight", .shape = {4, 64}};
   std::vector<float> whole(256), pieces(256), another(256);
   initial_values(config, spec, 3, 0, whole);
   initial_values(config, spec, 3, 0, std::span(pieces).first(7));
