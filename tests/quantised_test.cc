@@ -75,10 +75,11 @@ void write_dequantised(const fs::path& quantised, const fs::path& target) {
   std::vector<Stored> tensors = read_folder(quantised);
   model::ModelConfig plain = config;
   plain.quantization = {};
+  const auto all = model::stored_parameters(config);
   std::vector<Stored> out;
   for (const TensorSpec& spec : model::expected_tensors(plain)) {
     Stored& stored = *find(tensors, spec.name);
-    const WeightCoding coding = model::coding_of(config.quantization, spec.name);
+    const WeightCoding coding = all.at(spec.name).parameter.coding;
     if (coding == WeightCoding::plain) {
       out.push_back(stored);
       continue;

@@ -97,14 +97,6 @@ Sample make_sample(const QuantizeOptions& options, const model::ModelConfig& con
 }
 
 // Experts of a layer share a line: "model.layers.3.mlp.experts.*.up_proj.weight".
-std::string line_name(const std::string& name) {
-  static constexpr std::string_view kExperts = ".experts.";
-  const std::size_t at = name.find(kExperts);
-  if (at == std::string::npos) return name;
-  const std::size_t begin = at + kExperts.size();
-  return name.substr(0, begin) + "*" + name.substr(name.find('.', begin));
-}
-
 struct ErrorLine {
   std::string name;
   std::string_view coding;
@@ -114,10 +106,13 @@ struct ErrorLine {
 
 void print_errors(const std::vector<infer::QuantisedTensor>& tensors) {
   std::vector<ErrorLine> lines;
-  std::map<std::string, std::size_t> line_of;
+  std::map<std::pair<int64_t, model::Role>, std::size_t> line_of;
   for (const infer::QuantisedTensor& tensor : tensors) {
-    const auto [found, added] = line_of.try_emplace(line_name(tensor.name), lines.size());
-    if (added) lines.push_back({found->first, tensor::name_of(tensor.coding)});
+    const auto [found, added] = line_of.try_emplace({tensor.layer, tensor.role}, lines.size());
+    if (added) {
+      lines.push_back({name_of(model::kDeepseekNames, tensor.role, tensor.layer, -1),
+                       tensor::name_of(tensor.coding)});
+    }
     ErrorLine& line = lines[found->second];
     ++line.count;
     line.squares += tensor.error * tensor.error;
@@ -190,7 +185,7 @@ OrderedJson json_of(const std::vector<infer::QuantisedTensor>& tensors) {
   for (const infer::QuantisedTensor& tensor : tensors) {
     list.push_back({{"name", tensor.name},
                     {"format", tensor::name_of(tensor.coding)},
-                    {"elements", tensor.num_elements},
+                    {"elements", tensor.shape.num_elements()},
                     {"relative_error", tensor.error}});
   }
   return list;
@@ -201,10 +196,11 @@ infer::Outcome quantise(const QuantizeOptions& options, const Engine& engine,
                         std::vector<infer::QuantisedTensor>& tensors) {
   const model::Quantization wanted{.projections = parse_coding(options.to),
                                    .head = parse_coding(options.head)};
-  const auto all = model::expected_tensors(config);
-  const auto total = std::count_if(all.begin(), all.end(), [&](const tensor::TensorSpec& spec) {
-    return coding_of(wanted, spec.name) != tensor::WeightCoding::plain;
-  });
+  model::ModelConfig quantised = config;
+  quantised.quantization = wanted;
+  const auto total = std::ranges::count_if(
+      model::inventory(quantised).parameters,
+      [](const auto& parameter) { return parameter.coding != tensor::WeightCoding::plain; });
   Progress progress({.label = "quantize", .total = total, .unit = "tensors"});
   return infer::quantise_folder(engine.context(), options.common.model, options.out,
                                 {.quantization = wanted, .cancelled = &InterruptScope::flag()},

@@ -21,9 +21,8 @@ namespace {
 
 class FolderSource : public tensor::TensorSource {
  public:
-  FolderSource(const store::HfFolder& folder, const model::Quantization& quantization,
-               ThreadPool& pool)
-      : folder_(folder), quantization_(quantization), pool_(pool) {}
+  FolderSource(const store::HfFolder& folder, const model::ModelConfig& config, ThreadPool& pool)
+      : folder_(folder), stored_(model::stored_parameters(config)), pool_(pool) {}
 
   void expect(std::span<const std::string> names) override {
     std::vector<std::string> with_scales;
@@ -39,7 +38,8 @@ class FolderSource : public tensor::TensorSource {
     // Mapped read-only: consumers of a source only read.
     auto* data = const_cast<std::byte*>(folder_.bytes(name).data());
     const tensor::TensorView view{.data = data, .dtype = entry.dtype, .shape = entry.shape};
-    if (name.ends_with(kScaleSuffix)) check_scales(name, view);
+    const model::StoredParameter& stored = stored_.at(name);
+    if (stored.is_scale) check_scales(name, stored.parameter.coding, view);
     return view;
   }
   void release(const std::string& name) override {
@@ -54,12 +54,10 @@ class FolderSource : public tensor::TensorSource {
   }
 
  private:
-  static constexpr std::string_view kScaleSuffix = "_scale";
   static constexpr int64_t kScalesAtATime = 1 << 14;
 
-  void check_scales(const std::string& name, const tensor::TensorView& scales) const {
-    const tensor::WeightCoding coding = coding_of(
-        quantization_, std::string_view(name).substr(0, name.size() - kScaleSuffix.size()));
+  void check_scales(const std::string& name, tensor::WeightCoding coding,
+                    const tensor::TensorView& scales) const {
     const auto* bytes = static_cast<const std::byte*>(scales.data);
     const auto scale_at = [&](int64_t i) {
       tensor::Bf16 scale{};
@@ -85,7 +83,7 @@ class FolderSource : public tensor::TensorSource {
   }
 
   const store::HfFolder& folder_;
-  model::Quantization quantization_;
+  std::map<std::string, model::StoredParameter> stored_;
   ThreadPool& pool_;
   std::optional<store::ReadAhead> read_ahead_;
 };
@@ -195,7 +193,7 @@ std::unique_ptr<model::Model> load_model(const kernels::Context& context,
     identity = identity_of(folder, weights, model_options.operand);
     if (auto model = load_packed(context, config, path, identity, model_options)) return model;
   }
-  FolderSource source(weights, config.quantization, *context.pool);
+  FolderSource source(weights, config, *context.pool);
   auto model = model::make_model(context, config, source, model_options);
   if (cached) save_packed(*model, path, identity);
   return model;

@@ -18,6 +18,7 @@ namespace dsmoe::infer {
 namespace {
 
 namespace fs = std::filesystem;
+using model::Parameter;
 using tensor::TensorSpec;
 using tensor::WeightCoding;
 
@@ -36,26 +37,24 @@ class Quantiser {
             store::FolderWriter& writer)
       : context_(context), folder_(folder), writer_(writer) {}
 
-  void copy(const TensorSpec& spec) {
-    const store::TensorEntry& entry = folder_.at(spec.name);
+  void copy(const std::string& name) {
+    const store::TensorEntry& entry = folder_.at(name);
     for (uint64_t done = 0; done < entry.num_bytes; done += bytes_.size()) {
       bytes_.resize(std::min<uint64_t>(entry.num_bytes - done, uint64_t{4} * kPieceElements));
-      folder_.read(spec.name, bytes_, done);
-      writer_.write(spec.name, bytes_);
+      folder_.read(name, bytes_, done);
+      writer_.write(name, bytes_);
     }
   }
 
-  QuantisedTensor quantise(const TensorSpec& spec, WeightCoding coding) {
-    const int64_t rows = spec.shape[0];
-    const int64_t step = std::max<int64_t>(1, kPieceElements / std::max<int64_t>(1, spec.shape[1]));
+  QuantisedTensor quantise(const Parameter& parameter) {
+    const int64_t rows = parameter.shape[0];
+    const int64_t step =
+        std::max<int64_t>(1, kPieceElements / std::max<int64_t>(1, parameter.shape[1]));
     Sums sums;
     for (int64_t begin = 0; begin < rows; begin += step) {
-      quantise_rows(spec, coding, begin, std::min(rows, begin + step), sums);
+      quantise_rows(parameter, begin, std::min(rows, begin + step), sums);
     }
-    return {.name = spec.name,
-            .coding = coding,
-            .num_elements = spec.shape.num_elements(),
-            .error = sums.original > 0 ? std::sqrt(sums.lost / sums.original) : 0};
+    return {parameter, sums.original > 0 ? std::sqrt(sums.lost / sums.original) : 0};
   }
 
  private:
@@ -63,16 +62,16 @@ class Quantiser {
     double lost = 0, original = 0;  // squares
   };
 
-  void quantise_rows(const TensorSpec& spec, WeightCoding coding, int64_t begin, int64_t end,
-                     Sums& sums) {
-    const store::TensorEntry& entry = folder_.at(spec.name);
-    const int64_t k = spec.shape[1];
+  void quantise_rows(const Parameter& parameter, int64_t begin, int64_t end, Sums& sums) {
+    const WeightCoding coding = parameter.coding;
+    const store::TensorEntry& entry = folder_.at(parameter.name);
+    const int64_t k = parameter.shape[1];
     const int64_t row_bytes = k * static_cast<int64_t>(tensor::size_of(entry.dtype));
     const int64_t coded_bytes = tensor::coded_row_bytes(coding, k);
     const int64_t groups = tensor::num_groups(k);
     const int64_t count = end - begin;
     bytes_.resize(static_cast<std::size_t>(count * row_bytes));
-    folder_.read(spec.name, bytes_, static_cast<uint64_t>(begin * row_bytes));
+    folder_.read(parameter.name, bytes_, static_cast<uint64_t>(begin * row_bytes));
     integers_.resize(static_cast<std::size_t>(count * coded_bytes));
     scales_.resize(static_cast<std::size_t>(count * groups));
     std::vector<Sums> of_row(static_cast<std::size_t>(count));
@@ -83,7 +82,7 @@ class Quantiser {
           row[static_cast<std::size_t>(i)] = static_cast<float>(
               kernels::read_element(bytes_.data() + r * row_bytes, entry.dtype, i));
         }
-        check(spec, begin + r, row);
+        check(parameter, begin + r, row);
         auto* coded = integers_.data() + r * coded_bytes;
         tensor::Bf16* scales = scales_.data() + r * groups;
         tensor::quantise_row(coding, row.data(), k, coded, scales);
@@ -94,16 +93,16 @@ class Quantiser {
       sums.lost += row.lost;
       sums.original += row.original;
     }
-    writer_.write(spec.name, integers_);
-    writer_.write(tensor::scale_name(spec.name), std::as_bytes(std::span(scales_)));
+    writer_.write(parameter.name, integers_);
+    writer_.write(tensor::scale_name(parameter.name), std::as_bytes(std::span(scales_)));
   }
 
   // Scales stay below 2^100; no weight of a working model comes near.
-  void check(const TensorSpec& spec, int64_t row, const std::vector<float>& values) const {
+  void check(const Parameter& parameter, int64_t row, const std::vector<float>& values) const {
     for (std::size_t i = 0; i < values.size(); ++i) {
       if (std::fabs(values[i]) < 0x1p100f) continue;
       fail(ErrorKind::input, "{}: {}[{}, {}] is {}; weights must be finite and below 2^100",
-           folder_.path().string(), spec.name, row, i, values[i]);
+           folder_.path().string(), parameter.name, row, i, values[i]);
     }
   }
 
@@ -140,8 +139,7 @@ Outcome quantise_folder(const kernels::Context& context, const fs::path& source,
          source.string(), tensor::name_of(config.quantization.projections));
   }
   const store::HfFolder folder = store::HfFolder::open(source);
-  const std::vector<TensorSpec> tensors = model::expected_tensors(config);
-  folder.check(tensors);
+  folder.check(model::expected_tensors(config));
 
   model::ModelConfig quantised = config;
   quantised.quantization = options.quantization;
@@ -164,13 +162,12 @@ Outcome quantise_folder(const kernels::Context& context, const fs::path& source,
     writer.add_file(std::string(name), std::move(bytes));
   }
   Quantiser quantiser(context, folder, writer);
-  for (const TensorSpec& spec : tensors) {
+  for (const Parameter& parameter : model::inventory(quantised).parameters) {
     if (options.cancelled != nullptr && options.cancelled->load()) return Outcome::cancelled;
-    const WeightCoding coding = model::coding_of(quantised.quantization, spec.name);
-    if (coding == WeightCoding::plain) {
-      quantiser.copy(spec);
+    if (parameter.coding == WeightCoding::plain) {
+      quantiser.copy(parameter.name);
     } else {
-      report(quantiser.quantise(spec, coding));
+      report(quantiser.quantise(parameter));
     }
   }
   writer.commit();

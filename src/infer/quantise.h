@@ -9,14 +9,11 @@
 #include "base/function_ref.h"
 #include "infer/trace.h"
 #include "kernels/context.h"
-#include "model/config.h"
+#include "model/inventory.h"
 
 namespace dsmoe::infer {
 
-struct QuantisedTensor {
-  std::string name;
-  tensor::WeightCoding coding = tensor::WeightCoding::plain;
-  int64_t num_elements = 0;
+struct QuantisedTensor : model::Parameter {
   double error = 0;  // norm(quantised - original) / norm(original); 0 for a tensor of zeros
 };
 

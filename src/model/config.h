@@ -126,9 +126,6 @@ ModelConfig parse_config(std::string_view text, std::string_view what);
 // The same of a file, or of the config.json in a folder.
 ModelConfig read_config(const std::filesystem::path& path);
 
-// How the weight of this name is kept.
-tensor::WeightCoding coding_of(const Quantization& quantization, std::string_view name);
-
 // All tensors of the model, in the order of the forward pass, in torch_dtype (the selection bias in
 // F32); a quantised weight is followed by its scales.
 std::vector<tensor::TensorSpec> expected_tensors(const ModelConfig& config);

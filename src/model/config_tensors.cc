@@ -40,12 +40,6 @@ int64_t ModelConfig::num_tensors() const {
   });
 }
 
-tensor::WeightCoding coding_of(const Quantization& quantization, std::string_view name) {
-  if (name.ends_with("_proj.weight")) return quantization.projections;
-  if (name == "lm_head.weight") return quantization.head;
-  return tensor::WeightCoding::plain;
-}
-
 int64_t ModelConfig::kv_bytes_per_token(tensor::DType dtype) const {
   return 2 * num_hidden_layers * kv_width() * static_cast<int64_t>(tensor::size_of(dtype));
 }

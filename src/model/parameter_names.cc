@@ -44,7 +44,7 @@ std::string name_of(NameMap names, Role role, int64_t layer, int64_t expert) {
                                   [&](const RoleName& name) { return name.role == role; });
   DSMOE_CHECK(entry != names.end(), "the names have none for role {}", static_cast<int>(role));
   return fmt::format(fmt::runtime(entry->pattern), fmt::arg("layer", layer),
-                     fmt::arg("expert", expert));
+                     fmt::arg("expert", expert < 0 ? "*" : std::to_string(expert)));
 }
 
 }  // namespace dsmoe::model

@@ -48,7 +48,7 @@ using NameMap = std::span<const RoleName>;
 // Of model_type deepseek and dsmoe.
 extern const NameMap kDeepseekNames;
 
-// Throws Error(internal) when the map has no name for the role.
+// expert -1: "*", any. Throws Error(internal) when the map has no name for the role.
 std::string name_of(NameMap names, Role role, int64_t layer, int64_t expert);
 
 }  // namespace dsmoe::model
