@@ -10,6 +10,7 @@
 #include "base/mapped_file.h"
 #include "command.h"
 #include "kernels/table.h"
+#include "model/inventory.h"
 #include "options.h"
 #include "output.h"
 #include "store/hf_folder.h"
@@ -26,30 +27,19 @@ struct Costs {
   double forward_flops = 0, forward_flops_first = 0, training_flops = 0;
 };
 
-// Numbers of one layer's feed-forward part that a token meets, router apart.
-int64_t active_ffn(const ModelConfig& config, int64_t layer) {
-  const int64_t width =
-      config.is_moe_layer(layer)
-          ? config.num_experts_per_tok * config.moe_intermediate_size + config.shared_width()
-          : config.intermediate_size;
-  return 3 * config.hidden_size * width;
-}
-
 // The paper's count for a step on T tokens, per token: 6 (4 + 8 r) L d^2 + 12 L d T + 6 V d, with r
 // the activated standard FFNs of 8 d^2 numbers each. Its 4 d^2 of attention are d (2 q + 2 kv)
 // where the heads together are not as wide as the model, and its 12 L d T are 12 L q T.
 double training_flops_per_token(const ModelConfig& config, int64_t sequence) {
-  const auto d = static_cast<double>(config.hidden_size);
-  const auto layers = static_cast<double>(config.num_hidden_layers);
-  const auto q = static_cast<double>(config.q_width());
-  const auto kv = static_cast<double>(config.kv_width());
-  double ffn = 0;
-  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    ffn += static_cast<double>(active_ffn(config, layer));
+  int64_t weights = 0;
+  for (const model::Stack& stack : stacks(config, share_of(config))) {
+    const model::Kind kind = kind_of(stack.role);
+    if (kind == model::Kind::projection || kind == model::Kind::head) {
+      weights += elements_per_token(config, stack);
+    }
   }
-  return 6 * (layers * d * (2 * q + 2 * kv) + ffn) +
-         12 * layers * q * static_cast<double>(sequence) +
-         6 * static_cast<double>(config.vocab_size) * d;
+  const auto heads = static_cast<double>(config.num_hidden_layers * config.q_width());
+  return 6 * static_cast<double>(weights) + 12 * heads * static_cast<double>(sequence);
 }
 
 Costs costs_of(const ModelConfig& config) {
