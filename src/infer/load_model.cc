@@ -89,7 +89,7 @@ class FolderSource : public tensor::TensorSource {
 };
 
 // Raised whenever equal weights would be laid out in other bytes: kernels/layout.h, kernels/pack.h,
-// or the order in which model/parameters.cc asks for memory. A test holds it to the bytes.
+// or the order of stacks in model/inventory.cc. A test holds it to the bytes.
 constexpr int kPackingVersion = 3;
 
 store::PackedIdentity identity_of(const std::filesystem::path& folder,
