@@ -231,7 +231,7 @@ std::vector<PlannedRun> plan_runs(const CompareOptions& options,
   }
   for (std::size_t i = 0; i < used.size(); ++i) {
     if (used[i]) continue;
-    fail(ErrorKind::usage, "--only {}: no run is called so; they are called {} to {}",
+    fail(ErrorKind::usage, "--only {}: no run is called so; {} is the first of them, {} the last",
          options.only[i], run_name(models.front(), 1),
          run_name(models.back(), options.settings.num_seeds));
   }

@@ -121,9 +121,12 @@ double parse_rate(const std::string& word, const std::string& text) {
 
 }  // namespace
 
-double LearningRates::of(const std::string& model) const {
-  const auto found = own.find(model);
-  return found == own.end() ? all : found->second;
+double LearningRates::of(std::string_view model) const {
+  constexpr std::string_view kFp32 = "-fp32";
+  if (const auto found = own.find(std::string(model)); found != own.end()) return found->second;
+  if (model.ends_with(kFp32)) return of(model.substr(0, model.size() - kFp32.size()));
+  if (model.starts_with("c-shared-")) return of("c");
+  return model == "dense-total" ? of("dense") : all;
 }
 
 std::string LearningRates::text() const {
@@ -244,7 +247,9 @@ Comparison read_comparison(const fs::path& folder) {
   }
   const ModelResult& base = model_named(comparison, "c");
   for (ModelResult& result : comparison.models) {
-    result.excess = difference_of(result, base).spread;
+    const PairedDifference excess = difference_of(result, base);
+    result.excess = excess.spread;
+    result.num_pairs = excess.pairs.size();
     if (result.model.less.empty()) continue;
     PairedDifference difference = difference_of(result, model_named(comparison, result.model.less));
     if (!difference.pairs.empty()) comparison.differences.push_back(std::move(difference));

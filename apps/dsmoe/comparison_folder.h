@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/json.h"
@@ -18,7 +19,8 @@ struct LearningRates {
   double all = 0;
   std::map<std::string, double> own;  // by a model's name
 
-  double of(const std::string& model) const;
+  // Its own; else that of the model it repeats or varies (b-fp32: b, c-shared-2: c).
+  double of(std::string_view model) const;
   std::string text() const;  // "0.002, dense 0.001"
 };
 // From "0.002" and "dense=0.001", in any order; what is not named stays as in `rates`. Throws
@@ -68,7 +70,8 @@ struct ModelResult {
   train::ExpertParameters experts;
   std::vector<ComparedRun> runs;  // that have finished, by seed
   train::Spread loss;             // meaningless without runs, like the next two
-  train::Spread excess;           // loss minus that of (c) with the same seed
+  train::Spread excess;           // loss minus that of (c) with the same seed, over so many
+  std::size_t num_pairs = 0;      // of both: none, and there is no excess
   double tokens_per_second = 0;
 };
 

@@ -155,6 +155,7 @@ TEST(ComparisonFolder, LossesArePairedBySeed) {
   EXPECT_EQ(a.loss.mean, 3.0);
   EXPECT_EQ(a.excess.mean, 0.75);
   EXPECT_EQ(a.excess.lowest, 0.5);
+  EXPECT_EQ(a.num_pairs, 2u);
   EXPECT_EQ(c.excess.mean, 0);
   EXPECT_EQ(a.tokens_per_second, 200);
   EXPECT_EQ(a.runs[0].validation.size(), 2u);
@@ -243,6 +244,41 @@ TEST(ComparisonFigure, TicksOfNumbersToWhichOneAddsNothing) {
   fake_run(scratch / "a-seed-1", 1e18);
   fake_run(scratch / "a-seed-2", 1e18 + 512);
   EXPECT_LT(comparison_figure(read_comparison(scratch.path())).size(), 20000u);
+}
+
+// No difference is invented where (c) has not run, nor a deviation of one pair.
+TEST(ComparisonFolder, DifferencesCountTheirPairs) {
+  const ScratchFolder scratch;
+  write_settings(scratch.path(), some_settings());
+  fake_run(scratch / "b-seed-1", 2.0);
+  fake_run(scratch / "b-seed-2", 4.0);
+  Comparison comparison = read_comparison(scratch.path());
+  EXPECT_EQ(comparison.models[2].num_pairs, 0u);
+  EXPECT_TRUE(comparison_json(comparison)["models"][2]["minus_loss_of_c"].is_null());
+  EXPECT_EQ(format_comparison(comparison).find("+0.0000"), std::string::npos);
+  fake_run(scratch / "c-seed-2", 3.5);
+  comparison = read_comparison(scratch.path());
+  EXPECT_EQ(comparison.models[2].num_pairs, 1u);
+  EXPECT_EQ(comparison.models[2].excess.mean, 0.5);
+  const std::string text = format_comparison(comparison);
+  EXPECT_NE(text.find("+0.5000"), std::string::npos);
+  EXPECT_EQ(text.find("+0.5000 ±"), std::string::npos);
+}
+
+// What repeats a model, or varies it, is compared with it: at another rate that would say nothing.
+TEST(LearningRates, VariantsTakeTheRateOfTheirModel) {
+  LearningRates rates;
+  parse_rates({"0.002", "b=0.001", "c=0.004", "dense=0.003"}, rates);
+  EXPECT_EQ(rates.of("a"), 0.002);
+  EXPECT_EQ(rates.of("b-fp32"), 0.001);
+  EXPECT_EQ(rates.of("c-fp32"), 0.004);
+  EXPECT_EQ(rates.of("c-shared-2"), 0.004);
+  EXPECT_EQ(rates.of("c-shared-2-fp32"), 0.004);
+  EXPECT_EQ(rates.of("dense-total"), 0.003);
+  EXPECT_EQ(rates.of("a-fp32"), 0.002);
+  parse_rates({"b-fp32=0.005", "c-shared-2=0.006"}, rates);
+  EXPECT_EQ(rates.of("b-fp32"), 0.005);
+  EXPECT_EQ(rates.of("c-shared-2-fp32"), 0.006);
 }
 
 }  // namespace

@@ -15,8 +15,8 @@ const ModelResult& base_of(const Comparison& comparison) {
 std::string format_header(const CompareSettings& s) {
   return fmt::format(
       "data             {}\n"
-      "trained          {} steps of {} x {} tokens, lr {} ({}), seeds 1 to {}\n"
-      "validation loss  nats per token; mean and standard deviation over seeds\n",
+      "trained          {} steps of {} x {} tokens, lr {} ({}), up to {} seeds\n"
+      "validation loss  nats per token; mean and standard deviation over the seeds of a row\n",
       s.data_title, with_commas(s.steps), s.batch, s.seq, s.lr.text(), s.schedule, s.num_seeds);
 }
 
@@ -32,10 +32,11 @@ std::string with_spread(const train::Spread& spread, std::size_t count, Sign sig
 std::string format_row(const ModelResult& result) {
   const model::ModelConfig& config = result.model.config;
   const std::size_t runs = result.runs.size();
-  const bool has_excess = runs > 0 && result.model.name != "c";
-  return fmt::format("  {:<28}{:>17}{:>19}{:>12}{:>12}{:>9}{:>10}\n", result.model.title,
+  const bool has_excess = result.num_pairs > 0 && result.model.name != "c";
+  return fmt::format("  {:<28}{:>17}{:>7}{:>19}{:>12}{:>12}{:>9}{:>10}\n", result.model.title,
                      runs > 0 ? with_spread(result.loss, runs, Sign::as_needed) : "unfinished",
-                     has_excess ? with_spread(result.excess, runs, Sign::always) : "",
+                     runs > 0 ? std::to_string(runs) : "",
+                     has_excess ? with_spread(result.excess, result.num_pairs, Sign::always) : "",
                      with_commas(config.num_parameters()),
                      with_commas(config.num_active_parameters()),
                      with_commas(result.experts.router),
@@ -44,8 +45,8 @@ std::string format_row(const ModelResult& result) {
 
 std::string format_table(const Comparison& comparison) {
   std::string text =
-      fmt::format("\n  {:<28}{:>17}{:>19}{:>12}{:>12}{:>9}{:>10}\n", "", "validation loss",
-                  "minus that of (c)", "parameters", "active", "router", "tokens/s");
+      fmt::format("\n  {:<28}{:>17}{:>7}{:>19}{:>12}{:>12}{:>9}{:>10}\n", "", "validation loss",
+                  "seeds", "minus that of (c)", "parameters", "active", "router", "tokens/s");
   for (const ModelResult& result : comparison.models) text += format_row(result);
   if (comparison.settings.floor) {
     text +=
@@ -156,7 +157,9 @@ OrderedJson comparison_json(const Comparison& comparison) {
                       {"runs", runs}};
     if (!result.runs.empty()) {
       model["validation_loss"] = spread_json(result.loss);
-      model["minus_loss_of_c"] = spread_json(result.excess);
+      model["minus_loss_of_c"] =
+          result.num_pairs > 0 ? spread_json(result.excess) : OrderedJson(nullptr);
+      model["seeds_shared_with_c"] = result.num_pairs;
       model["tokens_per_second"] = result.tokens_per_second;
     }
     models.push_back(model);

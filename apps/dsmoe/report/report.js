@@ -190,16 +190,18 @@ function add_comparison_differences(done) {
 }
 
 function add_comparison_table() {
-  const node = card("In numbers", "Expert parameters, in all and per token, are equal in (a), (b) and (c); the router is what differs. Bold: the lowest mean, which means little where the spread is larger.");
-  const best = Math.min(...report.models.filter((m) => m.runs.length && !m.name.includes("total")).map((m) => m.validation_loss.mean));
-  const seeds = Math.max(...report.models.map((m) => m.runs.length));
-  const spread = (s, sign) => `${sign && s.mean >= 0 ? "+" : ""}${s.mean.toFixed(4)}${seeds > 1 ? ` ± ${s.deviation.toFixed(4)}` : ""}`;
+  const node = card("In numbers", "Expert parameters, in all and per token, are equal in (a), (b) and (c); the router is what differs. Bold: the lowest mean, where all have run with the same seeds; it means little where the spread is larger.");
+  const ranked = report.models.filter((m) => m.runs.length && !m.name.includes("total"));
+  const seeds_of = (m) => m.runs.map((run) => run.seed).join();
+  const is_fair = ranked.every((m) => seeds_of(m) === seeds_of(ranked[0]));
+  const best = is_fair ? Math.min(...ranked.map((m) => m.validation_loss.mean)) : NaN;
+  const spread = (s, count, sign) => `${sign && s.mean >= 0 ? "+" : ""}${s.mean.toFixed(4)}${count > 1 ? ` ± ${s.deviation.toFixed(4)}` : ""}`;
   const count = (n) => n.toLocaleString("en");
-  const head = ["", "validation loss", "minus that of (c)", "parameters", "active", "experts", "experts, active", "router", "tokens/s"];
+  const head = ["", "validation loss", "seeds", "minus that of (c)", "parameters", "active", "experts", "experts, active", "router", "tokens/s"];
   const rows = report.models.map((m) => {
     const done = m.runs.length > 0;
-    return element("tr", done && m.validation_loss.mean === best ? { class: "best" } : {}, ...[m.title, done ? spread(m.validation_loss) : "unfinished",
-      done && m.name !== "c" ? spread(m.minus_loss_of_c, true) : "", count(m.parameters), count(m.active_parameters), count(m.expert_parameters),
+    return element("tr", done && m.validation_loss.mean === best ? { class: "best" } : {}, ...[m.title, done ? spread(m.validation_loss, m.runs.length) : "unfinished", done ? String(m.runs.length) : "",
+      m.seeds_shared_with_c && m.name !== "c" ? spread(m.minus_loss_of_c, m.seeds_shared_with_c, true) : "", count(m.parameters), count(m.active_parameters), count(m.expert_parameters),
       count(m.active_expert_parameters), count(m.router_parameters), done ? count(Math.round(m.tokens_per_second)) : ""].map((text) => element("td", {}, text)));
   });
   node.append(element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "the figures of all models" }, element("table", {}, element("tr", {}, ...head.map((h) => element("th", { scope: "col" }, h))), ...rows)));
