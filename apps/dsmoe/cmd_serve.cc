@@ -15,6 +15,7 @@
 #include "interrupt.h"
 #include "options.h"
 #include "output.h"
+#include "serve/host_rule.h"
 #include "serve/service.h"
 #include "serve/supervisor.h"
 #include "store/checkpoint.h"
@@ -143,6 +144,13 @@ void check_early(ServeCommand& command) {
     service.api.keys.insert(service.api.keys.end(), keys.begin(), keys.end());
   }
   serve::check_keys(service.api.keys);
+  const std::string& origin = service.api.cors_origin;
+  if (!origin.empty() && origin != "*" && !serve::is_origin(origin)) {
+    fail(ErrorKind::usage,
+         "--cors-origin {}: expected http://HOST or https://HOST, with a port if it has one and "
+         "nothing behind it, or *",
+         origin);
+  }
   serve::check_exposure(
       service, command.no_auth ? serve::WithoutKeys::allowed : serve::WithoutKeys::refused);
   if (!command.common.model.empty()) {
@@ -234,9 +242,9 @@ void add_serve(CommandLine& app) {
       .type("KEY")
       .repeatable();
   command
-      .option(
-          "--api-key-file", options->api_key_files,
-          "keys that clients must send, one per line; blank lines and lines with # are left out")
+      .option("--api-key-file", options->api_key_files,
+              "keys that clients must send, one per line; blank lines and lines that begin with # "
+              "are left out")
       .type("FILE")
       .repeatable();
   command.flag("--no-auth", options->no_auth,

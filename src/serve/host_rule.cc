@@ -59,6 +59,12 @@ bool is_loopback_origin(std::string_view origin) {
          is_loopback_name(name_of(host_of_origin(origin)));
 }
 
+bool is_origin(std::string_view text) {
+  const std::string_view host = host_of_origin(text);
+  return (text.starts_with("http://") || text.starts_with("https://")) && !name_of(host).empty() &&
+         host.find_first_of("/@?# ") == std::string_view::npos;
+}
+
 HostRule::HostRule(std::string_view listens_on, std::string_view cors_origin)
     : serves_all_(cors_origin == "*"), page_name_(name_of(host_of_origin(cors_origin))) {
   const bool is_v6 = listens_on.find(':') != std::string_view::npos;

@@ -28,6 +28,9 @@ class HostRule {
 // True for "http://localhost:3000", "https://[::1]": pages of this machine.
 bool is_loopback_origin(std::string_view origin);
 
+// "http://HOST" or "https://HOST", perhaps with a port: what a browser sends.
+bool is_origin(std::string_view text);
+
 // What follows the "://" of an origin; empty when nothing does.
 std::string_view host_of_origin(std::string_view origin);
 

@@ -44,6 +44,18 @@ TEST(HostRule, LoopbackNamesAreAlwaysServed) {
   }
 }
 
+TEST(HostRule, AnOriginIsWhatABrowserSends) {
+  for (const char* origin :
+       {"http://my.example", "https://my.example:8443", "http://127.0.0.1", "http://[::1]:3000"}) {
+    EXPECT_TRUE(serve::is_origin(origin)) << origin;
+  }
+  for (const char* other : {"", "*", "foo", "my.example", "http://", "http://my.example/",
+                            "http://my.example/page", "ftp://my.example", "http://a@my.example",
+                            "http://my.example:port", "http://my example", "null"}) {
+    EXPECT_FALSE(serve::is_origin(other)) << other;
+  }
+}
+
 TEST(HostRule, AddressesAreServedWhereOthersMayReachThem) {
   for (const char* address : {"192.0.2.1:8080", "[2001:db8::1]:8080", "0.0.0.0:8080"}) {
     EXPECT_TRUE(HostRule("0.0.0.0", "").serves(address)) << address;
