@@ -167,6 +167,10 @@ int eval_pairs(const EvalOptions& options) {
 
 int run_eval(const EvalOptions& options) {
   if (options.common.quiet) set_log_level(LogLevel::quiet);
+  if (options.pairs.empty() && options.bos != "auto") {
+    fail(ErrorKind::usage, "--bos {}: it goes with --pairs; --text always begins with BOS",
+         options.bos);
+  }
   return options.pairs.empty() ? eval_stream(options) : eval_pairs(options);
 }
 

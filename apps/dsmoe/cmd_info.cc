@@ -247,7 +247,8 @@ void print_leftovers(const std::vector<Leftover>& leftovers) {
   if (leftovers.empty()) return;
   print("\nleft by processes that were killed; their next run removes it, or rm -r\n");
   for (const Leftover& leftover : leftovers) {
-    print("  {}  {}\n", leftover.path.string(), human_bytes(static_cast<double>(leftover.bytes)));
+    print("  {}  {}\n", for_terminal(leftover.path.string()),
+          human_bytes(static_cast<double>(leftover.bytes)));
   }
 }
 

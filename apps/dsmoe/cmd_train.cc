@@ -61,7 +61,7 @@ void fill_lr(TrainOptions& options) {
   const bool is_trained = !options.init.empty();
   lr = is_trained ? kLrOfTrainedWeights : kLrOfRandomWeights;
   log_info("--lr {}: the default {}", lr,
-           is_trained ? "with --init; larger ones undo what a model has learned"
+           is_trained ? "with --init; with larger ones it may forget what it has learned"
                       : "from random weights");
 }
 
