@@ -14,6 +14,7 @@ namespace {
 class StrictBuilder : public nlohmann::json_sax<Json> {
  public:
   StrictBuilder(std::string_view what, const JsonLimits& limits) : what_(what), limits_(limits) {}
+  ~StrictBuilder() override { take_apart(root_); }
 
   Json take() { return std::move(root_); }
 
@@ -115,6 +116,14 @@ Json parse_json(std::string_view text, std::string_view what, const JsonLimits& 
   StrictBuilder builder(what, limits);
   Json::sax_parse(text.begin(), text.end(), &builder);
   return builder.take();
+}
+
+void take_apart(Json& json) noexcept {
+  if (auto* list = json.get_ptr<Json::array_t*>()) {
+    for (; !list->empty(); list->pop_back()) take_apart(list->back());
+  } else if (auto* object = json.get_ptr<Json::object_t*>()) {
+    for (; !object->empty(); object->erase(object->begin())) take_apart(object->begin()->second);
+  }
 }
 
 }  // namespace dsmoe

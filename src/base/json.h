@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace dsmoe {
 
@@ -23,5 +24,24 @@ struct JsonLimits {
 // "request body") on a syntax error, invalid UTF-8, a NUL byte, a duplicate key in one object, or
 // more than the limits allow.
 Json parse_json(std::string_view text, std::string_view what, const JsonLimits& limits = {});
+
+// Empties it from the inside out. The library's own destructor moves the values of a list or object
+// into a new list first; where there is no memory for that, the program ends.
+void take_apart(Json& json) noexcept;
+
+// A large Json that ends without memory.
+class JsonOwner {
+ public:
+  explicit JsonOwner(Json json) : json_(std::move(json)) {}
+  ~JsonOwner() { take_apart(json_); }
+  JsonOwner(const JsonOwner&) = delete;
+  JsonOwner& operator=(const JsonOwner&) = delete;
+
+  Json& operator*() { return json_; }
+  Json take() { return std::move(json_); }
+
+ private:
+  Json json_;
+};
 
 }  // namespace dsmoe

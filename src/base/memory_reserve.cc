@@ -13,13 +13,19 @@ namespace {
 constexpr std::size_t kReserve = std::size_t{64} << 20;
 std::atomic<void*> reserve{nullptr};
 
+thread_local int num_keeping = 0;
+
 void give_back() {
+  if (num_keeping > 0) throw std::bad_alloc();
   void* memory = reserve.exchange(nullptr);
   if (memory == nullptr) throw std::bad_alloc();
   ::munmap(memory, kReserve);
 }
 
 }  // namespace
+
+KeepReserve::KeepReserve() { ++num_keeping; }
+KeepReserve::~KeepReserve() { --num_keeping; }
 
 void keep_memory_reserve() {
   if (restore_memory_reserve()) std::set_new_handler(give_back);

@@ -8,6 +8,15 @@ namespace dsmoe {
 // allocates, and would end the program. One reserve for the process; 64 MiB that nobody touches.
 void keep_memory_reserve();
 
+// While one lives, what fails in this thread does not take the reserve: for what clients make grow.
+class KeepReserve {
+ public:
+  KeepReserve();
+  ~KeepReserve();
+  KeepReserve(const KeepReserve&) = delete;
+  KeepReserve& operator=(const KeepReserve&) = delete;
+};
+
 // Takes it again where it was given back; false: there is no memory for it yet.
 bool restore_memory_reserve();
 

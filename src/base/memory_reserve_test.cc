@@ -17,6 +17,12 @@ TEST(MemoryReserve, IsLentOnceAndTakenAgain) {
   EXPECT_TRUE(restore_memory_reserve());
   on_failure();
   EXPECT_TRUE(restore_memory_reserve());
+  {
+    const KeepReserve keep;
+    EXPECT_THROW(on_failure(), std::bad_alloc);
+  }
+  on_failure();  // it was kept
+  EXPECT_TRUE(restore_memory_reserve());
   std::set_new_handler(before);
 }
 

@@ -87,7 +87,8 @@ HttpResponse Api::metrics_text(const HttpRequest&) {
 }
 
 HttpResponse Api::tokenize(const HttpRequest& request) {
-  const Json body = parse_body(request.body);
+  JsonOwner owner(parse_body(request.body));
+  const Json& body = *owner;
   refuse_unsupported(body, unsupported_tokenize_fields());
   auto text = string_field(body, "prompt", kMaxTokenizeBytes);
   if (!text) text = string_field(body, "content", kMaxTokenizeBytes);
@@ -102,7 +103,8 @@ HttpResponse Api::tokenize(const HttpRequest& request) {
 }
 
 HttpResponse Api::detokenize(const HttpRequest& request) {
-  const Json body = parse_body(request.body);
+  JsonOwner owner(parse_body(request.body));
+  const Json& body = *owner;
   const Json* tokens = find_field(body, "tokens");
   if (tokens == nullptr || !tokens->is_array()) {
     refuse("tokens", "tokens: expected a list of token ids, got {}",

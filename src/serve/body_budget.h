@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "base/memory_reserve.h"
+
 namespace dsmoe::serve {
 
 // Bodies up to this size are always taken: their number is bounded by that of the connections.
@@ -65,6 +67,7 @@ struct GrowingBody {
     if (size <= announced) capacity = std::min(capacity, announced);
     if (!share && capacity > kSmallBody) share = std::make_shared<BodyShare>(budget);
     if (share && !share->grow_to(capacity)) return false;
+    const KeepReserve keep;
     text.reserve(capacity);
     return true;
   }

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <limits>
 
+#include "base/memory_reserve.h"
 #include "serve/api_error.h"
 #include "serve/json_field.h"
 #include "serve/unsupported_field.h"
@@ -246,20 +247,20 @@ void refuse_unsupported_fields(const Json& body, Endpoint endpoint) {
 }  // namespace
 
 Json parse_body(std::string_view body) {
-  Json json;
   try {
-    json = parse_json(body, "request body", kBodyLimits);
+    const KeepReserve keep;
+    JsonOwner json(parse_json(body, "request body", kBodyLimits));
+    if ((*json).is_object()) return json.take();
+    throw ApiError(400,
+                   fmt::format("request body: expected a JSON object, got {}", kind_of(*json)));
   } catch (const Error& e) {
     throw ApiError(400, e.what());
   }
-  if (!json.is_object()) {
-    throw ApiError(400, fmt::format("request body: expected a JSON object, got {}", kind_of(json)));
-  }
-  return json;
 }
 
 CompletionRequest parse_completion(std::string_view text, Endpoint endpoint) {
-  Json body = parse_body(text);
+  JsonOwner owner(parse_body(text));
+  Json& body = *owner;
   CompletionRequest request{.endpoint = endpoint};
   request.model = string_field(body, "model", 4096).value_or("");
   refuse_unsupported_fields(body, endpoint);
