@@ -1,4 +1,7 @@
 // The dsmoe command: parses the command line and runs one subcommand.
+#include <fcntl.h>
+
+#include <cerrno>
 #include <filesystem>
 #include <new>
 #include <string>
@@ -56,10 +59,19 @@ int run_and_say(int argc, char** argv) {
   }
 }
 
+// Where stdin, stdout or stderr is closed, the next file that is opened would take its number, and
+// what is meant for a reader would go into it. Reading gives nothing then, and writing fails.
+void fill_standard_descriptors() {
+  for (int descriptor = 0; descriptor <= 2; ++descriptor) {
+    if (::fcntl(descriptor, F_GETFD) < 0 && errno == EBADF) ::open("/dev/null", O_RDONLY);
+  }
+}
+
 }  // namespace
 }  // namespace dsmoe::app
 
 int main(int argc, char** argv) {
+  dsmoe::app::fill_standard_descriptors();
   dsmoe::end_on_map_faults();
   const int code = dsmoe::app::run_and_say(argc, argv);
   dsmoe::flush_log();

@@ -215,7 +215,9 @@ std::vector<fs::path> leftovers_in(const fs::path& folder) {
   return found;
 }
 
-void remove_leftovers_in(const fs::path& folder) { for_leftovers(folder, ".", remove_quietly); }
+void remove_leftovers_in(const fs::path& folder, std::string_view targets_begin) {
+  for_leftovers(folder, "." + std::string(targets_begin), remove_quietly);
+}
 
 void remove_leftovers_of(const fs::path& target) {
   const std::string prefix = hidden_prefix(target);

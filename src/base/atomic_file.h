@@ -57,10 +57,10 @@ void atomic_write_file(const std::filesystem::path& target, std::string_view byt
 // Makes the entries of a folder (new names, renames) survive a power cut.
 void fsync_folder(const std::filesystem::path& folder);
 
-// Hidden names in `folder` whose writers are gone; those of one target. A folder that cannot be
-// listed has none.
+// Hidden names in `folder` whose writers are gone; of targets whose names begin so, as others may
+// name their files alike; of one target. A folder that cannot be listed has none.
 std::vector<std::filesystem::path> leftovers_in(const std::filesystem::path& folder);
-void remove_leftovers_in(const std::filesystem::path& folder);
+void remove_leftovers_in(const std::filesystem::path& folder, std::string_view targets_begin);
 void remove_leftovers_of(const std::filesystem::path& target);
 
 // Creates a folder and those above it that are missing. Destroyed, it removes those of them that

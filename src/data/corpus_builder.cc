@@ -20,6 +20,8 @@
 namespace dsmoe::data {
 namespace {
 
+constexpr std::string_view kCorpusPrefix = "tokens-";
+
 namespace fs = std::filesystem;
 
 struct HashedInput {
@@ -233,9 +235,9 @@ TokenDocument encode_document(const Document& document, const Encoder& encoder, 
 BuiltCorpus build_corpus(const CorpusOptions& options, const Encoder& encoder) {
   if (options.inputs.empty()) fail(ErrorKind::usage, "no data files were given; name at least one");
   const NewFolder cache(options.cache_folder);
-  remove_leftovers_in(options.cache_folder);
+  remove_leftovers_in(options.cache_folder, kCorpusPrefix);
   const Inputs inputs = inspect(options, encoder);
-  const std::string name = fmt::format("tokens-{:016x}", inputs.key);
+  const std::string name = fmt::format("{}{:016x}", kCorpusPrefix, inputs.key);
   const fs::path folder = options.cache_folder / name;
   const BuildLock lock(options.cache_folder / fmt::format(".{}.lock", name), options.poll);
   if (auto cached = open_cached(folder, inputs.key)) {

@@ -23,7 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPrefix = "step-";
 constexpr std::size_t kMaxManifestBytes = std::size_t{1} << 20;
 constexpr std::size_t kHashPiece = std::size_t{1} << 20;
 
@@ -75,7 +74,13 @@ std::vector<int64_t> listed_steps(const fs::path& run) {
 }
 
 // Out of sight by one rename, then deleted: a crash in between leaves no half checkpoint.
+// Of a link only the link goes: what it leads to is somewhere else for a reason. What is no folder
+// is not ours.
 void remove_checkpoint(const fs::path& folder) {
+  std::error_code ignored;
+  const fs::file_type type = fs::symlink_status(folder, ignored).type();
+  if (type == fs::file_type::symlink) fs::remove(folder, ignored);
+  if (type != fs::file_type::directory) return;
   const HiddenName hidden(folder, HiddenName::Kind::folder);
   if (std::rename(folder.c_str(), hidden.path().c_str()) != 0) {
     fail_errno(fmt::format("cannot rename {} to {}", folder.string(), hidden.path().string()));
@@ -111,11 +116,13 @@ std::vector<int64_t> removable_steps(const fs::path& run, const Retention& reten
 
 }  // namespace
 
-std::string checkpoint_name(int64_t step) { return fmt::format("{}{:08}", kPrefix, step); }
+std::string checkpoint_name(int64_t step) {
+  return fmt::format("{}{:08}", kCheckpointPrefix, step);
+}
 
 std::optional<int64_t> checkpoint_step(std::string_view name) {
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  const std::string_view digits = name.substr(kPrefix.size());
+  if (!name.starts_with(kCheckpointPrefix)) return std::nullopt;
+  const std::string_view digits = name.substr(kCheckpointPrefix.size());
   const bool plain =
       std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; });
   if (!plain || digits.empty() || digits.size() > 18) return std::nullopt;

@@ -21,6 +21,7 @@ namespace dsmoe::store {
 inline constexpr std::string_view kManifestName = "MANIFEST.json";
 inline constexpr std::string_view kTrainStateName = "train_state.safetensors";
 
+inline constexpr std::string_view kCheckpointPrefix = "step-";
 std::string checkpoint_name(int64_t step);  // "step-00000100"
 // The step of such a name; nothing for any other.
 std::optional<int64_t> checkpoint_step(std::string_view name);

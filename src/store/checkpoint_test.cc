@@ -204,8 +204,22 @@ TEST(Checkpoint, LeftoversOfACrashAreRemoved) {
   fs::create_directory(run / ".step-00000002.tmp-1-1");
   overwrite(run / ".step-00000002.tmp-1-1" / "x", "x");
   overwrite(run / "metrics.jsonl", "");
-  remove_leftovers_in(run.path());
+  remove_leftovers_in(run.path(), kCheckpointPrefix);
   EXPECT_EQ(entries(run.path()), 2u);
+}
+
+// A checkpoint that was moved elsewhere and linked, and a file that only has such a name.
+TEST(Checkpoint, LinksGoAndWhatTheyLeadToStays) {
+  ScratchFolder run, elsewhere;
+  write_checkpoint(run.path(), 1);
+  fs::rename(run / "step-00000001", elsewhere / "moved");
+  fs::create_directory_symlink(elsewhere / "moved", run / "step-00000001");
+  overwrite(run / "step-00000002", "a file");
+  write_checkpoint(run.path(), 3);
+  remove_old_checkpoints(run.path(), {.last = 1}, 3, {});
+  EXPECT_FALSE(fs::is_symlink(run / "step-00000001"));
+  EXPECT_TRUE(fs::exists(elsewhere / "moved" / kManifestName));
+  EXPECT_TRUE(fs::is_regular_file(run / "step-00000002"));
 }
 
 TEST(RunLock, TheSecondWriterIsRefused) {

@@ -55,7 +55,7 @@ RunIdentity identity_of(const RunOptions& o) {
 // The checkpoint to go on from, if any.
 std::optional<store::NewestCheckpoint> find_start(const RunOptions& options) {
   check_start(options);
-  remove_leftovers_in(options.out);
+  remove_leftovers_in(options.out, store::kCheckpointPrefix);
   store::NewestCheckpoint newest = store::newest_checkpoint(options.out);
   const bool is_empty = !newest.folder && newest.passed_over.empty();
   if (is_empty) {

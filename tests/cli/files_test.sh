@@ -32,6 +32,16 @@ for left in 0 100; do
   says "$work/err" "bytes.*when it was opened"
 done
 
+# Names of others that look like ours stay, in the run's folder and in the cache's.
+mkdir -p "$work/shared/.backup.tmp-2024-11" "$work/mine/.mail.tmp-1-2" "$work/shared/.tokens-0123456789abcdef.tmp-1-1"
+train "$work/mine" 1 --cache "$work/shared" > /dev/null || fail "train with a shared cache: exit $?"
+[ -d "$work/shared/.backup.tmp-2024-11" ] && [ -d "$work/mine/.mail.tmp-1-2" ] || fail "removed what is not its own"
+[ ! -e "$work/shared/.tokens-0123456789abcdef.tmp-1-1" ] || fail "left what is its own"
+
+# With stderr closed, no file of the run takes its place.
+train "$work/closed" 1 > /dev/null 2>&- || fail "train without stderr: exit $?"
+! grep -q dsmoe "$work/closed/.lock" || fail "messages in a file of the run: $(cat "$work/closed/.lock")"
+
 # A packed image that is cut between two answers.
 "$program" logits "$model" --tokens 0,70,71 --cache -o "$work/logits" > /dev/null || fail "logits --cache: exit $?"
 mkfifo "$work/to" "$work/from"
