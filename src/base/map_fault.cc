@@ -1,6 +1,7 @@
 // A list that only grows, read by a signal handler without a lock; records are used again.
 #include "base/map_fault.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -32,6 +33,8 @@ class MapRecord {
 };
 
 namespace {
+
+constexpr int kPatienceMilliseconds = 1000;
 
 std::atomic<MapRecord*> first_record{nullptr};
 static_assert(std::atomic<MapRecord*>::is_always_lock_free, "a signal handler reads it");
@@ -101,7 +104,12 @@ void on_bus_error(int number, siginfo_t* info, void*) {
   message.add("dsmoe: ");
   describe(*record, info->si_addr, message);
   message.add("\n");
-  if (::write(STDERR_FILENO, message.text().data(), message.text().size()) < 0) ::_exit(1);
+  // A reader that has stopped must not keep the process.
+  pollfd output{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+  if (::poll(&output, 1, kPatienceMilliseconds) != 1 ||
+      ::write(STDERR_FILENO, message.text().data(), message.text().size()) < 0) {
+    ::_exit(1);
+  }
   ::_exit(1);
 }
 

@@ -32,8 +32,11 @@ uint32_t difference(const std::string& a, const std::string& b) {
 
 std::vector<std::string> read_key_file(const std::filesystem::path& path) {
   const std::string text = read_small_file(path, kMaxFileBytes);
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";  // some editors begin a file with it
   std::vector<std::string> keys;
-  for (std::string_view rest = text; !rest.empty();) {
+  std::string_view rest = text;
+  if (rest.starts_with(kByteOrderMark)) rest.remove_prefix(kByteOrderMark.size());
+  while (!rest.empty()) {
     const std::string_view line = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(rest.size(), line.size() + 1));
     const std::string_view key = trimmed(line);

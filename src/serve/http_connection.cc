@@ -310,7 +310,8 @@ void HttpConnection::on_head(const std::optional<FramingFault>& fault) {
   }
   parser_->body_limit(limit);
   if (parser_->is_done()) return on_body();
-  if (lower(head_.header("expect")) == "100-continue") send(kContinue);
+  const bool is_http10 = message.version() < 11;  // that knows no interim answers
+  if (!is_http10 && lower(head_.header("expect")) == "100-continue") send(kContinue);
   state_ = State::body;
   since_ = last_input_ = Clock::now();
   parser_->eager(true);

@@ -274,7 +274,7 @@ TEST(ServeProgram, APlanThatSaysNothingIsNoPlan) {
 TEST(ServeProgram, KeysOfAFileAreNeeded) {
   const ScratchFolder scratch;
   const std::string keys = (scratch / "keys").string(), log = (scratch / "log").string();
-  write_file(keys, "# ours\n\n  first key \r\n\t\n#second\nthird");
+  write_file(keys, "\xef\xbb\xbf# ours\n\n  first key \r\n\t\n#second\nthird");
   std::vector<std::string> arguments = on_any_port(make_model((scratch / "model").string()));
   arguments.insert(arguments.end(), {"--api-key-file", keys, "--api-key", "another"});
   RunningServer server({.program = DSMOE_PROGRAM, .arguments = arguments, .log_file = log});
@@ -285,7 +285,7 @@ TEST(ServeProgram, KeysOfAFileAreNeeded) {
         .status;
   };
   for (const char* key : {"first key", "third", "another"}) EXPECT_EQ(status_with(key), 200) << key;
-  for (const char* key : {"", "second", "#second", "# ours", "first"}) {
+  for (const char* key : {"", "second", "#second", "# ours", "\xef\xbb\xbf# ours", "first"}) {
     EXPECT_EQ(status_with(key), 401) << key;
   }
   server.signal(SIGTERM);
