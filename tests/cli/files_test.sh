@@ -62,7 +62,7 @@ says "$work/err" "packed-bf16.dsmoe: was cut while in use: expected the [0-9]* b
 rm "$model/packed-bf16.dsmoe"
 
 # Hidden files of killed writers are listed by info and removed by the next writer; others' are not.
-for name in .q.tmp-1-0 .other.tmp-1-0; do
+for name in .q.tmp-1-0 .step-00000077.tmp-1-0; do
   mkdir "$work/run/$name"
   head -c 5000 /dev/zero > "$work/run/$name/.model.safetensors.tmp-1-1"
 done
@@ -74,7 +74,7 @@ says "$work/out" "step-00000002/.packed-bf16.dsmoe.tmp-1-2  6.8 KiB"
 "$program" info "$model/" --json > "$work/out" || fail "info --json: exit $?"
 says "$work/out" '"bytes": 7000'
 "$program" quantize "$model" --to int8 -o "$work/run/q" --no-compare > /dev/null || fail "quantize: exit $?"
-[ "$(hidden_in "$work/run")" = "$work/run/.other.tmp-1-0" ] || fail "quantize left $(hidden_in "$work/run")"
+[ "$(hidden_in "$work/run")" = "$work/run/.step-00000077.tmp-1-0" ] || fail "quantize left $(hidden_in "$work/run")"
 "$program" logits "$model" --tokens 0,70,71 --cache -o "$work/logits" > /dev/null || fail "logits --cache: exit $?"
 [ -z "$(hidden_in "$model")" ] || fail "--cache left $(hidden_in "$model")"
 head -c 7000 /dev/zero > "$model/.packed-bf16.dsmoe.tmp-1-2"
