@@ -22,7 +22,8 @@ class FairShare {
   int most_, now_;
   int step_ = 1;     // how many more the next attempt takes
   double patience_;  // seconds of runs from a failure to the next attempt
-  double since_change_ = 0;
+  double since_change_;
+  bool was_bad_ = false;  // the last look
 };
 
 }  // namespace dsmoe
