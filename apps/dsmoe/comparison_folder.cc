@@ -89,7 +89,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// Of the seeds that both have finished.
+// Takes the seeds that both have finished.
 PairedDifference difference_of(const ModelResult& of, const ModelResult& less) {
   PairedDifference result{.of = of.model.name, .less = less.model.name};
   std::vector<double> values;

@@ -64,7 +64,7 @@ void remove_leftovers_in(const std::filesystem::path& folder, std::string_view t
 void remove_leftovers_of(const std::filesystem::path& target);
 
 // Creates a folder and those above it that are missing. Destroyed, it removes those of them that
-// are still empty: whoever fails before a first file leaves no folder.
+// are still empty: who fails before a first file leaves no folder.
 class NewFolder {
  public:
   // Throws Error(io).

@@ -18,7 +18,7 @@ uint64_t count_lines(std::string_view text) {
   return static_cast<uint64_t>(std::count(text.begin(), text.end(), '\n'));
 }
 
-// What could not be written.
+// Returns what could not be written.
 std::string_view write_all(int descriptor, std::string_view rest) {
   while (!rest.empty()) {
     const ssize_t written = ::write(descriptor, rest.data(), rest.size());
@@ -42,7 +42,7 @@ struct BackgroundWriter::State {
     pending.reserve(kMaxPending);
   }
 
-  // Of the thread alone.
+  // Only the thread uses these.
   const int descriptor;
   const LossNote note;
   uint64_t untold = 0;  // lines
