@@ -2,6 +2,7 @@
 // let pass.
 #include "base/json.h"
 
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -11,41 +12,56 @@
 namespace dsmoe {
 namespace {
 
-class StrictBuilder : public nlohmann::json_sax<Json> {
+// A new member of `object`; null where the key is there already.
+Json* add_member(Json::object_t& object, std::string& name) {
+  const auto [slot, inserted] = object.try_emplace(name, nullptr);
+  return inserted ? &slot->second : nullptr;
+}
+// Does not look for the key: that would take as long as the object has members.
+OrderedJson* add_member(OrderedJson::object_t& object, std::string& name) {
+  return &object.std::vector<OrderedJson::object_t::value_type>::emplace_back(name, nullptr).second;
+}
+
+template <class AnyJson>
+class StrictBuilder : public nlohmann::json_sax<AnyJson> {
+  using Base = nlohmann::json_sax<AnyJson>;
+
  public:
   StrictBuilder(std::string_view what, const JsonLimits& limits) : what_(what), limits_(limits) {}
   ~StrictBuilder() override { take_apart(root_); }
 
-  Json take() { return std::move(root_); }
+  AnyJson take() { return std::move(root_); }
 
   bool null() override { return add(nullptr); }
   bool boolean(bool value) override { return add(value); }
-  bool number_integer(number_integer_t value) override { return add(value); }
-  bool number_unsigned(number_unsigned_t value) override { return add(value); }
-  bool number_float(number_float_t value, const string_t&) override { return add(value); }
-  bool string(string_t& value) override { return add(std::move(value)); }
-  bool binary(binary_t&) override { return false; }
+  bool number_integer(typename Base::number_integer_t value) override { return add(value); }
+  bool number_unsigned(typename Base::number_unsigned_t value) override { return add(value); }
+  bool number_float(typename Base::number_float_t value, const std::string&) override {
+    return add(value);
+  }
+  bool string(std::string& value) override { return add(std::move(value)); }
+  bool binary(typename Base::binary_t&) override { return false; }
 
-  bool start_object(std::size_t) override { return open(Json::object()); }
+  bool start_object(std::size_t) override { return open(AnyJson::object()); }
   bool end_object() override { return close(); }
-  bool start_array(std::size_t) override { return open(Json::array()); }
+  bool start_array(std::size_t) override { return open(AnyJson::array()); }
   bool end_array() override { return close(); }
 
-  bool key(string_t& name) override {
+  bool key(std::string& name) override {
     if (++num_keys_ > limits_.max_keys) {
       fail(ErrorKind::input, "{}: more than {} keys in this JSON", what_, limits_.max_keys);
     }
-    auto& object = stack_.back()->get_ref<Json::object_t&>();
-    const auto [slot, inserted] = object.try_emplace(std::move(name), nullptr);
-    if (!inserted) {
+    auto& object = stack_.back()->template get_ref<typename AnyJson::object_t&>();
+    member_ = add_member(object, name);
+    if (member_ == nullptr) {
       fail(ErrorKind::input, "{}: the key {} appears twice in one JSON object", what_,
-           in_quotes(slot->first));
+           in_quotes(name));
     }
-    member_ = &slot->second;
     return true;
   }
 
-  bool parse_error(std::size_t position, const std::string&, const Json::exception& e) override {
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::detail::exception& e) override {
     fail(ErrorKind::input, "{}: not valid JSON at byte {}: {}", what_, position, reason(e.what()));
   }
 
@@ -64,7 +80,7 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
     return text.replace(begin + 1, from - begin - 1, "...");
   }
 
-  Json* place(Json&& value) {
+  AnyJson* place(AnyJson&& value) {
     if (++num_values_ > limits_.max_values) {
       fail(ErrorKind::input, "{}: more than {} values in this JSON", what_, limits_.max_values);
     }
@@ -80,12 +96,12 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
     return member_;
   }
 
-  bool add(Json value) {
+  bool add(AnyJson value) {
     place(std::move(value));
     return true;
   }
 
-  bool open(Json container) {
+  bool open(AnyJson container) {
     if (static_cast<int>(stack_.size()) >= limits_.max_depth) {
       fail(ErrorKind::input, "{}: JSON nested deeper than {} levels", what_, limits_.max_depth);
     }
@@ -101,10 +117,28 @@ class StrictBuilder : public nlohmann::json_sax<Json> {
   std::string what_;
   JsonLimits limits_;
   std::size_t num_values_ = 0, num_keys_ = 0;
-  Json root_;
-  std::vector<Json*> stack_;  // open containers, outermost first
-  Json* member_ = nullptr;    // where the value of the last key goes
+  AnyJson root_;
+  std::vector<AnyJson*> stack_;  // open containers, outermost first
+  AnyJson* member_ = nullptr;    // where the value of the last key goes
 };
+
+template <class AnyJson>
+AnyJson build(std::string_view text, std::string_view what, const JsonLimits& limits) {
+  StrictBuilder<AnyJson> builder(what, limits);
+  AnyJson::sax_parse(text.begin(), text.end(), &builder);
+  return builder.take();
+}
+
+template <class AnyJson>
+void take_any_apart(AnyJson& json) noexcept {
+  if (auto* list = json.template get_ptr<typename AnyJson::array_t*>()) {
+    for (; !list->empty(); list->pop_back()) take_any_apart(list->back());
+  } else if (auto* object = json.template get_ptr<typename AnyJson::object_t*>()) {
+    for (; !object->empty(); object->erase(std::prev(object->end()))) {
+      take_any_apart(std::prev(object->end())->second);
+    }
+  }
+}
 
 }  // namespace
 
@@ -113,17 +147,19 @@ Json parse_json(std::string_view text, std::string_view what, const JsonLimits& 
   if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos) {
     fail(ErrorKind::input, "{}: not valid JSON at byte {}: a NUL byte", what, nul);
   }
-  StrictBuilder builder(what, limits);
-  Json::sax_parse(text.begin(), text.end(), &builder);
-  return builder.take();
+  return build<Json>(text, what, limits);
 }
 
-void take_apart(Json& json) noexcept {
-  if (auto* list = json.get_ptr<Json::array_t*>()) {
-    for (; !list->empty(); list->pop_back()) take_apart(list->back());
-  } else if (auto* object = json.get_ptr<Json::object_t*>()) {
-    for (; !object->empty(); object->erase(object->begin())) take_apart(object->begin()->second);
+OrderedJson parse_ordered_json(std::string_view text, std::string_view what,
+                               const JsonLimits& limits) {
+  {
+    Json checked = parse_json(text, what, limits);  // which finds keys that appear twice
+    take_apart(checked);
   }
+  return build<OrderedJson>(text, what, limits);
 }
+
+void take_apart(Json& json) noexcept { take_any_apart(json); }
+void take_apart(OrderedJson& json) noexcept { take_any_apart(json); }
 
 }  // namespace dsmoe

@@ -12,6 +12,8 @@
 namespace dsmoe {
 
 using Json = nlohmann::json;
+// Keeps the order of keys. Looking a key up takes as long as the object has members.
+using OrderedJson = nlohmann::ordered_json;
 
 struct JsonLimits {
   int max_depth = 64;
@@ -25,23 +27,29 @@ struct JsonLimits {
 // more than the limits allow.
 Json parse_json(std::string_view text, std::string_view what, const JsonLimits& limits = {});
 
+// The same, with the keys of every object in the order in which they were written.
+OrderedJson parse_ordered_json(std::string_view text, std::string_view what,
+                               const JsonLimits& limits = {});
+
 // Empties it from the inside out. The library's own destructor moves the values of a list or object
 // into a new list first; where there is no memory for that, the program ends.
 void take_apart(Json& json) noexcept;
+void take_apart(OrderedJson& json) noexcept;
 
-// A large Json that ends without memory.
+// A large value of either kind that ends without memory.
+template <class AnyJson>
 class JsonOwner {
  public:
-  explicit JsonOwner(Json json) : json_(std::move(json)) {}
+  explicit JsonOwner(AnyJson json) : json_(std::move(json)) {}
   ~JsonOwner() { take_apart(json_); }
   JsonOwner(const JsonOwner&) = delete;
   JsonOwner& operator=(const JsonOwner&) = delete;
 
-  Json& operator*() { return json_; }
-  Json take() { return std::move(json_); }
+  AnyJson& operator*() { return json_; }
+  AnyJson take() { return std::move(json_); }
 
  private:
-  Json json_;
+  AnyJson json_;
 };
 
 }  // namespace dsmoe

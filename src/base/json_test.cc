@@ -22,6 +22,12 @@ TEST(Json, ReadsNestedValues) {
   EXPECT_EQ(value.dump(), R"({"a":[1,-2,2.5,{"b":null}],"c":"é","d":{}})");
 }
 
+TEST(Json, KeepsTheOrderOfKeys) {
+  const OrderedJson value = parse_ordered_json(R"({"z": 1, "a": {"y": 2, "b": [3]}, "m": 4})", "t");
+  EXPECT_EQ(value.dump(), R"({"z":1,"a":{"y":2,"b":[3]},"m":4})");
+  EXPECT_THROW(parse_ordered_json(R"({"z": 1, "a": {"y": 2, "y": 3}})", "t"), Error);
+}
+
 TEST(Json, RefusesDuplicateKeys) {
   EXPECT_EQ(refusal(R"({"a":1,"b":{"a":1},"a":2})"),
             "f.json: the key \"a\" appears twice in one JSON object");

@@ -61,12 +61,13 @@ std::string format_duration(double seconds) {
   return fmt::format("{}:{:02}", minutes, whole % 60);
 }
 
-Progress::Progress(ProgressOptions options) : options_(std::move(options)) {
+Progress::Progress(ProgressOptions options) : options_(std::move(options)), rate_(0, 0) {
   if (options_.style == ProgressStyle::automatic) options_.style = choose_style();
   if (!options_.write) options_.write = write_message;
   if (!options_.now) options_.now = steady_seconds;
   done_ = options_.already_done;
   start_ = options_.now();
+  rate_ = RecentRate(start_, static_cast<double>(done_));
   last_shown_ = options_.style == ProgressStyle::bar ? -HUGE_VAL : start_;
 }
 
@@ -82,6 +83,7 @@ void Progress::update(int64_t done, std::string_view note) {
   done_ = done;
   note_ = note;
   const double now = options_.now();
+  rate_.add(now, static_cast<double>(done));
   const double pause = options_.style == ProgressStyle::bar ? kBarSeconds : kLineSeconds;
   if (now - last_shown_ < pause) return;
   show(now);
@@ -109,8 +111,10 @@ std::string Progress::text(double now) const {
       options_.total > 0 ? fmt::format("{}/{}", done_, options_.total) : fmt::format("{}", done_);
   if (!options_.unit.empty()) out += fmt::format(" {}", options_.unit);
   const double elapsed = now - start_;
-  const double rate =
+  // At the end the rate is that of the whole job.
+  const double whole =
       elapsed > 0 ? static_cast<double>(done_ - options_.already_done) / elapsed : 0;
+  const double rate = finished_ ? whole : rate_.rate();
   if (rate > 0) out += fmt::format(", {}/s", format_rate(rate));
   if (finished_) {
     out += fmt::format(", in {}", format_duration(elapsed));

@@ -1,10 +1,13 @@
-// How far a long job is: a bar on a terminal, plain lines elsewhere, with rate and time left.
+// How far a long job is: a bar on a terminal, plain lines elsewhere, with rate and time left, both
+// by the last half minute.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
+
+#include "base/recent_rate.h"
 
 namespace dsmoe {
 
@@ -49,6 +52,7 @@ class Progress {
   int64_t done_;
   std::string note_;
   double start_, last_shown_;
+  RecentRate rate_;
   bool finished_ = false;
 };
 

@@ -1,47 +1,10 @@
-// Checked writing to stdout, and numbers for people.
-#include "output.h"
+// Digits in groups, units, and control characters made harmless.
+#include "base/readable.h"
 
+#include <fmt/core.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstdio>
-#include <cstdlib>
-
-#include "base/background_writer.h"
-#include "base/error.h"
-
-namespace dsmoe::app {
-namespace {
-
-BackgroundWriter* background = nullptr;  // never destroyed: its write may never return
-
-}  // namespace
-
-void output_in_background() { background = new BackgroundWriter(STDOUT_FILENO); }
-
-void write_output(std::string_view text) {
-  if (background != nullptr) return background->write(text);
-  errno = 0;
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
-    fail_errno("cannot write to standard output");
-  }
-}
-
-void flush_output() {
-  if (background != nullptr) return background->flush();
-  errno = 0;
-  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
-    fail_errno("cannot write to standard output");
-  }
-}
-
-void print_json_line(const OrderedJson& value) {
-  write_output(value.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
-}
-
-void print_json(const OrderedJson& value) {
-  write_output(value.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n");
-}
+namespace dsmoe {
 
 std::string with_commas(int64_t value) {
   const std::string digits = std::to_string(value);
@@ -97,9 +60,4 @@ std::string for_terminal(std::string_view text) {
   return ::isatty(STDOUT_FILENO) == 1 ? without_controls(text) : std::string(text);
 }
 
-bool stdout_has_colour() {
-  const char* no_colour = std::getenv("NO_COLOR");
-  return (no_colour == nullptr || *no_colour == '\0') && ::isatty(STDOUT_FILENO) == 1;
-}
-
-}  // namespace dsmoe::app
+}  // namespace dsmoe

@@ -1,8 +1,9 @@
-// Where stored tensors come from: a checkpoint folder, or numbers made up in memory.
+// Named tensors of files: a checkpoint folder, or any other format that lists its tensors.
 #pragma once
 
-#include <span>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "tensor/tensor.h"
 
@@ -11,15 +12,17 @@ namespace dsmoe::tensor {
 class TensorSource {
  public:
   virtual ~TensorSource() = default;
+  // What it is called in messages.
+  virtual std::string what() const = 0;
   // The names that will be asked for, in this order: a source on a disk may begin to read.
-  virtual void expect(std::span<const std::string> /*names*/) {}
+  virtual void expect(std::vector<std::string> /*names*/) {}
   // The named tensor, row-major, in host memory, perhaps unaligned, valid until released. Unknown
   // names throw.
   virtual TensorView tensor(const std::string& name) = 0;
   virtual void release(const std::string& name) = 0;
-  // Rows [begin, end) will not be read again: a source that holds them in pages may give those
-  // back.
-  virtual void release_rows(const std::string& /*name*/, int64_t /*begin*/, int64_t /*end*/) {}
+  // Elements [first, first + count) will not be read again: a source that holds them in pages may
+  // give those back.
+  virtual void release_part(const std::string& /*name*/, int64_t /*first*/, int64_t /*count*/) {}
 };
 
 }  // namespace dsmoe::tensor
