@@ -1,14 +1,14 @@
 // Page bookkeeping; clearing keeps the promise that unwritten positions are zero.
-#include "model/kv_cache.h"
+#include "attention/kv_cache.h"
 
 #include <limits>
 
 #include "kernels/table.h"
 
-namespace dsmoe::model {
+namespace dsmoe::attention {
 namespace {
 
-// Positions of all pages together are numbered in 32 bits (BatchViews::kv_slot).
+// Positions of all pages together are numbered in 32 bits (attention::Forward::kv_slot).
 std::size_t checked_pages(int64_t num_pages) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max() / kernels::kKeyBlock;
   if (num_pages > kMost) {
@@ -20,23 +20,21 @@ std::size_t checked_pages(int64_t num_pages) {
 
 }  // namespace
 
-KvCache::KvCache(const kernels::Context& context, const ModelConfig& config, kernels::DType operand,
-                 int64_t num_pages)
+KvCache::KvCache(const kernels::Context& context, const KvLayers& layers, int64_t num_pages)
     : context_(context),
       arena_("kv cache", context.table->allocator),
       holders_(checked_pages(num_pages), 0) {
-  for (int64_t l = 0; l < config.num_hidden_layers; ++l) {
-    kernels::KvPages pages{.dtype = operand,
-                           .layout = context.table->weight_layout,
-                           .device = context.table->device,
-                           .num_pages = num_pages,
-                           .num_kv_heads = config.num_key_value_heads,
-                           .head_dim = config.head_dim};
-    const std::size_t heads =
-        static_cast<std::size_t>(num_pages * config.num_key_value_heads) * tensor::size_of(operand);
-    pages.keys = arena_.bytes("keys", heads * static_cast<std::size_t>(pages.key_head_elements()));
-    pages.values =
-        arena_.bytes("values", heads * static_cast<std::size_t>(pages.value_head_elements()));
+  for (int64_t l = 0; l < layers.count; ++l) {
+    kernels::KvPages pages{
+        .device = context.table->device, .num_pages = num_pages, .shape = layers.shape};
+    pages.shape.layout = context.table->weight_layout;
+    const auto take = [&](const char* name, int64_t page_bytes) {
+      return arena_.bytes(name, static_cast<std::size_t>(num_pages * page_bytes));
+    };
+    pages.keys = take("keys", pages.shape.key_page_bytes());
+    pages.values = pages.shape.values_lie_in_keys()
+                       ? pages.keys
+                       : take("values", pages.shape.value_page_bytes());
     layers_.push_back(pages);
   }
   for (int64_t page = num_pages - 1; page >= 0; --page)
@@ -49,6 +47,8 @@ void KvCache::reserve(KvSequence& sequence, int64_t length) {
     fail(ErrorKind::resource, "the KV cache is full: {} more pages of {} positions needed, {} free",
          missing, kernels::kKeyBlock, num_free_pages());
   }
+  if (missing <= 0) return;
+  sequence.pages.reserve(sequence.pages.size() + static_cast<std::size_t>(missing));
   for (int64_t i = 0; i < missing; ++i) {
     sequence.pages.push_back(free_pages_.back());
     holders_[static_cast<std::size_t>(free_pages_.back())] = 1;
@@ -99,40 +99,41 @@ void KvCache::release(int32_t page) {
 
 void KvCache::zero_pages(int32_t first, int64_t count) {
   for (const kernels::KvPages& pages : layers_) {
-    const std::size_t element = tensor::size_of(pages.dtype);
-    const auto clear = [&](void* data, int64_t begin, int64_t end) {
-      kernels::zero(context_, static_cast<char*>(data) + static_cast<std::size_t>(begin) * element,
-                    static_cast<std::size_t>(end - begin) * element);
+    const auto clear = [&](void* data, int64_t page_bytes) {
+      kernels::zero(context_, static_cast<char*>(data) + first * page_bytes,
+                    static_cast<std::size_t>(count * page_bytes));
     };
-    clear(pages.keys, pages.key_offset(first, 0), pages.key_offset(first + count, 0));
-    clear(pages.values, pages.value_offset(first, 0), pages.value_offset(first + count, 0));
+    clear(pages.keys, pages.shape.key_page_bytes());
+    if (!pages.shape.values_lie_in_keys()) clear(pages.values, pages.shape.value_page_bytes());
   }
 }
 
 void KvCache::zero_from(int32_t page, int64_t first_place) {
   for (const kernels::KvPages& pages : layers_) {
-    const std::size_t element = tensor::size_of(pages.dtype);
+    const kernels::KvShape& shape = pages.shape;
+    const std::size_t element = tensor::size_of(shape.dtype);
     const auto clear = [&](void* data, int64_t offset, int64_t count) {
       kernels::zero(context_, static_cast<char*>(data) + static_cast<std::size_t>(offset) * element,
                     static_cast<std::size_t>(count) * element);
     };
-    for (int64_t head = 0; head < pages.num_kv_heads; ++head) {
-      const int64_t keys = pages.key_offset(page, head);
-      const int64_t values = pages.value_offset(page, head);
-      if (pages.layout == kernels::WeightLayout::row_major) {
-        const int64_t count = (kernels::kKeyBlock - first_place) * pages.head_dim;
-        clear(pages.keys, keys + pages.key_index(first_place, 0), count);
-        clear(pages.values, values + pages.value_index(first_place, 0), count);
-        continue;
-      }
+    // Numbers of one position lie side by side in row-major pages only.
+    const bool rows = shape.layout == kernels::WeightLayout::row_major;
+    const auto clear_head = [&](void* data, int64_t head, int64_t width, const auto& index) {
+      if (rows)
+        return clear(data, head + index(first_place, 0),
+                     (kernels::kKeyBlock - first_place) * width);
       for (int64_t place = first_place; place < kernels::kKeyBlock; ++place) {
-        for (int64_t d = 0; d < pages.head_dim; ++d) {
-          clear(pages.keys, keys + pages.key_index(place, d), 1);
-          clear(pages.values, values + pages.value_index(place, d), 1);
-        }
+        for (int64_t d = 0; d < width; ++d) clear(data, head + index(place, d), 1);
       }
+    };
+    for (int64_t head = 0; head < shape.heads; ++head) {
+      clear_head(pages.keys, shape.key_offset(page, head), shape.key_width,
+                 [&](int64_t place, int64_t d) { return shape.key_index(place, d); });
+      if (shape.values_lie_in_keys()) continue;
+      clear_head(pages.values, shape.value_offset(page, head), shape.value_width,
+                 [&](int64_t place, int64_t d) { return shape.value_index(place, d); });
     }
   }
 }
 
-}  // namespace dsmoe::model
+}  // namespace dsmoe::attention

@@ -5,11 +5,10 @@
 #include <vector>
 
 #include "kernels/context.h"
-#include "kernels/layout.h"
-#include "model/config.h"
+#include "kernels/kv_pages.h"
 #include "tensor/arena.h"
 
-namespace dsmoe::model {
+namespace dsmoe::attention {
 
 // One document: the pages that hold its keys and values, and how many positions are filled.
 struct KvSequence {
@@ -17,17 +16,22 @@ struct KvSequence {
   int64_t length = 0;
 };
 
+// What a model's layers keep, all of them alike.
+struct KvLayers {
+  kernels::KvShape shape;  // in any layout: the cache takes that of its table
+  int64_t count = 0;
+};
+
 class KvCache {
  public:
-  KvCache(const kernels::Context& context, const ModelConfig& config, kernels::DType operand,
-          int64_t num_pages);
+  KvCache(const kernels::Context& context, const KvLayers& layers, int64_t num_pages);
 
   static int64_t pages_for(int64_t positions) {
     return (positions + kernels::kKeyBlock - 1) / kernels::kKeyBlock;
   }
 
   // Gives the sequence pages for `length` positions; they read as zero until written. Throws
-  // Error(resource) and changes nothing when too few are free.
+  // Error(resource) and changes nothing when too few are free; nor does it without memory.
   void reserve(KvSequence& sequence, int64_t length);
   // Forgets positions from `length` on and frees their pages; what remains of the last page reads
   // as zero.
@@ -57,4 +61,4 @@ class KvCache {
   std::vector<int32_t> holders_;     // [pages]; 0: free
 };
 
-}  // namespace dsmoe::model
+}  // namespace dsmoe::attention

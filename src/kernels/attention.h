@@ -3,11 +3,13 @@
 #pragma once
 
 #include "kernels/context.h"
+#include "kernels/kv_pages.h"
 #include "kernels/layout.h"
 #include "kernels/rope.h"
 
 namespace dsmoe::kernels {
 
+// Keys and values are as wide as queries, and numbers of their own (KvShape::has_one_width).
 // Query token t of sequence s, q_starts[s] <= t < q_starts[s + 1], attends to positions 0 ..
 // position[t] of its sequence, which lie in pages page_table[s][0 ..]. Head h reads KV head h /
 // (heads / kv_heads). Blocks, spans and merges: docs/numerics.md.
@@ -56,7 +58,7 @@ inline RopeBackward rotation_back(const AttentionBackward& args) {
           .sin = args.sin,
           .position = args.position,
           .num_heads = args.q.dim(1),
-          .num_kv_heads = args.kv.num_kv_heads,
+          .num_kv_heads = args.kv.shape.heads,
           .out = args.rounded};
 }
 

@@ -5,9 +5,20 @@
 #include <string_view>
 
 #include "base/flush_denormals.h"
+#include "kernels/kv_pages.h"
+#include "kernels/rows.h"
 #include "kernels/table.h"
+#include "kernels/weight.h"
 
 namespace dsmoe::kernels {
+
+struct WeightShape {
+  int64_t count = 1;
+  int64_t n = 0;
+  int64_t k = 0;
+  int64_t rows = 0;  // of its input
+  bool takes_integers = false;
+};
 
 // Checks the arguments of one op call.
 class OpCheck {
@@ -30,6 +41,22 @@ class OpCheck {
                 "{}: {} has shape {}, expected {} dimensions", op_, name, to_string(view.shape),
                 rank);
   }
+  // At least so many rows of so many columns.
+  void rows(const char* name, const Rows& rows, DType dtype, int64_t count, int64_t columns) const {
+    tensor(name, rows.x, dtype, {rows.x.shape.rank() == 2 ? rows.x.dim(0) : 0, columns});
+    if (rows.index) tensor(name, rows.index, DType::I32, {count});
+    DSMOE_CHECK(rows.count() >= count, "{}: {} has {} rows, expected {}", op_, name, rows.count(),
+                count);
+  }
+  // Pages that keys and values of q's width and type lie in.
+  void pages(const KvPages& kv, const TensorView& q) const {
+    DSMOE_CHECK(kv.shape.has_one_width() && kv.shape.key_width == q.dim(2),
+                "{}: the KV pages hold keys of {} and values of {}{}, expected values of their own "
+                "and {} of both, as wide as q",
+                op_, kv.shape.key_width, kv.shape.value_width,
+                kv.shape.values == KvValues::own ? "" : ", a part of the keys", q.dim(2));
+    that(kv.shape.dtype == q.dtype, "q and the KV pages differ in type");
+  }
   // Plain weights: what every op takes.
   void weights(const char* name, const WeightStack& stack, DType dtype, int64_t count, int64_t n,
                int64_t k) const {
@@ -46,6 +73,22 @@ class OpCheck {
                 "{}: {} is {} x [{}, {}] {}, expected {} x [{}, {}] {}", op_, name, stack.count,
                 stack.n, stack.k, tensor::name_of(stack.dtype), count, n, k,
                 tensor::name_of(dtype));
+  }
+  // A weight for so many rows: its stack, of numbers or of integers, and its adapter if it has one.
+  void weight(const char* name, const Weight& weight, DType dtype, const WeightShape& shape) const {
+    if (shape.takes_integers) {
+      weights_or_integers(name, weight.stack, dtype, shape.count, shape.n, shape.k);
+    } else {
+      weights(name, weight.stack, dtype, shape.count, shape.n, shape.k);
+    }
+    const Adapter& adapter = weight.adapter;
+    if (!adapter) return;
+    DSMOE_CHECK(device_ == Device::cpu, "{}: {} has an adapter; only the CPU's ops take one yet",
+                op_, name);
+    const int64_t rank = adapter.a.n;
+    weights(name, adapter.a, dtype, shape.count, rank, shape.k);
+    weights(name, adapter.b, dtype, shape.count, shape.n, rank);
+    tensor("the adapter's inner", adapter.inner, dtype, {shape.rows, rank});
   }
   void operand(const char* name, DType dtype) const {
     DSMOE_CHECK(dtype == DType::BF16 || dtype == DType::F32 || dtype == DType::F64,
@@ -66,6 +109,13 @@ class OpCheck {
 // The type of accumulators and statistics beside an operand type.
 constexpr DType scalar_type(DType operand) {
   return operand == DType::F64 ? DType::F64 : DType::F32;
+}
+
+// Faster tables know no adapters: products with one run in the reference, with the same bits.
+inline Context reference_of(const Context& context) {
+  Context own = context;
+  own.table = &ref_table();
+  return own;
 }
 
 // Calls the table's implementation with denormals flushed. Only ref knows F64.

@@ -5,6 +5,7 @@
 #include "kernels/context.h"
 #include "kernels/matmul.h"
 #include "kernels/plan.h"
+#include "kernels/rows.h"
 
 namespace dsmoe::kernels {
 
@@ -44,16 +45,15 @@ struct DispatchGates {
 };
 void dispatch_gates(const Context& context, const DispatchGates& args);
 
-// out[r] = x[token_of_row[r]], for the products that will read these rows. False: nothing was done,
-// the device gathers rows on their way into each product.
+// Lays out rows for the products that will read them. False: nothing was done, the device gathers
+// rows on their way into each product.
 struct DispatchRows {
-  TensorView x;             // [tokens, hidden], operand type
-  TensorView offsets;       // [experts + 1] I32
-  TensorView token_of_row;  // [rows] I32
-  TensorView row_of_slot;   // [tokens, top_k] I32, or absent: the same from the tokens' side
-  ColumnRange columns;      // of hidden
-  TensorView out;           // [rows, columns], operand type, written up to offsets[experts]
-  int readers = 1;          // how many products
+  Rows rows;               // [rows, hidden], operand type, by index
+  TensorView offsets;      // [experts + 1] I32
+  TensorView row_of_slot;  // [tokens, top_k] I32, or absent: the same from the tokens' side
+  ColumnRange columns;     // of hidden
+  TensorView out;          // [rows, columns], operand type, written up to offsets[experts]
+  int readers = 1;         // how many products
 };
 bool dispatch_rows(const Context& context, const DispatchRows& args);
 

@@ -4,6 +4,9 @@
 namespace dsmoe {
 class ThreadPool;
 }
+namespace dsmoe::comm {
+class Group;
+}
 
 namespace dsmoe::kernels {
 
@@ -12,7 +15,9 @@ struct KernelTable;
 struct Context {
   const KernelTable* table = nullptr;
   ThreadPool* pool = nullptr;  // CPU tables
-  void* stream = nullptr;      // CUDA table: cudaStream_t
+  void* stream = nullptr;      // CUDA table: of make_cuda_stream
+  // The ranks that share the layers' experts; absent: there is one. Ops do not look at it.
+  comm::Group* group = nullptr;
 };
 
 }  // namespace dsmoe::kernels

@@ -1,4 +1,5 @@
 // The checked entry of every op: arguments against the contract, then the call through the table.
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -33,12 +34,12 @@ Context begin_beside(const Context& context) {
   return own;
 }
 
-void end_beside(const Context& context) {
-  if (runs_beside(context)) context.table->beside.end(context);
+BesideWork end_beside(const Context& context) {
+  return runs_beside(context) ? context.table->beside.end(context) : BesideWork{};
 }
 
-void wait_beside(const Context& context, int pieces) {
-  if (runs_beside(context)) context.table->beside.wait(context, pieces);
+void wait_beside(const Context& context, BesideWork work) {
+  if (work.piece > 0) context.table->beside.wait(context, work);
 }
 
 namespace {
@@ -170,18 +171,22 @@ void copy_base(const Context& context, const TensorView& base, const TensorView&
 void matmul_forward(const Context& context, const MatmulForward& args) {
   const OpCheck check("matmul_forward", context);
   check.rank("x", args.x, 2);
-  check.operand("x", args.x.dtype);
-  const DType scalar = scalar_type(args.x.dtype);
-  check.weights_or_integers("weight", args.weight, args.x.dtype, 1, args.weight.n, args.x.dim(1));
-  check.optional("bias", args.bias, scalar, {args.weight.n});
-  check.tensor("out", args.out, scalar, {args.x.dim(0), args.weight.n});
-  check.optional("rounded", args.rounded, args.x.dtype, args.out.shape);
+  check.operand("the product", args.operand);
+  const DType scalar = scalar_type(args.operand);
+  const int64_t n = args.weight.stack.n;
+  check.tensor("x", args.x, args.operand, args.x.shape);
+  check.weight("weight", args.weight, args.operand,
+               {.n = n, .k = args.x.dim(1), .rows = args.x.dim(0), .takes_integers = true});
+  check.optional("bias", args.bias, scalar, {n});
+  check.tensor("out", args.out, scalar, {args.x.dim(0), n});
+  check.optional("rounded", args.rounded, args.operand, args.out.shape);
   check.optional("base", args.base, scalar, args.out.shape);
   check.that(!args.base || args.store == Store::accumulate, "a base that nothing is added to");
   if (args.base && !context.table->copies_in_pass) copy_base(context, args.base, args.out);
   check.that(!args.rounded || (!args.bias && args.store == Store::assign),
              "a rounded result takes neither bias nor residual");
-  launch(context, args.x.dtype, &KernelTable::matmul_forward, args);
+  launch(args.weight.adapter ? reference_of(context) : context, args.operand,
+         &KernelTable::matmul_forward, args);
   if (args.rounded && !context.table->copies_in_pass)
     round_values(context, {.x = args.out, .out = args.rounded});
 }
@@ -192,9 +197,9 @@ void rope_forward(const Context& context, const RopeForward& args) {
   check.operand("q", args.q.dtype);
   const int64_t tokens = args.q.dim(0);
   const int64_t head_dim = args.q.dim(2);
-  const int64_t rows = args.q.dim(1) + 2 * args.kv.num_kv_heads;
-  check.that(head_dim % 2 == 0 && args.kv.head_dim == head_dim && args.kv.dtype == args.q.dtype,
-             "q and the KV pages differ in head_dim or type, or head_dim is odd");
+  const int64_t rows = args.q.dim(1) + 2 * args.kv.shape.heads;
+  check.pages(args.kv, args.q);
+  check.that(head_dim % 2 == 0, "head_dim is odd");
   check.tensor("qkv", args.qkv, scalar_type(args.q.dtype), {tokens, rows * head_dim});
   check.rank("cos", args.cos, 2);
   check.tensor("cos", args.cos, DType::F32, {args.cos.dim(0), head_dim / 2});
@@ -211,9 +216,9 @@ bool qkv_forward(const Context& context, const QkvForward& args) {
   check.operand("q", args.q.dtype);
   const int64_t tokens = args.q.dim(0);
   const int64_t head_dim = args.q.dim(2);
-  const int64_t width = (args.q.dim(1) + 2 * args.kv.num_kv_heads) * head_dim;
-  check.that(head_dim % 2 == 0 && args.kv.head_dim == head_dim && args.kv.dtype == args.q.dtype,
-             "q and the KV pages differ in head_dim or type, or head_dim is odd");
+  const int64_t width = (args.q.dim(1) + 2 * args.kv.shape.heads) * head_dim;
+  check.pages(args.kv, args.q);
+  check.that(head_dim % 2 == 0, "head_dim is odd");
   check.that(args.weight.count == 1 && args.weight.n == width && args.weight.dtype == args.q.dtype,
              "the weight is not one matrix of as many outputs as q, k and v have");
   check.tensor("x", args.x, args.q.dtype, {tokens, args.weight.k});
@@ -230,9 +235,8 @@ void attention_forward(const Context& context, const AttentionForward& args) {
   const OpCheck check("attention_forward", context);
   check.rank("q", args.q, 3);
   check.operand("q", args.q.dtype);
-  check.that(args.kv.head_dim == args.q.dim(2) && args.kv.dtype == args.q.dtype,
-             "q and the KV pages differ in head_dim or type");
-  check.that(args.q.dim(1) % args.kv.num_kv_heads == 0,
+  check.pages(args.kv, args.q);
+  check.that(args.q.dim(1) % args.kv.shape.heads == 0,
              "query heads are not a multiple of KV heads");
   check.rank("q_starts", args.q_starts, 1);
   check.tensor("position", args.position, DType::I32, {args.q.dim(0)});
@@ -288,59 +292,68 @@ void plan_build(const Context& context, const PlanBuild& args) {
 
 namespace {
 
+bool is_adapted(std::span<const ExpertFamily> families) {
+  return std::ranges::any_of(families, [](const ExpertFamily& family) {
+    return family.gate.adapter || family.up.adapter || family.down.adapter;
+  });
+}
+
 void check_family(const OpCheck& check, const ExpertFamily& family, DType operand) {
-  const int64_t count = family.gate.count;
-  const int64_t width = family.gate.n;
-  const int64_t hidden = family.gate.k;
-  check.weights_or_integers("gate", family.gate, operand, count, width, hidden);
-  check.weights_or_integers("up", family.up, operand, count, width, hidden);
-  check.weights_or_integers("down", family.down, operand, count, hidden, width);
-  check.that(family.gate.coding == family.up.coding, "gate and up differ in coding");
-  check.tensor("offsets", family.offsets, DType::I32, {count + 1});
+  const int64_t count = family.gate.stack.count;
+  const int64_t width = family.gate.stack.n;
+  const int64_t hidden = family.gate.stack.k;
   check.rank("activation", family.activation, 2);
   const int64_t rows = family.activation.dim(0);
-  check.optional("token_of_row", family.token_of_row, DType::I32, {rows});
-  check.optional("x_rows", family.x_rows, operand, {rows, hidden});
+  const WeightShape up{
+      .count = count, .n = width, .k = hidden, .rows = rows, .takes_integers = true};
+  check.weight("gate", family.gate, operand, up);
+  check.weight("up", family.up, operand, up);
+  check.weight("down", family.down, operand,
+               {.count = count, .n = hidden, .k = width, .rows = rows, .takes_integers = true});
+  check.that(family.gate.stack.coding == family.up.stack.coding, "gate and up differ in coding");
+  check.tensor("offsets", family.offsets, DType::I32, {count + 1});
   check.tensor("activation", family.activation, operand, {rows, width});
   check.optional("gate_product", family.gate_product, operand, {rows, width});
   check.optional("up_product", family.up_product, operand, {rows, width});
+}
+
+void check_up(const OpCheck& check, DType operand, std::span<const ExpertFamily> families) {
+  check.operand("the product", operand);
+  for (const ExpertFamily& family : families) {
+    check_family(check, family, operand);
+    check.rows("x", family.x, operand, family.activation.dim(0), family.gate.stack.k);
+  }
+}
+
+// Where the families' products run.
+Context context_of(const Context& context, std::span<const ExpertFamily> families) {
+  return is_adapted(families) ? reference_of(context) : context;
 }
 
 }  // namespace
 
 void experts_up_forward(const Context& context, const ExpertsUpForward& args) {
   const OpCheck check("experts_up_forward", context);
-  check.rank("x", args.x, 2);
-  check.operand("x", args.x.dtype);
-  for (const ExpertFamily& family : args.families) {
-    check_family(check, family, args.x.dtype);
-    check.that(family.gate.k == args.x.dim(1), "x and the experts differ in hidden size");
-  }
-  launch(context, args.x.dtype, &KernelTable::experts_up_forward, args);
+  check_up(check, args.operand, args.families);
+  launch(context_of(context, args.families), args.operand, &KernelTable::experts_up_forward, args);
 }
 
 void experts_down_forward(const Context& context, const ExpertsDownForward& args) {
   const OpCheck check("experts_down_forward", context);
-  if (args.families.empty()) return;
-  const DType operand = args.families[0].activation.dtype;
+  check.operand("the product", args.operand);
   check.whole(args.columns.is_whole(), context);
   for (const ExpertFamily& family : args.families) {
-    check_family(check, family, operand);
-    check.tensor("out", family.out, operand,
-                 {family.activation.dim(0), args.columns.count_of(family.down.n)});
+    check_family(check, family, args.operand);
+    check.tensor("out", family.out, args.operand,
+                 {family.activation.dim(0), args.columns.count_of(family.down.stack.n)});
   }
-  launch(context, operand, &KernelTable::experts_down_forward, args);
+  launch(context_of(context, args.families), args.operand, &KernelTable::experts_down_forward,
+         args);
 }
 
 bool experts_forward(const Context& context, const ExpertsForward& args) {
-  if (context.table->experts_forward == nullptr) return false;
-  const OpCheck check("experts_forward", context);
-  check.rank("x", args.x, 2);
-  check.operand("x", args.x.dtype);
-  for (const ExpertFamily& family : args.families) {
-    check_family(check, family, args.x.dtype);
-    check.that(family.gate.k == args.x.dim(1), "x and the experts differ in hidden size");
-  }
+  if (context.table->experts_forward == nullptr || is_adapted(args.families)) return false;
+  check_up(OpCheck("experts_forward", context), args.operand, args.families);
   return context.table->experts_forward(context, args);
 }
 
@@ -434,9 +447,9 @@ bool few_tokens_qkv(const Context& context, const FewTokensQkv& args) {
   check.rank("q", args.q, 3);
   const int64_t tokens = args.q.dim(0);
   const int64_t head_dim = args.q.dim(2);
-  const int64_t rows = (args.q.dim(1) + 2 * args.kv.num_kv_heads) * head_dim;
-  check.that(head_dim % 2 == 0 && args.kv.head_dim == head_dim && args.kv.dtype == args.q.dtype,
-             "q and the KV pages differ in head_dim or type, or head_dim is odd");
+  const int64_t rows = (args.q.dim(1) + 2 * args.kv.shape.heads) * head_dim;
+  check.pages(args.kv, args.q);
+  check.that(head_dim % 2 == 0, "head_dim is odd");
   check.weights("weight", args.weight, args.q.dtype, 1, rows, args.weight.k);
   const DType scalar = scalar_type(args.q.dtype);
   check.tensor("residual", args.residual, scalar, {tokens, args.weight.k});
@@ -455,23 +468,25 @@ namespace {
 
 void check_family(const OpCheck& check, const ExpertFamily& family, DType operand, int64_t count,
                   int64_t hidden) {
-  check.weights("gate", family.gate, operand, count, family.gate.n, hidden);
-  check.weights("up", family.up, operand, count, family.gate.n, hidden);
-  check.weights("down", family.down, operand, count, hidden, family.gate.n);
+  const int64_t width = family.gate.stack.n;
+  check.weights("gate", family.gate.stack, operand, count, width, hidden);
+  check.weights("up", family.up.stack, operand, count, width, hidden);
+  check.weights("down", family.down.stack, operand, count, hidden, width);
   check.rank("activation", family.activation, 2);
-  check.that(family.activation.dim(1) == family.gate.n && family.activation.dtype == operand,
+  check.that(family.activation.dim(1) == width && family.activation.dtype == operand,
              "activation differs from gate in width or type");
 }
 
 }  // namespace
 
 bool few_tokens_ffn(const Context& context, const FewTokensFfn& args) {
-  if (context.table->few_tokens_ffn == nullptr) return false;
+  const ExpertFamily families[] = {args.routed, args.shared};
+  if (context.table->few_tokens_ffn == nullptr || is_adapted(families)) return false;
   const OpCheck check("few_tokens_ffn", context);
   check.rank("residual", args.residual, 2);
   const int64_t tokens = args.residual.dim(0);
   const int64_t hidden = args.residual.dim(1);
-  const WeightStack& any = args.routed.gate ? args.routed.gate : args.shared.gate;
+  const WeightStack& any = args.routed.gate ? args.routed.gate.stack : args.shared.gate.stack;
   const DType scalar = scalar_type(any.dtype);
   check.tensor("residual", args.residual, scalar, {tokens, hidden});
   check.optional("x", args.x, any.dtype, {tokens, hidden});

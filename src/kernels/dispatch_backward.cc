@@ -1,4 +1,6 @@
 // The checked entry of every op of the backward pass and of the optimiser.
+#include <algorithm>
+
 #include "kernels/checks.h"
 #include "kernels/ops.h"
 
@@ -8,11 +10,12 @@ namespace {
 
 void check_gradient(const Context& context, const WeightGradient& args) {
   const OpCheck check("weight_gradient", context);
-  check.rank("dy", args.dy, 2);
-  check.rank("x", args.x, 2);
-  check.operand("x", args.x.dtype);
-  const DType scalar = scalar_type(args.x.dtype);
-  check.that(args.dy.dtype == args.x.dtype || args.dy.dtype == scalar,
+  check.rank("dy", args.dy.x, 2);
+  check.rank("x", args.x.x, 2);
+  const DType operand = args.x.x.dtype;
+  check.operand("x", operand);
+  const DType scalar = scalar_type(operand);
+  check.that(args.dy.x.dtype == operand || args.dy.x.dtype == scalar,
              "dy has neither the type of x nor its scalar type");
   check.rank("sequence_offsets", args.sequence_offsets, 2);
   check.rank("d_weight", args.d_weight, 3);
@@ -22,28 +25,28 @@ void check_gradient(const Context& context, const WeightGradient& args) {
   check.tensor("d_weight", args.d_weight, scalar, args.d_weight.shape);
   const int64_t n = args.d_weight.dim(1);
   const int64_t k = args.d_weight.dim(2);
-  check.whole(args.dy.dim(1) == n, context);
-  check.that(args.first_n + args.dy.dim(1) <= n, "dy is wider than the gradient");
-  check.that(args.x.dim(1) == k, "x and the gradient differ in width");
+  check.whole(args.dy.columns() == n, context);
+  check.that(args.first_n + args.dy.columns() <= n, "dy is wider than the gradient");
+  check.that(args.x.columns() == k, "x and the gradient differ in width");
 }
 
 }  // namespace
 
 void weight_gradient(const Context& context, const WeightGradient& args) {
   check_gradient(context, args);
-  launch(context, args.x.dtype, &KernelTable::weight_gradient, args);
+  launch(context, args.x.x.dtype, &KernelTable::weight_gradient, args);
 }
 
 void weight_gradients(const Context& context, std::span<const WeightGradient> list) {
   const bool one_by_one = context.table->weight_gradients == nullptr ||
-                          (!list.empty() && list.front().x.dtype == DType::F64);
+                          (!list.empty() && list.front().x.x.dtype == DType::F64);
   if (one_by_one) {
     for (const WeightGradient& args : list) weight_gradient(context, args);
     return;
   }
   if (list.empty()) return;
   for (const WeightGradient& args : list) check_gradient(context, args);
-  launch(context, list.front().x.dtype, &KernelTable::weight_gradients, list);
+  launch(context, list.front().x.x.dtype, &KernelTable::weight_gradients, list);
 }
 
 void bias_gradient(const Context& context, const BiasGradient& args) {
@@ -73,18 +76,19 @@ void dispatch_gates(const Context& context, const DispatchGates& args) {
 bool dispatch_rows(const Context& context, const DispatchRows& args) {
   if (context.table->dispatch_rows == nullptr) return false;
   const OpCheck check("dispatch_rows", context);
-  check.rank("x", args.x, 2);
-  check.operand("x", args.x.dtype);
-  check.rank("token_of_row", args.token_of_row, 1);
+  const Rows& rows = args.rows;
+  check.rank("rows", rows.x, 2);
+  check.operand("rows", rows.x.dtype);
+  check.rank("index of rows", rows.index, 1);
   check.rank("offsets", args.offsets, 1);
   if (args.row_of_slot) {
     check.rank("row_of_slot", args.row_of_slot, 2);
-    check.that(args.row_of_slot.dim(0) == args.x.dim(0) &&
-                   args.row_of_slot.num_elements() == args.token_of_row.dim(0),
-               "row_of_slot and token_of_row differ");
+    check.that(
+        args.row_of_slot.dim(0) == rows.x.dim(0) && args.row_of_slot.num_elements() == rows.count(),
+        "row_of_slot and the index of rows differ");
   }
-  check.tensor("out", args.out, args.x.dtype,
-               {args.token_of_row.dim(0), args.columns.count_of(args.x.dim(1))});
+  check.tensor("out", args.out, rows.x.dtype,
+               {rows.count(), args.columns.count_of(rows.columns())});
   return context.table->dispatch_rows(context, args);
 }
 
@@ -96,17 +100,18 @@ namespace {
 
 void check_family(const OpCheck& check, const ExpertFamilyBackward& family, DType operand) {
   const DType scalar = scalar_type(operand);
-  const int64_t count = family.down_transposed.count;
-  const int64_t width = family.down_transposed.n;
-  const int64_t hidden = family.down_transposed.k;
-  check.weights("down_transposed", family.down_transposed, operand, count, width, hidden);
-  check.weights("gate_transposed", family.gate_transposed, operand, count, hidden, width);
-  check.weights("up_transposed", family.up_transposed, operand, count, hidden, width);
-  check.tensor("offsets", family.offsets, DType::I32, {count + 1});
+  const int64_t count = family.down_transposed.stack.count;
+  const int64_t width = family.down_transposed.stack.n;
+  const int64_t hidden = family.down_transposed.stack.k;
   check.rank("activation", family.activation, 2);
   const int64_t rows = family.activation.dim(0);
+  const WeightShape up{.count = count, .n = hidden, .k = width, .rows = rows};
+  check.weight("down_transposed", family.down_transposed, operand,
+               {.count = count, .n = width, .k = hidden, .rows = rows});
+  check.weight("gate_transposed", family.gate_transposed, operand, up);
+  check.weight("up_transposed", family.up_transposed, operand, up);
+  check.tensor("offsets", family.offsets, DType::I32, {count + 1});
   const Shape shape{rows, width};
-  check.optional("token_of_row", family.token_of_row, DType::I32, {rows});
   check.tensor("activation", family.activation, operand, shape);
   check.tensor("gate_product", family.gate_product, operand, shape);
   check.tensor("up_product", family.up_product, operand, shape);
@@ -119,31 +124,38 @@ void check_family(const OpCheck& check, const ExpertFamilyBackward& family, DTyp
   }
 }
 
+// Where the families' products run.
+Context context_of(const Context& context, std::span<const ExpertFamilyBackward> families) {
+  const bool is_adapted = std::ranges::any_of(families, [](const ExpertFamilyBackward& family) {
+    return family.gate_transposed.adapter || family.up_transposed.adapter ||
+           family.down_transposed.adapter;
+  });
+  return is_adapted ? reference_of(context) : context;
+}
+
 }  // namespace
 
 void experts_down_backward(const Context& context, const ExpertsDownBackward& args) {
   const OpCheck check("experts_down_backward", context);
-  check.rank("d_out", args.d_out, 2);
-  check.operand("d_out", args.d_out.dtype);
+  check.operand("the product", args.operand);
   for (const ExpertFamilyBackward& family : args.families) {
-    check_family(check, family, args.d_out.dtype);
-    check.that(family.down_transposed.k == args.d_out.dim(1),
-               "d_out and the experts differ in hidden size");
-    check.optional("d_out_rows", family.d_out_rows, args.d_out.dtype,
-                   {family.activation.dim(0), args.d_out.dim(1)});
+    check_family(check, family, args.operand);
+    check.rows("d_out", family.d_out, args.operand, family.activation.dim(0),
+               family.down_transposed.stack.k);
   }
-  launch(context, args.d_out.dtype, &KernelTable::experts_down_backward, args);
+  launch(context_of(context, args.families), args.operand, &KernelTable::experts_down_backward,
+         args);
 }
 
 void experts_up_backward(const Context& context, const ExpertsUpBackward& args) {
   const OpCheck check("experts_up_backward", context);
-  if (args.families.empty()) return;
-  const DType operand = args.families[0].d_x.dtype;
+  check.operand("the product", args.operand);
   for (const ExpertFamilyBackward& family : args.families) {
-    check_family(check, family, operand);
-    check.tensor("d_x", family.d_x, operand, {family.activation.dim(0), family.gate_transposed.n});
+    check_family(check, family, args.operand);
+    check.tensor("d_x", family.d_x, args.operand,
+                 {family.activation.dim(0), family.gate_transposed.stack.n});
   }
-  launch(context, operand, &KernelTable::experts_up_backward, args);
+  launch(context_of(context, args.families), args.operand, &KernelTable::experts_up_backward, args);
 }
 
 void router_backward(const Context& context, const RouterBackward& args) {
@@ -195,9 +207,8 @@ void attention_backward(const Context& context, const AttentionBackward& args) {
   const OpCheck check("attention_backward", context);
   check.rank("q", args.q, 3);
   check.operand("q", args.q.dtype);
-  check.that(args.kv.head_dim == args.q.dim(2) && args.kv.dtype == args.q.dtype,
-             "q and the KV pages differ in head_dim or type");
-  check.that(args.q.dim(1) % args.kv.num_kv_heads == 0,
+  check.pages(args.kv, args.q);
+  check.that(args.q.dim(1) % args.kv.shape.heads == 0,
              "query heads are not a multiple of KV heads");
   check.rank("q_starts", args.q_starts, 1);
   check.rank("page_table", args.page_table, 2);
@@ -207,7 +218,7 @@ void attention_backward(const Context& context, const AttentionBackward& args) {
   check.tensor("d_out", args.d_out, args.q.dtype, args.q.shape);
   if (args.log_sums)
     check.tensor("log_sums", args.log_sums, DType::F32, {args.q.dim(0), args.q.dim(1)});
-  const int64_t heads = args.q.dim(1) + 2 * args.kv.num_kv_heads;
+  const int64_t heads = args.q.dim(1) + 2 * args.kv.shape.heads;
   check.tensor("d_qkv", args.d_qkv, scalar_type(args.q.dtype),
                {args.q.dim(0), heads * args.q.dim(2)});
   if (args.rounded) {

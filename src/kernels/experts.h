@@ -4,23 +4,24 @@
 #include <span>
 
 #include "kernels/context.h"
-#include "kernels/layout.h"
+#include "kernels/rows.h"
+#include "kernels/weight.h"
 
 namespace dsmoe::kernels {
 
+// In all structs, `operand` is the type whose rule of sums holds and in which rows and weights are.
+
 // Experts of one shape: the routed ones through the plan, the fused shared ones (or a dense layer)
-// over all tokens. Row r of expert e, offsets[e] <= r < offsets[e + 1], computes token
-// token_of_row[r].
+// over all tokens. Expert e computes rows offsets[e] <= r < offsets[e + 1].
 struct ExpertFamily {
-  WeightStack gate;         // count x [width, hidden]
-  WeightStack up;           // count x [width, hidden]
-  WeightStack down;         // count x [hidden, width]
-  TensorView offsets;       // [count + 1] I32
-  TensorView token_of_row;  // [rows] I32; absent: row r is token r
-  TensorView x_rows;        // [rows, hidden]: x[token_of_row[r]] (dispatch_rows), or absent; may
-                            // lie where out will
-  TensorView activation;    // [rows, width], operand type: silu(gate x) * (up x), rounded
-  TensorView out;           // [rows, columns], operand type: down activation, rounded
+  Weight gate;            // count x [width, hidden]
+  Weight up;              // count x [width, hidden]
+  Weight down;            // count x [hidden, width]
+  TensorView offsets;     // [count + 1] I32
+  Rows x;                 // [rows, hidden], operand type, of the gate and up products; may lie
+                          // where out will
+  TensorView activation;  // [rows, width], operand type: silu(gate x) * (up x), rounded
+  TensorView out;         // [rows, columns], operand type: down activation, rounded
   // Kept for the backward pass, in training only (absent otherwise): the products before SwiGLU,
   // rounded.
   TensorView gate_product;  // [rows, width], operand type
@@ -29,13 +30,14 @@ struct ExpertFamily {
 
 // activation = silu(x Wg^T) * (x Wu^T). Families run side by side.
 struct ExpertsUpForward {
-  TensorView x;  // [tokens, hidden], operand type
+  DType operand = DType::F32;
   std::span<const ExpertFamily> families;
 };
 void experts_up_forward(const Context& context, const ExpertsUpForward& args);
 
 // out = activation Wd^T.
 struct ExpertsDownForward {
+  DType operand = DType::F32;
   std::span<const ExpertFamily> families;
   ColumnRange columns;  // of hidden: which out holds
 };
@@ -44,7 +46,7 @@ void experts_down_forward(const Context& context, const ExpertsDownForward& args
 // Both, one behind the other, in one launch. Returns false, having done nothing, where the table or
 // the shape has no such kernel; the bits are the same.
 struct ExpertsForward {
-  TensorView x;  // [tokens, hidden], operand type
+  DType operand = DType::F32;
   std::span<const ExpertFamily> families;
 };
 bool experts_forward(const Context& context, const ExpertsForward& args);
@@ -54,16 +56,16 @@ bool experts_forward(const Context& context, const ExpertsForward& args);
 // Results may lie where their namesakes did: scaled_activation in activation, d_gate_product in
 // gate_product, d_up_product in up_product.
 struct ExpertFamilyBackward {
-  WeightStack gate_transposed;  // count x [hidden, width]
-  WeightStack up_transposed;    // count x [hidden, width]
-  WeightStack down_transposed;  // count x [width, hidden]
-  TensorView offsets;           // [count + 1] I32
-  TensorView token_of_row;      // [rows] I32, or absent
-  TensorView d_out_rows;        // [rows, hidden]: d_out[token_of_row[r]] (dispatch_rows), or absent
-  TensorView gate_of_row;       // [rows] F32 (F64); absent: 1 (shared experts)
-  TensorView activation;        // [rows, width], kept by the forward pass, like the next two
-  TensorView gate_product;      // [rows, width]
-  TensorView up_product;        // [rows, width]
+  Weight gate_transposed;        // count x [hidden, width]
+  Weight up_transposed;          // count x [hidden, width]
+  Weight down_transposed;        // count x [width, hidden]
+  TensorView offsets;            // [count + 1] I32
+  Rows d_out;                    // [rows, hidden], operand type: gradient of the layer's output,
+                                 // rounded; of experts_down_backward
+  TensorView gate_of_row;        // [rows] F32 (F64); absent: 1 (shared experts)
+  TensorView activation;         // [rows, width], kept by the forward pass, like the next two
+  TensorView gate_product;       // [rows, width]
+  TensorView up_product;         // [rows, width]
   TensorView scaled_activation;  // [rows, width], operand type, written: gate_of_row * activation;
                                  // absent with gate_of_row
   TensorView d_gate_of_row;      // [rows] F32 (F64), written; absent with gate_of_row
@@ -72,17 +74,19 @@ struct ExpertFamilyBackward {
   TensorView d_x;                // [rows, hidden], operand type, written by experts_up_backward
 };
 
-// With a = d_out[token] W_down (not scaled by the gate): d_gate_of_row = row_sum(a * activation);
+// With a = d_out W_down (not scaled by the gate): d_gate_of_row = row_sum(a * activation);
 // d_activation = gate * a; then through SwiGLU, with s = sigmoid(g): d_up = d_activation * silu(g),
 // d_gate = (d_activation * u) * (s * fma(g, 1 - s, 1)).
 struct ExpertsDownBackward {
-  TensorView d_out;  // [tokens, hidden], operand type: gradient of the layer's output, rounded
+  DType operand = DType::F32;
   std::span<const ExpertFamilyBackward> families;
 };
 void experts_down_backward(const Context& context, const ExpertsDownBackward& args);
 
-// d_x = d_gate_product W_gate + d_up_product W_up: one chain, gate first; rounded.
+// d_x = d_gate_product W_gate + d_up_product W_up: one chain, gate first, each weight's adapter
+// behind it; rounded.
 struct ExpertsUpBackward {
+  DType operand = DType::F32;
   std::span<const ExpertFamilyBackward> families;
 };
 void experts_up_backward(const Context& context, const ExpertsUpBackward& args);

@@ -4,6 +4,7 @@
 
 #include "kernels/context.h"
 #include "kernels/experts.h"
+#include "kernels/kv_pages.h"
 #include "kernels/layout.h"
 #include "kernels/router_rule.h"
 

@@ -1,4 +1,4 @@
-// Where the elements of weights and of KV pages lie: the same arithmetic for every backend.
+// Where the elements of weights lie: the same arithmetic for every backend.
 #pragma once
 
 #include <cstddef>
@@ -148,54 +148,6 @@ struct ColumnRange {
 
   bool is_whole() const { return count == 0; }
   int64_t count_of(int64_t columns) const { return count > 0 ? count : columns; }
-};
-
-// The KV cache of one layer: pages of 64 positions (one attention block). Within a page, per KV
-// head:
-//   keys:   64 rows of head_dim as panels (n = position in the page, k = head dimension)
-//   values: head_dim rows of 64 as panels (n = head dimension, k = position in the page)
-// so that scores and outputs are the same product as any other. Pages start zero-filled, and
-// positions not yet written stay zero. CUDA keeps both row-major [position, head_dim] (layout says
-// which).
-constexpr int64_t kKeyBlock = 64;
-constexpr int64_t kBlocksPerSpan = 8;
-
-struct KvPages {
-  void* keys = nullptr;
-  void* values = nullptr;
-  DType dtype = DType::F32;
-  WeightLayout layout = WeightLayout::panels;
-  Device device = Device::cpu;
-  int64_t num_pages = 0;
-  int64_t num_kv_heads = 0;
-  int64_t head_dim = 0;
-
-  int64_t key_head_elements() const { return weight_elements(layout, dtype, kKeyBlock, head_dim); }
-  int64_t value_head_elements() const {
-    return layout == WeightLayout::row_major ? kKeyBlock * head_dim
-                                             : weight_elements(layout, dtype, head_dim, kKeyBlock);
-  }
-  // Element offset of the first element of (page, head).
-  int64_t key_offset(int64_t page, int64_t head) const {
-    return (page * num_kv_heads + head) * key_head_elements();
-  }
-  int64_t value_offset(int64_t page, int64_t head) const {
-    return (page * num_kv_heads + head) * value_head_elements();
-  }
-  // Offset within (page, head) of dimension d at position `slot` of the page.
-  int64_t key_index(int64_t slot, int64_t d) const {
-    return layout == WeightLayout::row_major ? slot * head_dim + d
-                                             : panel_index(dtype, head_dim, slot, d);
-  }
-  int64_t value_index(int64_t slot, int64_t d) const {
-    return layout == WeightLayout::row_major ? slot * head_dim + d
-                                             : panel_index(dtype, kKeyBlock, d, slot);
-  }
-  std::size_t num_bytes() const {
-    return static_cast<std::size_t>(num_pages * num_kv_heads *
-                                    (key_head_elements() + value_head_elements())) *
-           tensor::size_of(dtype);
-  }
 };
 
 }  // namespace dsmoe::kernels

@@ -4,7 +4,8 @@
 #include <span>
 
 #include "kernels/context.h"
-#include "kernels/layout.h"
+#include "kernels/rows.h"
+#include "kernels/weight.h"
 
 namespace dsmoe::kernels {
 
@@ -13,12 +14,14 @@ enum class Store : uint8_t {
   accumulate,  // out = out + (acc (+ bias)): the residual stream
 };
 
-// Types: x and weight share the operand type (BF16, F32, F64); bias and out are F32 (F64 for F64).
+// The operand type says which rule of sums holds, and in which type x and weight are (BF16, F32,
+// F64); bias and out are F32 (F64 for F64).
 struct MatmulForward {
-  TensorView x;        // [tokens, k]
-  WeightStack weight;  // one matrix [n, k]
-  TensorView bias;     // [n], or absent
-  TensorView out;      // [tokens, n]
+  DType operand = DType::F32;
+  TensorView x;     // [tokens, k]
+  Weight weight;    // one matrix [n, k]
+  TensorView bias;  // [n], or absent
+  TensorView out;   // [tokens, n]
   Store store = Store::assign;
   TensorView base;  // [tokens, n], optional: out = base + .. instead, with Store::accumulate
   TensorView
@@ -39,10 +42,8 @@ enum class GradientStart : uint8_t {
 // blocks restarting zero-padded at each sequence. x is BF16, F32 or F64; dy has the type of x, or
 // F32 beside BF16 (then the fp32 rule holds: the router).
 struct WeightGradient {
-  TensorView dy;                // [.., n]
-  TensorView dy_of_row;         // [rows] I32: row r reads dy[dy_of_row[r]]; absent: dy[r]
-  TensorView x;                 // [.., k]
-  TensorView x_of_row;          // [rows] I32; absent: x[r]
+  Rows dy;                      // [rows, n]
+  Rows x;                       // [rows, k]
   TensorView sequence_offsets;  // [count, sequences + 1] I32: rows of (matrix, sequence)
   TensorView
       slot_of_matrix;  // [count] I32: where in d_weight, -1: not wanted; absent: matrix m in slot m

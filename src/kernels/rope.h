@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/context.h"
+#include "kernels/kv_pages.h"
 #include "kernels/layout.h"
 
 namespace dsmoe::kernels {

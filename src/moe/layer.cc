@@ -1,11 +1,12 @@
-// The layer, step by step: route, plan, experts, combine. Each token is computed in its own experts
-// only.
+// The layer, step by step: route, plan, exchange, experts, exchange back, combine. Each token is
+// computed in its own experts only.
 #include "moe/layer.h"
 
+#include <optional>
 #include <span>
 
 #include "kernels/balance.h"
-#include "kernels/beside.h"
+#include "kernels/checks.h"
 #include "kernels/combine.h"
 #include "kernels/few_tokens.h"
 #include "kernels/rms_norm.h"
@@ -24,67 +25,67 @@ struct Families {
   std::span<const Family> span() const { return {list, count}; }
 };
 
-// Rows of x in the order of the plan, a part of their columns, for so many products; in `room`, or
-// where the experts' outputs lie: nobody needs them before experts_down_forward, nor from combine
-// to experts_up_backward, writes there. Absent where products gather by themselves.
-TensorView dispatched(const Context& context, const LayerState& state, const TensorView& x,
-                      int readers, const TensorView& room = {}) {
-  const TensorView& out = room ? room : state.routed_out;
-  const bool done = kernels::dispatch_rows(context, {.x = x,
-                                                     .offsets = state.plan.expert_offsets,
-                                                     .token_of_row = state.plan.token_of_row,
-                                                     .row_of_slot = state.plan.row_of_slot,
-                                                     .columns = state.columns,
+// Rows of x in the order of the plan: laid out for so many products, where those do not gather by
+// themselves.
+kernels::Rows dispatched(const Context& context, const kernels::DispatchPlan& plan,
+                         const TensorView& x, int readers, const TensorView& out,
+                         const kernels::ColumnRange& columns = {}) {
+  const kernels::Rows rows{x, plan.token_of_row};
+  const bool done = kernels::dispatch_rows(context, {.rows = rows,
+                                                     .offsets = plan.expert_offsets,
+                                                     .row_of_slot = plan.row_of_slot,
+                                                     .columns = columns,
                                                      .out = out,
                                                      .readers = readers});
-  return done ? out : TensorView{};
+  return done ? kernels::Rows{out} : rows;
 }
 
 // s_{i,t}, the choice of the top K, and g_{i,t}.
 void route(const Context& context, const LayerForward& args) {
-  const LayerState& state = args.state;
+  const LayerTape& tape = args.tape;
   kernels::router_forward(context, {.rule = args.rule,
                                     .x = args.x,
                                     .centroids = args.weights.centroids,
                                     .selection_bias = args.weights.selection_bias,
                                     .experts_of_token = args.experts_of_token,
                                     .replayed_index = args.replayed_index,
-                                    .logits = state.logits,
-                                    .affinity = state.affinity,
-                                    .index = state.index,
-                                    .gate = state.gate,
-                                    .bad_token = state.bad_token});
+                                    .logits = tape.logits,
+                                    .affinity = tape.affinity,
+                                    .index = tape.index,
+                                    .gate = tape.gate,
+                                    .bad_token = tape.bad_token});
 }
 
 kernels::ExpertFamily routed_experts(const LayerForward& args) {
-  const LayerState& state = args.state;
+  const LayerTape& tape = args.tape;
   return {.gate = args.weights.routed.gate,
           .up = args.weights.routed.up,
           .down = args.weights.routed.down,
-          .offsets = state.plan.expert_offsets,
-          .token_of_row = state.plan.token_of_row,
-          .activation = state.routed_activation,
-          .out = state.routed_out,
-          .gate_product = state.routed_gate_product,
-          .up_product = state.routed_up_product};
+          .offsets = tape.plan.expert_offsets,
+          .x = {args.x, tape.plan.token_of_row},
+          .activation = tape.routed.activation,
+          .out = args.workspace.routed_out,
+          .gate_product = tape.routed.gate_product,
+          .up_product = tape.routed.up_product};
 }
 
 kernels::ExpertFamily shared_experts(const LayerForward& args) {
-  const LayerState& state = args.state;
+  const ExpertTape& tape = args.tape.shared;
   return {.gate = args.weights.shared.gate,
           .up = args.weights.shared.up,
           .down = args.weights.shared.down,
           .offsets = args.token_range,
-          .activation = state.shared_activation,
-          .out = state.shared_out,
-          .gate_product = state.shared_gate_product,
-          .up_product = state.shared_up_product};
+          .x = {args.x},
+          .activation = tape.activation,
+          .out = args.workspace.shared_out,
+          .gate_product = tape.gate_product,
+          .up_product = tape.up_product};
 }
 
 // The whole layer in one launch, where there is such a kernel and nobody wants what lies between.
 bool few_tokens_forward(const Context& context, const LayerForward& args) {
-  const LayerState& state = args.state;
-  if (state.routed_gate_product || state.shared_gate_product || state.logits || args.out ||
+  const LayerTape& tape = args.tape;
+  if (tape.routed.gate_product || tape.shared.gate_product || tape.logits || args.out ||
       args.replayed_index) {
     return false;
   }
@@ -98,85 +99,108 @@ bool few_tokens_forward(const Context& context, const LayerForward& args) {
     fused.centroids = args.weights.centroids;
     fused.selection_bias = args.weights.selection_bias;
     fused.routed = routed_experts(args);
-    fused.affinity = state.affinity;
-    fused.index = state.index;
-    fused.gate = state.gate;
-    fused.bad_token = state.bad_token;
+    fused.affinity = tape.affinity;
+    fused.index = tape.index;
+    fused.gate = tape.gate;
+    fused.bad_token = tape.bad_token;
   }
   if (args.weights.shared) fused.shared = shared_experts(args);
   return kernels::few_tokens_ffn(context, fused);
 }
 
-Families<kernels::ExpertFamily> all_experts(const LayerForward& args) {
+// The experts of a pass `args`, and of the same as this rank's routed experts see it.
+Families<kernels::ExpertFamily> all_experts(const LayerForward& args, const LayerForward& there) {
   Families<kernels::ExpertFamily> experts;
-  if (args.weights.routed) experts.add(routed_experts(args));
+  if (args.weights.routed) experts.add(routed_experts(there));
   if (args.weights.shared) experts.add(shared_experts(args));
   return experts;
 }
 
 // Both products in one launch, where there is such a kernel.
-bool experts_forward(const Context& context, const LayerForward& args) {
-  return args.state.parts == 1 &&
-         kernels::experts_forward(context, {.x = args.x, .families = all_experts(args).span()});
+bool experts_forward(const Context& context, const LayerForward& args, const LayerForward& there) {
+  return args.workspace.parts == 1 &&
+         kernels::experts_forward(
+             context, {.operand = args.operand, .families = all_experts(args, there).span()});
 }
 
 // The gate and up products of all experts. Laying out pays where a row makes more values than it
-// has; and a product needs whole rows: where memory holds a part of their columns only, it gathers
-// them by itself.
-void up_forward(const Context& context, const LayerForward& args) {
-  const LayerState& state = args.state;
+// has.
+void up_forward(const Context& context, const LayerForward& args, const LayerForward& there) {
   Families<kernels::ExpertFamily> experts;
   if (args.weights.routed) {
-    kernels::ExpertFamily routed = routed_experts(args);
-    if (state.parts == 1 && 2 * routed.gate.n > routed.gate.k)
-      routed.x_rows = dispatched(context, state, args.x, 1);
+    kernels::ExpertFamily routed = routed_experts(there);
+    if (there.workspace.x_rows && 2 * routed.gate.stack.n > routed.gate.stack.k)
+      routed.x = dispatched(context, there.tape.plan, there.x, 1, there.workspace.x_rows);
     experts.add(routed);
   }
   if (args.weights.shared) experts.add(shared_experts(args));
-  kernels::experts_up_forward(context, {.x = args.x, .families = experts.span()});
+  kernels::experts_up_forward(context, {.operand = args.operand, .families = experts.span()});
 }
 
 // One part of the outputs of all experts.
-void down_forward(const Context& context, const LayerForward& args) {
-  kernels::experts_down_forward(
-      context, {.families = all_experts(args).span(), .columns = args.state.columns});
+void down_forward(const Context& context, const LayerForward& args, const LayerForward& there) {
+  kernels::experts_down_forward(context, {.operand = args.operand,
+                                          .families = all_experts(args, there).span(),
+                                          .columns = args.workspace.columns});
+}
+
+// A pass as this rank's routed experts see it: over the tokens that came.
+LayerForward at_experts(const Exchange& exchange, const LayerForward& args) {
+  LayerForward there = args;
+  LayerMemory memory{.tape = args.tape, .workspace = args.workspace};
+  memory.tape.plan = exchange.experts_plan();
+  cut_routed(memory, memory.tape.plan.token_of_row.dim(0));
+  there.tape = memory.tape;
+  there.workspace = memory.workspace;
+  there.x = exchange.experts_x();
+  return there;
 }
 
 // One part of the columns of the layer's output.
 void combine(const Context& context, const LayerForward& args) {
-  const LayerState& state = args.state;
-  kernels::CombineForward all{.columns = state.columns,
+  const LayerTape& tape = args.tape;
+  kernels::CombineForward all{.columns = args.workspace.columns,
                               .residual = args.out ? args.out : args.residual,
                               .base = args.residual};
   if (args.weights.routed) {
-    all.index = state.index;
-    all.gate = state.gate;
-    all.row_of_slot = state.plan.row_of_slot;
-    all.routed = state.routed_out;
+    all.index = tape.index;
+    all.gate = tape.gate;
+    all.row_of_slot = tape.plan.row_of_slot;
+    all.routed = args.workspace.routed_out;
   }
-  if (args.weights.shared) all.shared = state.shared_out;
+  if (args.weights.shared) all.shared = args.workspace.shared_out;
   kernels::combine_forward(context, all);
 }
 
 }  // namespace
 
 void layer_forward(const Context& context, const LayerForward& args) {
-  const LayerState& state = args.state;
-  if (few_tokens_forward(context, args)) return;
+  const LayerTape& tape = args.tape;
+  const Exchange exchange(context, args.tape.plan, args.tape.exchange, args.workspace.exchange);
+  if (exchange.is_alone() && few_tokens_forward(context, args)) return;
   if (args.norm_weight) {
     kernels::rms_norm_forward(
         context, {.x = args.residual, .weight = args.norm_weight, .eps = args.eps, .out = args.x});
   }
   if (args.weights.routed) {
     route(context, args);
-    build_plan(context, state.index, args.sequence_starts, state.plan);
+    build_plan(context, tape.index, args.sequence_starts, tape.plan);
+    exchange.announce({.index = tape.index,
+                       .sequence_starts = args.sequence_starts,
+                       .sequences_per_unit = args.sequences_per_unit});
+    exchange.send(args.x, tape.exchange.x);
   }
-  const bool done = experts_forward(context, args);
-  if (!done) up_forward(context, args);
+  std::optional<LayerForward> came;
+  const LayerForward& there = exchange.is_alone() ? args : came.emplace(at_experts(exchange, args));
+  const bool done = experts_forward(context, args, there);
+  if (!done) up_forward(context, args, there);
   LayerForward own = args;
-  for (int64_t part = 0; part < state.parts; ++part) {
-    own.state = state.of_part(part);
-    if (!done) down_forward(context, own);
+  for (int64_t part = 0; part < args.workspace.parts; ++part) {
+    own.workspace = args.workspace.part(part);
+    const LayerForward& own_there = exchange.is_alone() ? own : there;  // ranks take no parts
+    if (!done) down_forward(context, own, own_there);
+    own.workspace.routed_out =
+        exchange.bring_back(own_there.workspace.routed_out, args.workspace.exchange.home);
     combine(context, own);
   }
 }
@@ -184,36 +208,54 @@ void layer_forward(const Context& context, const LayerForward& args) {
 namespace {
 
 kernels::ExpertFamilyBackward routed_experts(const LayerBackward& args) {
-  const LayerState& state = args.state;
-  const BackwardState& scratch = args.scratch;
+  const LayerTape& tape = args.tape;
+  const LayerRowGradients& gradients = args.row_gradients;
   return {.gate_transposed = args.weights.routed.gate,
           .up_transposed = args.weights.routed.up,
           .down_transposed = args.weights.routed.down,
-          .offsets = state.plan.expert_offsets,
-          .token_of_row = state.plan.token_of_row,
-          .gate_of_row = scratch.gate_of_row,
-          .activation = state.routed_activation,
-          .gate_product = state.routed_gate_product,
-          .up_product = state.routed_up_product,
-          .scaled_activation = state.routed_activation,
-          .d_gate_of_row = scratch.d_gate_of_row,
-          .d_gate_product = state.routed_gate_product,
-          .d_up_product = state.routed_up_product,
-          .d_x = state.routed_out};
+          .offsets = tape.plan.expert_offsets,
+          .d_out = {args.d_out, tape.plan.token_of_row},
+          .gate_of_row = gradients.gate_of_row,
+          .activation = tape.routed.activation,
+          .gate_product = tape.routed.gate_product,
+          .up_product = tape.routed.up_product,
+          .scaled_activation = gradients.routed.scaled_activation,
+          .d_gate_of_row = gradients.d_gate_of_row,
+          .d_gate_product = gradients.routed.d_gate_product,
+          .d_up_product = gradients.routed.d_up_product,
+          .d_x = gradients.routed.d_x};
 }
 
 kernels::ExpertFamilyBackward shared_experts(const LayerBackward& args) {
-  const LayerState& state = args.state;
+  const ExpertTape& tape = args.tape.shared;
+  const ExpertRowGradients& gradients = args.row_gradients.shared;
   return {.gate_transposed = args.weights.shared.gate,
           .up_transposed = args.weights.shared.up,
           .down_transposed = args.weights.shared.down,
           .offsets = args.token_range,
-          .activation = state.shared_activation,
-          .gate_product = state.shared_gate_product,
-          .up_product = state.shared_up_product,
-          .d_gate_product = state.shared_gate_product,
-          .d_up_product = state.shared_up_product,
-          .d_x = state.shared_out};
+          .d_out = {args.d_out},
+          .activation = tape.activation,
+          .gate_product = tape.gate_product,
+          .up_product = tape.up_product,
+          .d_gate_product = gradients.d_gate_product,
+          .d_up_product = gradients.d_up_product,
+          .d_x = gradients.d_x};
+}
+
+LayerBackward at_experts(const Exchange& exchange, const LayerBackward& args) {
+  LayerBackward there = args;
+  LayerMemory memory{args.tape, args.workspace, args.row_gradients};
+  memory.tape.plan = exchange.experts_plan();
+  const int64_t rows = memory.tape.plan.token_of_row.dim(0);
+  cut_routed(memory, rows);
+  there.tape = memory.tape;
+  there.workspace = memory.workspace;
+  there.row_gradients = memory.gradients;
+  there.row_gradients.gate_of_row = args.workspace.exchange.gate_of_row.rows(0, rows);
+  there.row_gradients.d_gate_of_row = args.workspace.exchange.d_gate_of_row.rows(0, rows);
+  there.x = exchange.experts_x();
+  there.d_out = args.workspace.exchange.d_out.rows(0, there.x.dim(0));
+  return there;
 }
 
 // Weight gradients that one launch may share.
@@ -224,15 +266,14 @@ struct GradientList {
   std::span<const kernels::WeightGradient> span() const { return {list, count}; }
 };
 
-// dW of down; `d_out_rows`: d_out in the order of the family's rows, or absent.
+// dW of down, of d_out's columns from `first_column` on.
 void add_down(GradientList& list, const LayerBackward& args, const ExpertGradients& gradients,
-              const kernels::ExpertFamilyBackward& family, const TensorView& d_out_rows,
+              const kernels::ExpertFamilyBackward& family, const kernels::Rows& d_out,
               int64_t first_column, const TensorView& sequence_offsets) {
   if (!gradients.down) return;
   // What it multiplies is gate * activation.
-  list.add({.dy = d_out_rows ? d_out_rows : args.d_out,
-            .dy_of_row = d_out_rows ? TensorView{} : family.token_of_row,
-            .x = family.scaled_activation ? family.scaled_activation : family.activation,
+  list.add({.dy = d_out,
+            .x = {family.scaled_activation ? family.scaled_activation : family.activation},
             .sequence_offsets = sequence_offsets,
             .slot_of_matrix = gradients.slot_of_expert,
             .d_weight = gradients.down,
@@ -240,110 +281,120 @@ void add_down(GradientList& list, const LayerBackward& args, const ExpertGradien
             .start = args.start});
 }
 
-// dW of gate and up; `x_rows`: x in the order of the family's rows, or absent.
+// dW of gate and up.
 void add_up(GradientList& list, const LayerBackward& args, const ExpertGradients& gradients,
-            const kernels::ExpertFamilyBackward& family, const TensorView& x_rows,
+            const kernels::ExpertFamilyBackward& family, const kernels::Rows& x,
             const TensorView& sequence_offsets) {
-  kernels::WeightGradient own{.x = x_rows ? x_rows : args.x,
-                              .x_of_row = x_rows ? TensorView{} : family.token_of_row,
+  kernels::WeightGradient own{.x = x,
                               .sequence_offsets = sequence_offsets,
                               .slot_of_matrix = gradients.slot_of_expert,
                               .start = args.start};
   if (gradients.gate) {
-    own.dy = family.d_gate_product;
+    own.dy = {family.d_gate_product};
     own.d_weight = gradients.gate;
     list.add(own);
   }
   if (gradients.up) {
-    own.dy = family.d_up_product;
+    own.dy = {family.d_up_product};
     own.d_weight = gradients.up;
     list.add(own);
   }
 }
 
 template <class Body>
-void gradient_work(const Context& context, const LayerBackward& args, Body&& body) {
-  if (args.work == GradientWork::in_turn) return body(context);
-  kernels::run_beside(context, body);
+kernels::BesideWork gradient_work(const Context& context, const LayerBackward& args, Body&& body) {
+  if (args.work == GradientWork::beside) return kernels::run_beside(context, body);
+  body(context);
+  return {};
 }
 
 // From d_out to the gradients of the gate and up products, and dW of down, part by part of d_out's
 // columns; that of the shared experts beside the first.
-void down_backward(const Context& context, const LayerBackward& args,
-                   const TensorView& one_matrix) {
-  const LayerState& state = args.state;
+kernels::BesideWork down_backward(const Context& context, const LayerBackward& args,
+                                  const LayerBackward& there, const TensorView& one_matrix) {
+  const kernels::DispatchPlan& plan = there.tape.plan;
+  const LayerWorkspace& workspace = there.workspace;
   const bool routed = static_cast<bool>(args.weights.routed);
   Families<kernels::ExpertFamilyBackward> experts;
   if (routed) {
-    experts.add(routed_experts(args));
-    if (state.parts == 1) {
-      experts.list[0].d_out_rows = dispatched(context, state, args.d_out, 2, state.d_out_rows);
+    experts.add(routed_experts(there));
+    if (workspace.parts == 1) {
+      kernels::wait_beside(context, args.before.down);  // reads d_out_rows
+      experts.list[0].d_out = dispatched(context, plan, there.d_out, 2, workspace.d_out_rows);
     }
   }
   if (args.weights.shared) experts.add(shared_experts(args));
-  kernels::experts_down_backward(context, {.d_out = args.d_out, .families = experts.span()});
+  kernels::experts_down_backward(context, {.operand = args.operand, .families = experts.span()});
 
+  kernels::BesideWork work;
   GradientList list;
   if (args.weights.shared) {
-    add_down(list, args, args.gradients.shared, experts.list[experts.count - 1], {}, 0, one_matrix);
+    add_down(list, args, args.gradients.shared, experts.list[experts.count - 1], {args.d_out}, 0,
+             one_matrix);
   }
-  for (int64_t part = 0; part < state.parts; ++part) {
+  for (int64_t part = 0; part < workspace.parts; ++part) {
     if (routed && args.gradients.routed.down) {
-      const LayerState own = state.of_part(part);
-      const TensorView rows =
-          state.parts == 1 ? experts.list[0].d_out_rows : dispatched(context, own, args.d_out, 2);
+      const LayerWorkspace own = workspace.part(part);
+      const kernels::Rows rows = workspace.parts == 1 ? experts.list[0].d_out
+                                                      : dispatched(context, plan, there.d_out, 2,
+                                                                   own.d_out_rows, own.columns);
       add_down(list, args, args.gradients.routed, experts.list[0], rows, own.columns.begin,
-               state.plan.sequence_offsets);
+               plan.sequence_offsets);
     }
-    gradient_work(context, args,
-                  [&](const Context& own) { kernels::weight_gradients(own, list.span()); });
+    work = gradient_work(context, args,
+                         [&](const Context& own) { kernels::weight_gradients(own, list.span()); });
     list = {};
   }
+  return work;
 }
 
 // d_e += d_logits^T x, and dW of gate and up.
-void up_gradients(const Context& context, const LayerBackward& args, const TensorView& one_matrix) {
-  const LayerState& state = args.state;
+void up_gradients(const Context& context, const LayerBackward& args, const LayerBackward& there,
+                  const TensorView& one_matrix) {
   if (args.gradients.centroids) {
-    kernels::weight_gradient(context, {.dy = args.scratch.d_logits,
-                                       .x = args.x,
+    kernels::weight_gradient(context, {.dy = {args.row_gradients.d_logits},
+                                       .x = {args.x},
                                        .sequence_offsets = one_matrix,
                                        .d_weight = args.gradients.centroids});
   }
+  const kernels::DispatchPlan& plan = there.tape.plan;
   const ExpertGradients& gradients = args.gradients.routed;
   GradientList list;
   if (args.weights.shared)
-    add_up(list, args, args.gradients.shared, shared_experts(args), {}, one_matrix);
+    add_up(list, args, args.gradients.shared, shared_experts(args), {args.x}, one_matrix);
   if (args.weights.routed && (gradients.gate || gradients.up)) {
-    add_up(list, args, gradients, routed_experts(args),
-           dispatched(context, state, args.x, 2, state.x_rows), state.plan.sequence_offsets);
+    add_up(list, args, gradients, routed_experts(there),
+           dispatched(context, plan, there.x, 2, there.workspace.late_x_rows),
+           plan.sequence_offsets);
   }
   kernels::weight_gradients(context, list.span());
 }
 
 // d_x: the experts' share, then the router's, + d_logits e.
-void up_backward(const Context& context, const LayerBackward& args) {
-  const LayerState& state = args.state;
+void up_backward(const Context& context, const LayerBackward& args, const LayerBackward& there,
+                 const Exchange& exchange) {
   Families<kernels::ExpertFamilyBackward> experts;
   kernels::CombineForward dispatch_adjoint{.residual = args.d_x, .store = kernels::Store::assign};
   if (args.weights.routed) {
-    experts.add(routed_experts(args));
-    dispatch_adjoint.index = state.index;
-    dispatch_adjoint.row_of_slot = state.plan.row_of_slot;
-    dispatch_adjoint.routed = state.routed_out;
+    experts.add(routed_experts(there));
+    dispatch_adjoint.index = args.tape.index;
+    dispatch_adjoint.row_of_slot = args.tape.plan.row_of_slot;
   }
   if (args.weights.shared) {
     experts.add(shared_experts(args));
-    dispatch_adjoint.shared = state.shared_out;
+    dispatch_adjoint.shared = args.row_gradients.shared.d_x;
   }
-  kernels::experts_up_backward(context, {.families = experts.span()});
+  kernels::experts_up_backward(context, {.operand = args.operand, .families = experts.span()});
+  dispatch_adjoint.routed =
+      exchange.bring_back(there.row_gradients.routed.d_x, args.workspace.exchange.home);
   const kernels::CombineBackward both{.combine = dispatch_adjoint,
-                                      .d_logits = args.scratch.d_logits,
+                                      .d_logits = args.row_gradients.d_logits,
                                       .centroids = args.weights.centroids};
   if (args.weights.routed && kernels::combine_backward(context, both)) return;
   kernels::combine_forward(context, dispatch_adjoint);
   if (args.weights.routed) {
-    kernels::matmul_forward(context, {.x = both.d_logits,
+    kernels::matmul_forward(context, {.operand = kernels::scalar_type(args.operand),
+                                      .x = both.d_logits,
                                       .weight = both.centroids,
                                       .out = args.d_x,
                                       .store = kernels::Store::accumulate});
@@ -352,8 +403,8 @@ void up_backward(const Context& context, const LayerBackward& args) {
 
 // Balance losses, then from the gates' gradients to the logits'.
 void route_backward(const Context& context, const LayerBackward& args) {
-  const LayerState& state = args.state;
-  const BackwardState& scratch = args.scratch;
+  const LayerTape& tape = args.tape;
+  const LayerRowGradients& gradients = args.row_gradients;
   const bool balanced = args.balance.alpha != 0 || args.balance.device_alpha != 0;
   if (balanced) {
     kernels::balance_loss(context, {.score = args.rule.score,
@@ -362,45 +413,55 @@ void route_backward(const Context& context, const LayerBackward& args) {
                                     .device_alpha = args.balance.device_alpha,
                                     .num_devices = args.balance.num_devices,
                                     .group_weight = args.balance.group_weight,
-                                    .affinity = state.affinity,
-                                    .index = state.index,
+                                    .affinity = tape.affinity,
+                                    .index = tape.index,
                                     .sequence_starts = args.sequence_starts,
-                                    .d_affinity = scratch.d_affinity,
+                                    .d_affinity = gradients.d_affinity,
                                     .losses = args.losses.balance});
   }
+  kernels::wait_beside(context, args.before.up);  // reads d_logits
   kernels::router_backward(context, {.rule = args.rule,
-                                     .affinity = state.affinity,
-                                     .index = state.index,
-                                     .row_of_slot = state.plan.row_of_slot,
-                                     .d_gate_of_row = scratch.d_gate_of_row,
-                                     .d_affinity = balanced ? scratch.d_affinity : TensorView{},
-                                     .d_logits = scratch.d_logits});
+                                     .affinity = tape.affinity,
+                                     .index = tape.index,
+                                     .row_of_slot = tape.plan.row_of_slot,
+                                     .d_gate_of_row = gradients.d_gate_of_row,
+                                     .d_affinity = balanced ? gradients.d_affinity : TensorView{},
+                                     .d_logits = gradients.d_logits});
   if (args.balance.z_alpha != 0) {
     kernels::router_z_loss(context, {.weight = args.balance.z_alpha * args.balance.token_weight,
-                                     .logits = state.logits,
+                                     .logits = tape.logits,
                                      .is_counted = args.is_counted,
-                                     .d_logits = scratch.d_logits,
+                                     .d_logits = gradients.d_logits,
                                      .loss = args.losses.z});
   }
 }
 
 }  // namespace
 
-void layer_backward(const Context& context, const LayerBackward& args) {
-  const LayerState& state = args.state;
+LayerWork layer_backward(const Context& context, const LayerBackward& args) {
   TensorView one_matrix = args.sequence_starts;  // all tokens, as the rows of a single matrix
   one_matrix.shape = {1, args.sequence_starts.dim(0)};
+  const Exchange exchange(context, args.tape.plan, args.tape.exchange, args.workspace.exchange);
   if (args.weights.routed) {
-    kernels::dispatch_gates(context, {.gate = state.gate,
-                                      .row_of_slot = state.plan.row_of_slot,
-                                      .gate_of_row = args.scratch.gate_of_row});
+    kernels::dispatch_gates(context, {.gate = args.tape.gate,
+                                      .row_of_slot = args.tape.plan.row_of_slot,
+                                      .gate_of_row = args.row_gradients.gate_of_row});
+    exchange.send_rows(args.row_gradients.gate_of_row, args.workspace.exchange.gate_of_row);
+    exchange.send(args.d_out, args.workspace.exchange.d_out);
   }
-  down_backward(context, args, one_matrix);
-  if (args.weights.routed) route_backward(context, args);
-  LayerBackward late = args;
-  late.state = state.without_activations();
-  gradient_work(context, args, [&](const Context& own) { up_gradients(own, late, one_matrix); });
-  up_backward(context, late);
+  std::optional<LayerBackward> came;
+  const LayerBackward& there =
+      exchange.is_alone() ? args : came.emplace(at_experts(exchange, args));
+  LayerWork work;
+  work.down = down_backward(context, args, there, one_matrix);
+  if (args.weights.routed) {
+    exchange.bring_back(there.row_gradients.d_gate_of_row, args.row_gradients.d_gate_of_row);
+    route_backward(context, args);
+  }
+  work.up = gradient_work(context, args,
+                          [&](const Context& own) { up_gradients(own, args, there, one_matrix); });
+  up_backward(context, args, there, exchange);
+  return work;
 }
 
 }  // namespace dsmoe::moe

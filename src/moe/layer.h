@@ -5,11 +5,12 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/beside.h"
 #include "kernels/experts.h"
 #include "kernels/matmul.h"
 #include "kernels/plan.h"
 #include "kernels/router_rule.h"
-#include "moe/state.h"
+#include "moe/memory.h"
 #include "moe/weights.h"
 
 namespace dsmoe::moe {
@@ -17,24 +18,27 @@ namespace dsmoe::moe {
 using kernels::Context;
 
 struct LayerForward {
+  DType operand = DType::F32;
   kernels::RouterRule rule;  // top_k slots per token
   LayerWeights weights;
-  LayerState state;             // the used part; written
-  TensorView norm_weight;       // [hidden]: x = RMSNorm(u) is computed; absent: x is given
-  double eps = 1e-6;            // of the norm
-  TensorView x;                 // [tokens, hidden], operand type: the normalised stream
-  TensorView token_range;       // [2] I32 = {0, tokens}
-  TensorView sequence_starts;   // [sequences + 1] I32
-  TensorView experts_of_token;  // [tokens] I32, or absent: rule.top_k each
-  TensorView replayed_index;    // [tokens, top_k] I32, or absent
-  TensorView residual;          // [tokens, hidden] F32: u, becomes h
-  TensorView out;               // [tokens, hidden] F32, optional: h here instead, u stays
+  LayerTape tape;  // the used part, like the next; written
+  LayerWorkspace workspace;
+  TensorView norm_weight;          // [hidden]: x = RMSNorm(u) is computed; absent: x is given
+  double eps = 1e-6;               // of the norm
+  TensorView x;                    // [tokens, hidden], operand type: the normalised stream
+  TensorView token_range;          // [2] I32 = {0, tokens}
+  TensorView sequence_starts;      // [sequences + 1] I32
+  TensorView experts_of_token;     // [tokens] I32, or absent: rule.top_k each
+  TensorView replayed_index;       // [tokens, top_k] I32, or absent
+  int64_t sequences_per_unit = 1;  // that stay together on one rank (moe/exchange.h)
+  TensorView residual;             // [tokens, hidden] F32: u, becomes h
+  TensorView out;                  // [tokens, hidden] F32, optional: h here instead, u stays
 };
 
-// A token whose scores are not finite takes no routed experts, and state.bad_token tells of it: who
+// A token whose scores are not finite takes no routed experts, and tape.bad_token tells of it: who
 // runs the layer has to look before the output is used. For a few tokens a device may do it all in
-// one launch (kernels/few_tokens.h), unless something asks for what lies between: state's gate
-// products, then x and the plan are left as they were.
+// one launch (kernels/few_tokens.h), unless the tape asks for what lies between: then x and the
+// plan are left as they were.
 void layer_forward(const Context& context, const LayerForward& args);
 
 // Which balance losses act on the router, and how they are scaled (kernels/balance.h).
@@ -53,17 +57,24 @@ struct BalanceLosses {
   TensorView z;        // [1] F64, accumulated
 };
 
+// Weight gradients beside what follows, which may be unfinished; none where they are made in turn.
+struct LayerWork {
+  kernels::BesideWork down;  // reads d_out, the workspace's rows of it and the scaled activations
+  kernels::BesideWork up;    // reads x and d_logits, writes the workspace's late rows of x
+};
+
 struct LayerBackward {
+  DType operand = DType::F32;
   kernels::RouterRule rule;
   BalanceRule balance;
   LayerTransposed weights;
   LayerGradients gradients;  // accumulated; absent ones are not computed
   kernels::GradientStart start = kernels::GradientStart::from_buffer;  // of the experts' weights
-  // Beside: in two pieces (kernels/beside.h), for which the caller waits before anything they read
-  // is written over.
   GradientWork work = GradientWork::in_turn;
-  LayerState state;       // of the forward pass; used up: gradients take its place
-  BackwardState scratch;  // the used part
+  LayerWork before;                 // of the layer that was in this workspace before
+  LayerTape tape;                   // of the forward pass: its routing, its experts' rows once
+  LayerWorkspace workspace;         // the used part, like the next
+  LayerRowGradients row_gradients;  // written
   BalanceLosses losses;
   TensorView x;                // [tokens, hidden], operand type
   TensorView d_out;            // [tokens, hidden], operand type: gradient of h, rounded
@@ -73,6 +84,8 @@ struct LayerBackward {
   TensorView d_x;              // [tokens, hidden] F32, written: gradient of x
 };
 
-void layer_backward(const Context& context, const LayerBackward& args);
+// The caller waits for what it returns before it writes over x, d_out or the tape, or reads the
+// weights' gradients.
+LayerWork layer_backward(const Context& context, const LayerBackward& args);
 
 }  // namespace dsmoe::moe

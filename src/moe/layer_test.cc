@@ -25,8 +25,8 @@ int64_t shared_rows = 0;
 
 void counting_up(const Context& context, const kernels::ExpertsUpForward& args) {
   for (const kernels::ExpertFamily& family : args.families) {
-    const int32_t rows = family.offsets.as<int32_t>()[family.gate.count];
-    (family.gate.count > 1 ? routed_rows : shared_rows) += rows;
+    const int32_t rows = family.offsets.as<int32_t>()[family.gate.stack.count];
+    (family.gate.stack.count > 1 ? routed_rows : shared_rows) += rows;
   }
   kernels::ref_table().experts_up_forward(context, args);
 }
@@ -44,16 +44,16 @@ class Layer {
     weights_.centroids = stack(1, sizes.experts, sizes.hidden);
     weights_.routed = experts(sizes.experts, sizes.width);
     if (sizes.shared_width > 0) weights_.shared = experts(1, sizes.shared_width);
-    state_ = used_part(allocate_state({.max_tokens = sizes.tokens,
-                                       .max_sequences = 1,
-                                       .hidden = sizes.hidden,
-                                       .num_experts = sizes.experts,
-                                       .top_k = sizes.top_k,
-                                       .routed_width = sizes.width,
-                                       .shared_width = sizes.shared_width,
-                                       .operand = DType::F32},
-                                      arena_),
-                       sizes.tokens, 1, sizes.top_k);
+    memory_ = used_part(allocate_memory({.max_tokens = sizes.tokens,
+                                         .max_sequences = 1,
+                                         .hidden = sizes.hidden,
+                                         .num_experts = sizes.experts,
+                                         .top_k = sizes.top_k,
+                                         .routed_width = sizes.width,
+                                         .shared_width = sizes.shared_width,
+                                         .operand = DType::F32},
+                                        arena_),
+                        sizes.tokens, 1, sizes.top_k);
     x_ = random({sizes.tokens, sizes.hidden});
     out_ = arena_.tensor("out", DType::F32, {sizes.tokens, sizes.hidden});
     range_ = arena_.tensor("range", DType::I32, {2});
@@ -65,7 +65,8 @@ class Layer {
     std::fill_n(out_.as<float>(), out_.num_elements(), 0.0f);
     layer_forward(context_, {.rule = {.top_k = static_cast<int>(sizes_.top_k)},
                              .weights = weights_,
-                             .state = state_,
+                             .tape = memory_.tape,
+                             .workspace = memory_.workspace,
                              .x = x_,
                              .token_range = range_,
                              .sequence_starts = range_,
@@ -81,7 +82,7 @@ class Layer {
   }
 
   LayerWeights weights_;
-  LayerState state_;
+  LayerMemory memory_;
   TensorView x_, out_, range_;
 
  private:
@@ -126,8 +127,8 @@ TEST(Layer, ExpertsPerTokenMayDiffer) {
   Layer layer({.tokens = 4, .experts = 5, .top_k = 3});
   layer.run(layer.integers({3, 0, 1, 2}));
   EXPECT_EQ(routed_rows, 6);
-  EXPECT_EQ(layer.state_.index.as<int32_t>()[3], -1);
-  EXPECT_EQ(layer.state_.gate.as<float>()[3], 0.0f);
+  EXPECT_EQ(layer.memory_.tape.index.as<int32_t>()[3], -1);
+  EXPECT_EQ(layer.memory_.tape.gate.as<float>()[3], 0.0f);
 }
 
 TEST(Layer, NoSharedExperts) {
@@ -139,13 +140,13 @@ TEST(Layer, NoSharedExperts) {
 TEST(Layer, ATokenWithoutFiniteScoresIsToldAndDisturbsNobody) {
   Layer layer({});
   layer.run();
-  EXPECT_EQ(layer.state_.bad_token.as<int32_t>()[0], -1);
+  EXPECT_EQ(layer.memory_.tape.bad_token.as<int32_t>()[0], -1);
   const std::vector<float> expected(layer.out_.as<float>(), layer.out_.as<float>() + 9 * 12);
   layer.x_.as<float>()[3 * 12 + 5] = std::nanf("");
   layer.x_.as<float>()[7 * 12] = std::numeric_limits<float>::infinity();
   layer.run();
-  EXPECT_EQ(layer.state_.bad_token.as<int32_t>()[0], 3);
-  EXPECT_EQ(layer.state_.index.as<int32_t>()[3 * 2], -1);
+  EXPECT_EQ(layer.memory_.tape.bad_token.as<int32_t>()[0], 3);
+  EXPECT_EQ(layer.memory_.tape.index.as<int32_t>()[3 * 2], -1);
   EXPECT_EQ(routed_rows, 7 * 2);
   for (int64_t t = 0; t < 9; ++t) {
     if (t == 3 || t == 7) continue;
@@ -160,8 +161,8 @@ TEST(Layer, ATokenWithoutFiniteScoresIsToldAndDisturbsNobody) {
 TEST(Plan, CheckSeesDamage) {
   Layer layer({.tokens = 8, .experts = 4, .top_k = 2});
   layer.run();
-  const kernels::DispatchPlan& plan = layer.state_.plan;
-  const auto check = [&] { check_plan(layer.state_.index, layer.range_, plan); };
+  const kernels::DispatchPlan& plan = layer.memory_.tape.plan;
+  const auto check = [&] { check_plan(layer.memory_.tape.index, layer.range_, plan); };
   EXPECT_NO_THROW(check());
   for (const TensorView& view :
        {plan.expert_offsets, plan.sequence_offsets, plan.token_of_row, plan.row_of_slot}) {

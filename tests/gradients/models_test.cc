@@ -39,7 +39,6 @@ class ModelCheck : public GradientCheck {
  public:
   ModelCheck(const Kind& kind, int32_t seed)
       : kind_(kind),
-        weights_(kind.config),
         model_(model::make_model(
             context_, kind.config, weights_,
             {.operand = DType::F64, .passes = moe::Passes::forward_and_backward})),
@@ -49,7 +48,8 @@ class ModelCheck : public GradientCheck {
         pass_(context_, *model_, buffers_.views, kind.rule,
               {.max_tokens = 64, .max_rows = 4, .max_documents = 8}, model::Recompute::nothing) {
     for (const model::NamedGradient& named : buffers_.named) {
-      const TensorView stored = weights_.tensor(named.name);
+      const TensorView stored =
+          weights_.tensor(model_->parameters.inventory.parameters[named.parameter]).elements;
       const TensorView value = empty(stored.shape);
       for (int64_t i = 0; i < stored.num_elements(); ++i)
         value.as<double>()[i] = kernels::read_element(stored.data, stored.dtype, i);

@@ -39,17 +39,22 @@ class ProductCheck : public GradientCheck {
  public:
   double loss() override {
     pack(weight_.value, packed_);
-    kernels::matmul_forward(context_,
-                            {.x = x_.value, .weight = packed_, .bias = bias_.value, .out = out_});
+    kernels::matmul_forward(context_, {.operand = x_.value.dtype,
+                                       .x = x_.value,
+                                       .weight = packed_,
+                                       .bias = bias_.value,
+                                       .out = out_});
     return dot(out_, d_out_);
   }
   void backward() override {
     pack(weight_.value, transposed_, PackOrder::transposed);
-    kernels::matmul_forward(context_, {.x = d_out_, .weight = transposed_, .out = x_.gradient});
+    kernels::matmul_forward(
+        context_,
+        {.operand = d_out_.dtype, .x = d_out_, .weight = transposed_, .out = x_.gradient});
     TensorView d_weight = weight_.gradient;
     d_weight.shape = {1, 4, 6};
-    kernels::weight_gradient(context_, {.dy = d_out_,
-                                        .x = x_.value,
+    kernels::weight_gradient(context_, {.dy = {d_out_},
+                                        .x = {x_.value},
                                         .sequence_offsets = ints({0, 2, 2, 5}, {1, 4}),
                                         .d_weight = d_weight});
     kernels::bias_gradient(
@@ -134,15 +139,16 @@ class RotatedCheck : public GradientCheck {
     slot_ = ints(slot);
     starts_ = ints(starts);
     page_table_ = ints(table, {static_cast<int64_t>(heads.documents.size()), max_pages});
-    pages_ = {.dtype = DType::F64,
-              .num_pages = page,
-              .num_kv_heads = heads.kv_heads,
-              .head_dim = heads.head_dim};
-    const auto elements = [&](int64_t per_head) {
-      return static_cast<std::size_t>(page * heads.kv_heads * per_head) * sizeof(double);
+    pages_ = {.num_pages = page,
+              .shape = {.dtype = DType::F64,
+                        .heads = heads.kv_heads,
+                        .key_width = heads.head_dim,
+                        .value_width = heads.head_dim}};
+    const auto all_pages = [&](int64_t page_bytes) {
+      return arena_.bytes("check", static_cast<std::size_t>(page * page_bytes));
     };
-    pages_.keys = arena_.bytes("check", elements(pages_.key_head_elements()));
-    pages_.values = arena_.bytes("check", elements(pages_.value_head_elements()));
+    pages_.keys = all_pages(pages_.shape.key_page_bytes());
+    pages_.values = all_pages(pages_.shape.value_page_bytes());
     qkv_ = input("qkv", random({tokens_, row_heads() * heads.head_dim}), Law::assigned);
     q_ = empty({tokens_, heads.heads, heads.head_dim});
     cos_ = arena_.tensor("check", DType::F32, {tokens_, heads.head_dim / 2});
@@ -173,13 +179,13 @@ class RotatedCheck : public GradientCheck {
   // What the pages hold of a token: key or value heads.
   double key(int64_t token, int64_t head, int64_t d) const {
     const int64_t slot = slot_.as<int32_t>()[token];
-    return static_cast<const double*>(
-        pages_.keys)[pages_.key_offset(slot / 64, head) + pages_.key_index(slot % 64, d)];
+    return static_cast<const double*>(pages_.keys)[pages_.shape.key_offset(slot / 64, head) +
+                                                   pages_.shape.key_index(slot % 64, d)];
   }
   double value(int64_t token, int64_t head, int64_t d) const {
     const int64_t slot = slot_.as<int32_t>()[token];
-    return static_cast<const double*>(
-        pages_.values)[pages_.value_offset(slot / 64, head) + pages_.value_index(slot % 64, d)];
+    return static_cast<const double*>(pages_.values)[pages_.shape.value_offset(slot / 64, head) +
+                                                     pages_.shape.value_index(slot % 64, d)];
   }
 
   Heads heads_;
@@ -268,8 +274,10 @@ class ExpertsCheck : public GradientCheck {
     const kernels::ExpertFamily families[] = {
         routed_.forward(*this, plan_.expert_offsets, plan_.token_of_row),
         shared_.forward(*this, range_, {})};
-    kernels::experts_up_forward(context_, {.x = x_.value, .families = families});
-    kernels::experts_down_forward(context_, {.families = families});
+    kernels::experts_up_forward(context_,
+                                {.operand = families[0].activation.dtype, .families = families});
+    kernels::experts_down_forward(context_,
+                                  {.operand = families[0].activation.dtype, .families = families});
     kernels::combine_forward(context_, {.index = index_,
                                         .gate = gate_.value,
                                         .row_of_slot = plan_.row_of_slot,
@@ -290,8 +298,10 @@ class ExpertsCheck : public GradientCheck {
     families[0].gate_of_row = gate_of_row;
     families[0].d_gate_of_row = d_gate_of_row;
     families[0].scaled_activation = empty({kSlots, routed_.width});
-    kernels::experts_down_backward(context_, {.d_out = d_out_, .families = families});
-    kernels::experts_up_backward(context_, {.families = families});
+    kernels::experts_down_backward(context_,
+                                   {.operand = families[0].d_x.dtype, .families = families});
+    kernels::experts_up_backward(context_,
+                                 {.operand = families[0].d_x.dtype, .families = families});
     routed_.weight_gradients(*this, families[0], plan_.sequence_offsets);
     shared_.weight_gradients(*this, families[1], ints({0, 4, kTokens}, {1, 3}));
     kernels::combine_forward(context_, {.index = index_,
@@ -338,7 +348,7 @@ class ExpertsCheck : public GradientCheck {
               .up = packed[1],
               .down = packed[2],
               .offsets = offsets,
-              .token_of_row = token_of_row,
+              .x = {check.x_.value, token_of_row},
               .activation = activation,
               .out = out,
               .gate_product = gate_product,
@@ -353,7 +363,7 @@ class ExpertsCheck : public GradientCheck {
               .up_transposed = transposed[1],
               .down_transposed = transposed[2],
               .offsets = offsets,
-              .token_of_row = token_of_row,
+              .d_out = {check.d_out_, token_of_row},
               .activation = activation,
               .gate_product = gate_product,
               .up_product = up_product,
@@ -363,20 +373,15 @@ class ExpertsCheck : public GradientCheck {
     }
     void weight_gradients(ExpertsCheck& check, const kernels::ExpertFamilyBackward& family,
                           const TensorView& offsets) {
-      const auto add = [&](const TensorView& dy, const TensorView& dy_of_row, const TensorView& x,
-                           const TensorView& x_of_row, const TensorView& d_weight) {
-        kernels::weight_gradient(check.context_, {.dy = dy,
-                                                  .dy_of_row = dy_of_row,
-                                                  .x = x,
-                                                  .x_of_row = x_of_row,
-                                                  .sequence_offsets = offsets,
-                                                  .d_weight = d_weight});
+      const auto add = [&](const kernels::Rows& dy, const kernels::Rows& x,
+                           const TensorView& d_weight) {
+        kernels::weight_gradient(
+            check.context_, {.dy = dy, .x = x, .sequence_offsets = offsets, .d_weight = d_weight});
       };
-      const TensorView& tokens = family.token_of_row;
-      add(family.d_gate_product, {}, check.x_.value, tokens, gate.gradient);
-      add(family.d_up_product, {}, check.x_.value, tokens, up.gradient);
-      add(check.d_out_, tokens,
-          family.scaled_activation ? family.scaled_activation : family.activation, {},
+      const kernels::Rows x{check.x_.value, family.d_out.index};
+      add({family.d_gate_product}, x, gate.gradient);
+      add({family.d_up_product}, x, up.gradient);
+      add(family.d_out, {family.scaled_activation ? family.scaled_activation : family.activation},
           down.gradient);
     }
 
@@ -432,11 +437,13 @@ class RouterCheck : public GradientCheck {
                                         .d_gate_of_row = d_gate_,
                                         .d_logits = d_logits});
     pack(centroids_.value, transposed_, PackOrder::transposed);
-    kernels::matmul_forward(context_, {.x = d_logits, .weight = transposed_, .out = x_.gradient});
+    kernels::matmul_forward(
+        context_,
+        {.operand = d_logits.dtype, .x = d_logits, .weight = transposed_, .out = x_.gradient});
     TensorView d_centroids = centroids_.gradient;
     d_centroids.shape = {1, kExperts, kHidden};
-    kernels::weight_gradient(context_, {.dy = d_logits,
-                                        .x = x_.value,
+    kernels::weight_gradient(context_, {.dy = {d_logits},
+                                        .x = {x_.value},
                                         .sequence_offsets = ints({0, kTokens}, {1, 2}),
                                         .d_weight = d_centroids});
   }

@@ -29,14 +29,14 @@ class AttentionCase : public OpCase {
       num_pages += pages;
       most_pages = std::max(most_pages, pages);
     }
-    args_.kv = {.dtype = variant.operand,
-                .num_pages = num_pages,
-                .num_kv_heads = shape.kv_heads,
-                .head_dim = shape.head_dim};
+    args_.kv = {.num_pages = num_pages,
+                .shape = {.dtype = variant.operand,
+                          .heads = shape.kv_heads,
+                          .key_width = shape.head_dim,
+                          .value_width = shape.head_dim}};
     args_.kv.keys = arena_.bytes("kv", args_.kv.num_bytes());
     args_.kv.values =
-        static_cast<char*>(args_.kv.keys) +
-        args_.kv.key_offset(num_pages, 0) * static_cast<int64_t>(tensor::size_of(variant.operand));
+        static_cast<char*>(args_.kv.keys) + num_pages * args_.kv.shape.key_page_bytes();
     std::vector<int32_t> starts{0}, position, table;
     int64_t page = 0, token = 0;
     for (const auto& s : shape.sequences) {
@@ -93,20 +93,22 @@ class AttentionCase : public OpCase {
   // Keys and values of one sequence; places behind its last position stay zero.
   void fill_pages(int64_t num_keys, const int32_t* pages, uint64_t seed) {
     const kernels::KvPages& kv = args_.kv;
-    const TensorView k = random(variant_.operand, {num_keys, kv.num_kv_heads, kv.head_dim},
+    const TensorView k = random(variant_.operand, {num_keys, kv.shape.heads, kv.shape.key_width},
                                 {.stream = 100 + 2 * static_cast<uint32_t>(seed)});
-    const TensorView v = random(variant_.operand, {num_keys, kv.num_kv_heads, kv.head_dim},
+    const TensorView v = random(variant_.operand, {num_keys, kv.shape.heads, kv.shape.key_width},
                                 {.stream = 101 + 2 * static_cast<uint32_t>(seed)});
     for (int64_t i = 0; i < k.num_elements(); ++i) {
-      const int64_t d = i % kv.head_dim;
-      const int64_t h = i / kv.head_dim % kv.num_kv_heads;
-      const int64_t key = i / kv.head_dim / kv.num_kv_heads;
+      const int64_t d = i % kv.shape.key_width;
+      const int64_t h = i / kv.shape.key_width % kv.shape.heads;
+      const int64_t key = i / kv.shape.key_width / kv.shape.heads;
       const int64_t page = pages[key / kKeyBlock];
       const int64_t slot = key % kKeyBlock;
-      kernels::write_element(kv.keys, kv.dtype, kv.key_offset(page, h) + kv.key_index(slot, d),
+      kernels::write_element(kv.keys, kv.shape.dtype,
+                             kv.shape.key_offset(page, h) + kv.shape.key_index(slot, d),
                              element(k, i));
-      kernels::write_element(kv.values, kv.dtype,
-                             kv.value_offset(page, h) + kv.value_index(slot, d), element(v, i));
+      kernels::write_element(kv.values, kv.shape.dtype,
+                             kv.shape.value_offset(page, h) + kv.shape.value_index(slot, d),
+                             element(v, i));
     }
   }
 

@@ -20,18 +20,17 @@ using ref::widen;
 // out = rule(x row, weight row) for every element; bias and residual as they should be.
 template <class Operand, class Rule>
 void broken_matmul(const MatmulForward& args, Rule&& rule) {
-  const int64_t k_size = args.weight.k;
+  const WeightStack& weight = args.weight.stack;
+  const int64_t k_size = weight.k;
   for (int64_t t = 0; t < args.x.dim(0); ++t) {
     const Operand* x = args.x.as<Operand>() + t * k_size;
-    for (int64_t n = 0; n < args.weight.n; ++n) {
-      const auto* w = static_cast<const Operand*>(args.weight.matrix(0));
+    for (int64_t n = 0; n < weight.n; ++n) {
+      const auto* w = static_cast<const Operand*>(weight.matrix(0));
       const auto a = [&](int64_t k) { return widen(x[k]); };
-      const auto b = [&](int64_t k) {
-        return widen(w[panel_index(args.weight.dtype, k_size, n, k)]);
-      };
+      const auto b = [&](int64_t k) { return widen(w[panel_index(weight.dtype, k_size, n, k)]); };
       float y = rule(k_size, a, b);
       if (args.bias) y = y + args.bias.as<float>()[n];
-      float& target = args.out.as<float>()[t * args.weight.n + n];
+      float& target = args.out.as<float>()[t * weight.n + n];
       target = args.store == Store::accumulate ? target + y : y;
     }
   }
@@ -91,7 +90,7 @@ void matmul_by_batch_size(const Context& context, const MatmulForward& args) {
 
 // scale * integer taken as it is, not rounded to the bf16 number that the weight is.
 void matmul_unrounded_integers(const Context&, const MatmulForward& args) {
-  const WeightStack& weight = args.weight;
+  const WeightStack& weight = args.weight.stack;
   const auto* matrix = static_cast<const char*>(weight.matrix(0));
   for (int64_t t = 0; t < args.x.dim(0); ++t) {
     const Bf16* x = args.x.as<Bf16>() + t * weight.k;
@@ -115,12 +114,12 @@ void matmul_unrounded_integers(const Context&, const MatmulForward& args) {
 void experts_truncate(const Context&, const ExpertsDownForward& args) {
   for (const ExpertFamily& family : args.families) {
     const int32_t* offsets = family.offsets.as<int32_t>();
-    for (int64_t e = 0; e < family.down.count; ++e) {
+    const WeightStack& down = family.down.stack;
+    for (int64_t e = 0; e < down.count; ++e) {
       for (int64_t r = offsets[e]; r < offsets[e + 1]; ++r) {
-        for (int64_t n = 0; n < family.down.n; ++n) {
-          const float y =
-              ref::dot(family.activation.as<Bf16>() + r * family.down.k, family.down, e, n);
-          family.out.as<Bf16>()[r * family.down.n + n] = {
+        for (int64_t n = 0; n < down.n; ++n) {
+          const float y = ref::dot(family.activation.as<Bf16>() + r * down.k, down, e, n);
+          family.out.as<Bf16>()[r * down.n + n] = {
               static_cast<uint16_t>(std::bit_cast<uint32_t>(y) >> 16)};
         }
       }
@@ -132,16 +131,16 @@ void experts_truncate(const Context&, const ExpertsDownForward& args) {
 void experts_libm_exp(const Context&, const ExpertsUpForward& args) {
   for (const ExpertFamily& family : args.families) {
     const int32_t* offsets = family.offsets.as<int32_t>();
-    const int32_t* tokens = family.token_of_row ? family.token_of_row.as<int32_t>() : nullptr;
-    for (int64_t e = 0; e < family.gate.count; ++e) {
+    const WeightStack& gate_weight = family.gate.stack;
+    for (int64_t e = 0; e < gate_weight.count; ++e) {
       for (int64_t r = offsets[e]; r < offsets[e + 1]; ++r) {
-        const float* x = args.x.as<float>() + (tokens != nullptr ? tokens[r] : r) * family.gate.k;
-        for (int64_t n = 0; n < family.gate.n; ++n) {
-          const float gate = ref::dot(x, family.gate, e, n);
+        const auto* x = ref::row_of<float>(family.x, r);
+        for (int64_t n = 0; n < gate_weight.n; ++n) {
+          const float gate = ref::dot(x, gate_weight, e, n);
           const float silu =
               gate / (1.0f + static_cast<float>(std::exp(-static_cast<double>(gate))));
-          family.activation.as<float>()[r * family.gate.n + n] =
-              silu * ref::dot(x, family.up, e, n);
+          family.activation.as<float>()[r * gate_weight.n + n] =
+              silu * ref::dot(x, family.up.stack, e, n);
         }
       }
     }
@@ -251,14 +250,14 @@ struct Partial {
 void visit_block(const AttentionForward& args, const float* q, int64_t kv_head, int64_t page,
                  int64_t seen, Partial& span) {
   const KvPages& kv = args.kv;
-  const float* keys = static_cast<const float*>(kv.keys) + kv.key_offset(page, kv_head);
-  const float* values = static_cast<const float*>(kv.values) + kv.value_offset(page, kv_head);
+  const float* keys = static_cast<const float*>(kv.keys) + kv.shape.key_offset(page, kv_head);
+  const float* values = static_cast<const float*>(kv.values) + kv.shape.value_offset(page, kv_head);
   float s[kKeyBlock];
   float p[kKeyBlock] = {};
   for (int64_t j = 0; j < seen; ++j) {
     s[j] = args.scale * ref::product<float>(
-                            0, kv.head_dim, [&](int64_t d) { return q[d]; },
-                            [&](int64_t d) { return keys[kv.key_index(j, d)]; });
+                            0, kv.shape.key_width, [&](int64_t d) { return q[d]; },
+                            [&](int64_t d) { return keys[kv.shape.key_index(j, d)]; });
   }
   const float max = std::max(span.max, *std::max_element(s, s + seen));
   const float correction = exp_f32(span.max - max);
@@ -266,10 +265,10 @@ void visit_block(const AttentionForward& args, const float* q, int64_t kv_head, 
   span.sum = ref::fma(span.sum, correction,
                       ref::row_sum<float>(kKeyBlock, [&](int64_t j) { return p[j]; }));
   span.max = max;
-  for (int64_t d = 0; d < kv.head_dim; ++d) {
+  for (int64_t d = 0; d < kv.shape.key_width; ++d) {
     span.out[d] = ref::product<float>(
         span.out[d] * correction, kKeyBlock, [&](int64_t j) { return p[j]; },
-        [&](int64_t j) { return values[kv.value_index(j, d)]; });
+        [&](int64_t j) { return values[kv.shape.value_index(j, d)]; });
   }
 }
 
@@ -286,7 +285,7 @@ void merge(Partial& total, const Partial& span) {
 template <SpanOrder order>
 void attention_spans(const Context&, const AttentionForward& args) {
   const int64_t heads = args.q.dim(1);
-  const int64_t dim = args.kv.head_dim;
+  const int64_t dim = args.kv.shape.key_width;
   const int64_t span_keys =
       order == SpanOrder::none ? int64_t{1} << 40 : kKeyBlock * kBlocksPerSpan;
   const int32_t* starts = args.q_starts.as<int32_t>();
@@ -299,7 +298,7 @@ void attention_spans(const Context&, const AttentionForward& args) {
         if (key % span_keys == 0)
           spans.push_back({.out = std::vector<float>(static_cast<std::size_t>(dim), 0.0f)});
         visit_block(args, args.q.as<float>() + row * dim,
-                    row % heads / (heads / args.kv.num_kv_heads), pages[key / kKeyBlock],
+                    row % heads / (heads / args.kv.shape.heads), pages[key / kKeyBlock],
                     std::min(kKeyBlock, keys - key), spans.back());
       }
       Partial total = spans.back();
@@ -343,8 +342,8 @@ void experts_up_two_chains(const Context&, const ExpertsUpBackward& args) {
         const auto part = [&](const TensorView& d, const WeightStack& weight) {
           return ref::dot(d.as<float>() + at, weight, e, i % hidden);
         };
-        family.d_x.as<float>()[i] = part(family.d_gate_product, family.gate_transposed) +
-                                    part(family.d_up_product, family.up_transposed);
+        family.d_x.as<float>()[i] = part(family.d_gate_product, family.gate_transposed.stack) +
+                                    part(family.d_up_product, family.up_transposed.stack);
       }
     }
   }
@@ -354,8 +353,8 @@ void experts_up_two_chains(const Context&, const ExpertsUpBackward& args) {
 void attention_backward_heads_apart(const Context& context, const AttentionBackward& args) {
   ref::attention_backward(context, args);
   const int64_t heads = args.q.dim(1);
-  const int64_t kv_heads = args.kv.num_kv_heads;
-  const int64_t dim = args.kv.head_dim;
+  const int64_t kv_heads = args.kv.shape.heads;
+  const int64_t dim = args.kv.shape.key_width;
   const int64_t group = heads / kv_heads;
   const int64_t tokens = args.q.dim(0);
   std::vector<float> d_head(static_cast<std::size_t>(tokens * 3 * dim));

@@ -24,13 +24,13 @@ class AttentionBackwardCase : public GradientCase {
       num_pages += pages_of(size);
     }
     kernels::KvPages& kv = args_.kv;
-    kv = {.dtype = variant.operand,
-          .num_pages = num_pages,
-          .num_kv_heads = shape.kv_heads,
-          .head_dim = shape.head_dim};
+    kv = {.num_pages = num_pages,
+          .shape = {.dtype = variant.operand,
+                    .heads = shape.kv_heads,
+                    .key_width = shape.head_dim,
+                    .value_width = shape.head_dim}};
     kv.keys = arena_.bytes("kv", kv.num_bytes());
-    kv.values = static_cast<char*>(kv.keys) +
-                kv.key_offset(num_pages, 0) * static_cast<int64_t>(tensor::size_of(kv.dtype));
+    kv.values = static_cast<char*>(kv.keys) + num_pages * kv.shape.key_page_bytes();
     std::memset(kv.keys, 0, kv.num_bytes());
     // Pages of a sequence in reverse order: the table is not the identity.
     std::vector<int32_t> table;
@@ -62,18 +62,20 @@ class AttentionBackwardCase : public GradientCase {
   void fill_pages(int64_t num_keys, const int32_t* pages, uint32_t stream) {
     if (num_keys == 0) return;
     const kernels::KvPages& kv = args_.kv;
-    const TensorView k = operand({num_keys, kv.num_kv_heads, kv.head_dim}, stream);
-    const TensorView v = operand({num_keys, kv.num_kv_heads, kv.head_dim}, stream + 1);
+    const TensorView k = operand({num_keys, kv.shape.heads, kv.shape.key_width}, stream);
+    const TensorView v = operand({num_keys, kv.shape.heads, kv.shape.key_width}, stream + 1);
     for (int64_t i = 0; i < k.num_elements(); ++i) {
-      const int64_t d = i % kv.head_dim;
-      const int64_t h = i / kv.head_dim % kv.num_kv_heads;
-      const int64_t key = i / kv.head_dim / kv.num_kv_heads;
+      const int64_t d = i % kv.shape.key_width;
+      const int64_t h = i / kv.shape.key_width % kv.shape.heads;
+      const int64_t key = i / kv.shape.key_width / kv.shape.heads;
       const int64_t page = pages[key / kKeyBlock];
       const int64_t slot = key % kKeyBlock;
-      kernels::write_element(kv.keys, kv.dtype, kv.key_offset(page, h) + kv.key_index(slot, d),
+      kernels::write_element(kv.keys, kv.shape.dtype,
+                             kv.shape.key_offset(page, h) + kv.shape.key_index(slot, d),
                              element(k, i));
-      kernels::write_element(kv.values, kv.dtype,
-                             kv.value_offset(page, h) + kv.value_index(slot, d), element(v, i));
+      kernels::write_element(kv.values, kv.shape.dtype,
+                             kv.shape.value_offset(page, h) + kv.shape.value_index(slot, d),
+                             element(v, i));
     }
   }
 

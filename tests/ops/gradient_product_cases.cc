@@ -25,12 +25,12 @@ class WeightGradientCase : public GradientCase {
     const bool gathered = shape.kind == WeightGradientShape::gathered;
     const int64_t tokens = gathered ? 1 + row / 2 : row;
     const double scale = shape.kind == WeightGradientShape::tiny ? 0x1p-66 : 1.0;
-    args_.x = operand({tokens, shape.k}, 1, scale);
-    args_.dy = shape.kind == WeightGradientShape::float_dy ? number({tokens, shape.n}, 2)
-                                                           : operand({tokens, shape.n}, 2, scale);
+    args_.x.x = operand({tokens, shape.k}, 1, scale);
+    args_.dy.x = shape.kind == WeightGradientShape::float_dy ? number({tokens, shape.n}, 2)
+                                                             : operand({tokens, shape.n}, 2, scale);
     if (gathered) {
-      args_.x_of_row = tokens_of_rows(3, row, tokens);
-      args_.dy_of_row = tokens_of_rows(4, row, tokens);
+      args_.x.index = tokens_of_rows(3, row, tokens);
+      args_.dy.index = tokens_of_rows(4, row, tokens);
     }
     args_.sequence_offsets = int_matrix(offsets, {matrices, sequences + 1});
     int64_t slots = matrices;
@@ -51,7 +51,7 @@ class WeightGradientCase : public GradientCase {
     for (const auto& matrix : shape_.rows) {
       for (int32_t count : matrix) padded += (count + 31) / 32 * 32;
     }
-    const bool by_blocks = args_.dy.dtype == DType::BF16;
+    const bool by_blocks = args_.dy.x.dtype == DType::BF16;
     const double gamma = product_gamma(DType::BF16, padded) + (by_blocks ? 0 : 256 * kUnit);
     std::vector<double> bounds;
     const TensorView& sums = magnitude.outputs()[0].view;
@@ -101,9 +101,9 @@ class ExpertsBackwardCase : public GradientCase {
  private:
   void call(const Context& context) override {
     if (half_ == Half::down) {
-      kernels::experts_down_backward(context, {.d_out = d_out_, .families = families_});
+      kernels::experts_down_backward(context, {.operand = variant_.operand, .families = families_});
     } else {
-      kernels::experts_up_backward(context, {.families = families_});
+      kernels::experts_up_backward(context, {.operand = variant_.operand, .families = families_});
     }
   }
   void add_family(int64_t count, int64_t hidden, int64_t width, uint32_t stream, TensorView offsets,
@@ -118,7 +118,7 @@ class ExpertsBackwardCase : public GradientCase {
     family.up_transposed = weight(hidden, width, 1);
     family.down_transposed = weight(width, hidden, 2);
     family.offsets = offsets;
-    family.token_of_row = token_of_row;
+    family.d_out = {d_out_, token_of_row};
     family.activation = operand({rows, width}, stream + 3);
     family.gate_product = operand({rows, width}, stream + 4, 3);
     family.up_product = operand({rows, width}, stream + 5);

@@ -32,6 +32,7 @@ class MatmulCase : public OpCase {
     const double scale = shape.kind == MatmulShape::tiny ? 0x1p-66 : 1.0;
     // Rows so small that their products with weights of ordinary size fall there.
     const double x_scale = shape.kind == MatmulShape::tiny_rows ? 0x1p-121 : scale;
+    args_.operand = variant.operand;
     args_.x =
         random(variant.operand, {tokens, shape.k}, {.stream = 1, .scale = x_scale, .by_row = true});
     args_.weight = weights(variant.operand, 1, shape.n, shape.k,
@@ -217,9 +218,9 @@ class ExpertsCase : public OpCase {
   void run(const Context& context) override {
     for (const Output& output : outputs_) clear(output.view);
     if (half_ == Half::up) {
-      kernels::experts_up_forward(context, {.x = x_, .families = families_});
+      kernels::experts_up_forward(context, {.operand = variant_.operand, .families = families_});
     } else {
-      kernels::experts_down_forward(context, {.families = families_});
+      kernels::experts_down_forward(context, {.operand = variant_.operand, .families = families_});
     }
   }
   int64_t num_rows() const override { return tokens_; }
@@ -242,7 +243,7 @@ class ExpertsCase : public OpCase {
   // silu has slope <= 1.1.
   std::vector<double> bound(std::size_t idx, const OpCase& exact, const OpCase&) const override {
     const ExpertFamily& family = families_[idx];
-    const int64_t k = half_ == Half::up ? family.gate.k : family.down.k;
+    const int64_t k = half_ == Half::up ? family.gate.stack.k : family.down.stack.k;
     const double sum = 25 * std::sqrt(static_cast<double>(k));
     const double product_error = product_gamma(variant_.operand, k) * sum;
     const double error = half_ == Half::up ? product_error * 2.2 * sum : product_error;
@@ -294,7 +295,7 @@ class ExpertsCase : public OpCase {
     family.up = weights(type, count, width, shape_.hidden, scaled(stream + 1, shape_.hidden));
     family.down = weights(type, count, shape_.hidden, width, scaled(stream + 2, width));
     family.offsets = offsets;
-    family.token_of_row = token_of_row;
+    family.x = {x_, token_of_row};
     if (half_ == Half::up) {
       family.activation = output(token_of_row ? "routed" : "shared", type, {rows, width});
       family.out = tensor(type, {rows, shape_.hidden});

@@ -98,15 +98,16 @@ class RopeCase : public OpCase {
     args_.position = ints(position);
     args_.kv_slot = ints(slot);
     args_.q = output("q", variant.operand, {tokens, shape.heads, shape.head_dim});
-    args_.kv = {.dtype = variant.operand,
-                .num_pages = kPages,
-                .num_kv_heads = shape.kv_heads,
-                .head_dim = shape.head_dim};
+    args_.kv = {.num_pages = kPages,
+                .shape = {.dtype = variant.operand,
+                          .heads = shape.kv_heads,
+                          .key_width = shape.head_dim,
+                          .value_width = shape.head_dim}};
     const auto pages = [&](const char* name, int64_t per_head) {
       return output(name, variant.operand, {kPages * shape.kv_heads * per_head}).data;
     };
-    args_.kv.keys = pages("keys", args_.kv.key_head_elements());
-    args_.kv.values = pages("values", args_.kv.value_head_elements());
+    args_.kv.keys = pages("keys", args_.kv.shape.key_head_elements());
+    args_.kv.values = pages("values", args_.kv.shape.value_head_elements());
   }
   void run(const Context& context) override {
     for (const Output& output : outputs_) std::memset(output.view.data, 0, output.view.num_bytes());
@@ -115,20 +116,21 @@ class RopeCase : public OpCase {
   int64_t num_rows() const override { return args_.q.dim(0); }
   std::vector<std::byte> row_bytes(int64_t token) const override {
     const kernels::KvPages& kv = args_.kv;
-    const std::size_t size = tensor::size_of(kv.dtype);
+    const std::size_t size = tensor::size_of(kv.shape.dtype);
     std::vector<std::byte> all;
     const auto append = [&](const void* data, int64_t idx, int64_t count) {
       const auto* begin =
           static_cast<const std::byte*>(data) + static_cast<std::size_t>(idx) * size;
       all.insert(all.end(), begin, begin + static_cast<std::size_t>(count) * size);
     };
-    const int64_t row = args_.q.dim(1) * kv.head_dim;
+    const int64_t row = args_.q.dim(1) * kv.shape.key_width;
     append(args_.q.data, token * row, row);
     const int64_t slot = args_.kv_slot.as<int32_t>()[token];
-    for (int64_t h = 0; h < kv.num_kv_heads; ++h) {
-      for (int64_t d = 0; d < kv.head_dim; ++d) {
-        append(kv.keys, kv.key_offset(slot / 64, h) + kv.key_index(slot % 64, d), 1);
-        append(kv.values, kv.value_offset(slot / 64, h) + kv.value_index(slot % 64, d), 1);
+    for (int64_t h = 0; h < kv.shape.heads; ++h) {
+      for (int64_t d = 0; d < kv.shape.key_width; ++d) {
+        append(kv.keys, kv.shape.key_offset(slot / 64, h) + kv.shape.key_index(slot % 64, d), 1);
+        append(kv.values, kv.shape.value_offset(slot / 64, h) + kv.shape.value_index(slot % 64, d),
+               1);
       }
     }
     return all;

@@ -20,14 +20,14 @@ class Tiles {
       : args_(args),
         starts_(args.q_starts.as<int32_t>()),
         position_(args.position.as<int32_t>()),
-        group_(args.q.dim(1) / args.kv.num_kv_heads) {}
+        group_(args.q.dim(1) / args.kv.shape.heads) {}
 
   template <class Visit>
   void for_each(Visit&& visit) const {
     for (int64_t s = 0; s + 1 < args_.q_starts.dim(0); ++s) {
       const int64_t rows = (starts_[s + 1] - starts_[s]) * group_;
       const int64_t parts = (rows + kAttendRows - 1) / kAttendRows;
-      for (int64_t kv_head = 0; kv_head < args_.kv.num_kv_heads; ++kv_head) {
+      for (int64_t kv_head = 0; kv_head < args_.kv.shape.heads; ++kv_head) {
         for (int64_t part = 0; part < parts; ++part) {
           visit(Tile{s, kv_head, rows * part / parts, rows * (part + 1) / parts});
         }
@@ -59,17 +59,17 @@ class Tiles {
 
 AttendBlock block_of(const AttentionForward& args) {
   const KvPages& kv = args.kv;
-  DSMOE_CHECK(kv.layout == WeightLayout::panels, "the CPU tiers need KV pages in panels");
-  const auto size = static_cast<int64_t>(tensor::size_of(kv.dtype));
+  DSMOE_CHECK(kv.shape.layout == WeightLayout::panels, "the CPU tiers need KV pages in panels");
+  const auto size = static_cast<int64_t>(tensor::size_of(kv.shape.dtype));
   AttendBlock block;
   block.type = element_of(args.q.dtype);
   block.q = args.q.data;
   block.out = args.out.data;
-  block.key_page_bytes = kv.num_kv_heads * kv.key_head_elements() * size;
-  block.value_page_bytes = kv.num_kv_heads * kv.value_head_elements() * size;
-  block.key_panel_bytes = kPanelWidth * panel_depth(kv.dtype, kv.head_dim) * size;
-  block.value_panel_bytes = kPanelWidth * panel_depth(kv.dtype, kKeyBlock) * size;
-  block.head_dim = kv.head_dim;
+  block.key_page_bytes = kv.shape.heads * kv.shape.key_head_elements() * size;
+  block.value_page_bytes = kv.shape.heads * kv.shape.value_head_elements() * size;
+  block.key_panel_bytes = kPanelWidth * panel_depth(kv.shape.dtype, kv.shape.key_width) * size;
+  block.value_panel_bytes = kPanelWidth * panel_depth(kv.shape.dtype, kKeyBlock) * size;
+  block.head_dim = kv.shape.key_width;
   block.scale = args.scale;
   return block;
 }
@@ -78,7 +78,7 @@ void attend_tile(const Tier& tier, const AttentionForward& args, const Tiles& ti
                  const Tile& tile, AttendBlock block) {
   int64_t row_offset[kAttendRows];
   int32_t num_keys[kAttendRows];
-  const auto size = static_cast<int64_t>(tensor::size_of(args.kv.dtype));
+  const auto size = static_cast<int64_t>(tensor::size_of(args.kv.shape.dtype));
   block.num_rows = static_cast<int>(tile.row_end - tile.row_begin);
   for (int r = 0; r < block.num_rows; ++r) {
     const int64_t row = tile.row_begin + r;
@@ -88,9 +88,10 @@ void attend_tile(const Tier& tier, const AttentionForward& args, const Tiles& ti
   }
   block.row_offset = row_offset;
   block.num_keys = num_keys;
-  block.keys = static_cast<const char*>(args.kv.keys) + args.kv.key_offset(0, tile.kv_head) * size;
+  block.keys =
+      static_cast<const char*>(args.kv.keys) + args.kv.shape.key_offset(0, tile.kv_head) * size;
   block.values =
-      static_cast<const char*>(args.kv.values) + args.kv.value_offset(0, tile.kv_head) * size;
+      static_cast<const char*>(args.kv.values) + args.kv.shape.value_offset(0, tile.kv_head) * size;
   block.pages = args.page_table.as<int32_t>() + tile.sequence * args.page_table.dim(1);
   block.scratch = thread_scratch(attend_scratch(block.head_dim));
   tier.attend(block);

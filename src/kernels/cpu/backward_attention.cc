@@ -64,8 +64,8 @@ class KvHeadBackward {
         args_(args),
         type_(element_of(args.q.dtype)),
         heads_(args.q.dim(1)),
-        kv_heads_(args.kv.num_kv_heads),
-        head_dim_(args.kv.head_dim),
+        kv_heads_(args.kv.shape.heads),
+        head_dim_(args.kv.shape.key_width),
         kv_head_(kv_head),
         first_token_(args.q_starts.as<int32_t>()[sequence]),
         size_(args.q_starts.as<int32_t>()[sequence + 1] - first_token_),
@@ -102,11 +102,11 @@ class KvHeadBackward {
   // Keys as they lie, keys by column, and values as keys lie.
   void read_pages() {
     T* rows = reinterpret_cast<T*>(work_.rows);
-    const int64_t depth = panel_depth(args_.kv.dtype, head_dim_);
+    const int64_t depth = panel_depth(args_.kv.shape.dtype, head_dim_);
     for (int64_t key = 0; key < padded_; ++key) work_.identity[key] = static_cast<int32_t>(key);
     for (int64_t block = 0; block < padded_ / kKeyBlock; ++block) {
       const T* keys =
-          static_cast<const T*>(args_.kv.keys) + args_.kv.key_offset(pages_[block], kv_head_);
+          static_cast<const T*>(args_.kv.keys) + args_.kv.shape.key_offset(pages_[block], kv_head_);
       std::copy_n(keys, kKeyBlock * depth,
                   reinterpret_cast<T*>(work_.key_panels) + block * kKeyBlock * depth);
       for (int64_t key = 0; key < kKeyBlock; key += kPanelWidth)
@@ -119,8 +119,8 @@ class KvHeadBackward {
     T* panels = reinterpret_cast<T*>(work_.value_panels);
     std::memset(panels, 0, static_cast<std::size_t>(padded_ * depth) * sizeof(T));
     for (int64_t block = 0; block < padded_ / kKeyBlock; ++block) {
-      const T* values =
-          static_cast<const T*>(args_.kv.values) + args_.kv.value_offset(pages_[block], kv_head_);
+      const T* values = static_cast<const T*>(args_.kv.values) +
+                        args_.kv.shape.value_offset(pages_[block], kv_head_);
       T* by_dimension = rows;  // [head_dim, 64]
       for (int64_t d = 0; d < head_dim_; d += kPanelWidth)
         unpack(values + d * kKeyBlock, kKeyBlock, by_dimension + d * kKeyBlock);
@@ -142,7 +142,7 @@ class KvHeadBackward {
     const int64_t words = depth * static_cast<int64_t>(sizeof(T)) / 4;
     if (words % kPanelWidth != 0) {  // F32, a head of odd size
       for (int64_t i = 0; i < kPanelWidth * depth; ++i)
-        rows[i] = panel[panel_index(args_.kv.dtype, depth, i / depth, i % depth)];
+        rows[i] = panel[panel_index(args_.kv.shape.dtype, depth, i / depth, i % depth)];
       return;
     }
     GatherRows gather = gathered(panel, kPanelWidth, work_.identity, words, kPanelWidth, rows);
@@ -186,7 +186,7 @@ class KvHeadBackward {
   void query_block(int64_t head, int64_t begin) {
     const int64_t rows = std::min(kKeyBlock, size_ - begin);
     const int64_t keys = begin + kKeyBlock;  // padded
-    const int64_t depth = panel_depth(args_.kv.dtype, head_dim_);
+    const int64_t depth = panel_depth(args_.kv.shape.dtype, head_dim_);
     const T* q = row(args_.q, begin, head);
     const T* d_out = row(args_.d_out, begin, head);
     tier_.product(
@@ -263,7 +263,8 @@ int64_t attention_backward_scratch(int64_t keys, int64_t head_dim) {
 }
 
 void attention_backward(const Tier& tier, const Context& context, const AttentionBackward& args) {
-  DSMOE_CHECK(args.kv.layout == WeightLayout::panels, "the CPU tiers need KV pages in panels");
+  DSMOE_CHECK(args.kv.shape.layout == WeightLayout::panels,
+              "the CPU tiers need KV pages in panels");
   const int32_t* starts = args.q_starts.as<int32_t>();
   const int64_t sequences = args.q_starts.dim(0) - 1;
   const auto cost = [&](int64_t s) {
@@ -272,11 +273,11 @@ void attention_backward(const Tier& tier, const Context& context, const Attentio
   };
   double total = 0;
   for (int64_t s = 0; s < sequences; ++s)
-    total += cost(s) * static_cast<double>(args.kv.num_kv_heads);
+    total += cost(s) * static_cast<double>(args.kv.shape.heads);
   run_shares(context, total, 0, [&](Share& share) {
     for (int64_t s = 0; s < sequences; ++s) {
       if (starts[s] == starts[s + 1]) continue;
-      const Range heads = share.take(args.kv.num_kv_heads, cost(s));
+      const Range heads = share.take(args.kv.shape.heads, cost(s));
       for (int64_t kv_head = heads.begin; kv_head < heads.end; ++kv_head) {
         if (element_of(args.q.dtype) == Element::bf16) {
           KvHeadBackward<tensor::Bf16>(tier, args, s, kv_head).run();

@@ -44,7 +44,7 @@ void for_each_part(const ExpertFamilyBackward& family, int64_t part_rows, Visit&
 template <class Work>
 void run_rows(const Context& context, std::span<const ExpertFamilyBackward> families, Work&& work) {
   const auto cost = [](const ExpertFamilyBackward& family, const ExpertRows& rows) {
-    const WeightStack& weight = family.down_transposed;
+    const WeightStack& weight = family.down_transposed.stack;
     return (static_cast<double>(rows.end - rows.begin) + kWeightRows) *
            static_cast<double>(weight.n * weight.k + 1);
   };
@@ -80,17 +80,16 @@ ProductBlock product_of(const WeightStack& weight, const ExpertRows& rows, float
   return block;
 }
 
-void down_rows(const Tier& tier, const TensorView& d_out, const ExpertFamilyBackward& family,
-               const ExpertRows& rows) {
-  const int64_t width = family.down_transposed.n;
+void down_rows(const Tier& tier, const ExpertFamilyBackward& family, const ExpertRows& rows) {
+  const int64_t width = family.down_transposed.stack.n;
   float* scratch = thread_scratch(experts_backward_scratch(width));
   float* a = scratch + kProductScratch;
-  ProductBlock block = product_of(family.down_transposed, rows, scratch, a);
-  if (family.token_of_row) {
-    block.x = d_out.data;
-    block.row_index = family.token_of_row.as<int32_t>() + rows.begin;
+  ProductBlock block = product_of(family.down_transposed.stack, rows, scratch, a);
+  if (const int32_t* index = family.d_out.indices()) {
+    block.x = family.d_out.x.data;
+    block.row_index = index + rows.begin;
   } else {
-    block.x = row_at(d_out, rows.begin);
+    block.x = row_at(family.d_out.x, rows.begin);
   }
   tier.product(block);
   for (int64_t row = rows.begin; row < rows.end; ++row) {
@@ -112,13 +111,13 @@ void down_rows(const Tier& tier, const TensorView& d_out, const ExpertFamilyBack
 }
 
 void up_rows(const Tier& tier, const ExpertFamilyBackward& family, const ExpertRows& rows) {
-  const int64_t hidden = family.gate_transposed.n;
+  const int64_t hidden = family.gate_transposed.stack.n;
   float* scratch = thread_scratch(experts_backward_scratch(hidden));
   float* sums = scratch + kProductScratch;
-  ProductBlock gate = product_of(family.gate_transposed, rows, scratch, sums);
+  ProductBlock gate = product_of(family.gate_transposed.stack, rows, scratch, sums);
   gate.x = row_at(family.d_gate_product, rows.begin);
   tier.product(gate);
-  ProductBlock up = product_of(family.up_transposed, rows, scratch, sums);
+  ProductBlock up = product_of(family.up_transposed.stack, rows, scratch, sums);
   up.x = row_at(family.d_up_product, rows.begin);
   up.start = sums;
   up.out = row_at(family.d_x, rows.begin);
@@ -133,7 +132,7 @@ int64_t experts_backward_scratch(int64_t width) { return kProductScratch + kMost
 void experts_down_backward(const Tier& tier, const Context& context,
                            const ExpertsDownBackward& args) {
   run_rows(context, args.families, [&](const ExpertFamilyBackward& family, const ExpertRows& rows) {
-    down_rows(tier, args.d_out, family, rows);
+    down_rows(tier, family, rows);
   });
 }
 

@@ -33,7 +33,7 @@ class MatrixGradient {
         slot_(args.slot_of_matrix ? args.slot_of_matrix.as<int32_t>()[matrix_idx] : matrix_idx),
         size_n_(args.d_weight.dim(1)),
         size_k_(args.d_weight.dim(2)),
-        rule_(element_of(args.dy.dtype)) {}
+        rule_(element_of(args.dy.x.dtype)) {}
 
   bool has_rows() const { return slot_ >= 0 && offsets_[sequences_] > offsets_[0]; }
   int64_t units() const { return (size_n_ + kSplitOutputs - 1) / kSplitOutputs; }
@@ -58,9 +58,9 @@ class MatrixGradient {
     int64_t row = offsets_[0];
     bool from_zero = args_.start == GradientStart::from_zero;
     for (; next_rows(sequence, row, rows); from_zero = false) {
-      tier_.gather_panels({.source = args_.x.data,
+      tier_.gather_panels({.source = args_.x.x.data,
                            .stride = size_k_,
-                           .source_type = element_of(args_.x.dtype),
+                           .source_type = element_of(args_.x.x.dtype),
                            .target_type = rule_,
                            .row_of_k = rows.x,
                            .depth = rows.depth,
@@ -77,8 +77,8 @@ class MatrixGradient {
   // Fills `rows` from (sequence, row) on and moves both; false when no row is left. The bf16 rule
   // is a chain of blocks, so several sequences join one product; the fp32 rule restarts.
   bool next_rows(int64_t& sequence, int64_t& row, Rows& rows) const {
-    const int32_t* dy_of_row = args_.dy_of_row ? args_.dy_of_row.as<int32_t>() : nullptr;
-    const int32_t* x_of_row = args_.x_of_row ? args_.x_of_row.as<int32_t>() : nullptr;
+    const int32_t* dy_of_row = args_.dy.indices();
+    const int32_t* x_of_row = args_.x.indices();
     rows.depth = 0;
     while (sequence < sequences_ && rows.depth < kDepth) {
       for (; row < offsets_[sequence + 1] && rows.depth < kDepth; ++row, ++rows.depth) {
@@ -102,7 +102,7 @@ class MatrixGradient {
   void multiply(const Rows& rows, Range outputs, bool from_zero, const float* panels,
                 float* transposed, float* scratch) const {
     const bool tiles = tier_.tile_operands && rule_ == Element::bf16;
-    tier_.gather_transposed({.source = args_.dy.data,
+    tier_.gather_transposed({.source = args_.dy.x.data,
                              .stride = size_n_,
                              .source_type = rule_,
                              .target_type = rule_,

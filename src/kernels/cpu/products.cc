@@ -46,7 +46,7 @@ auto each_expert(std::span<const ExpertFamily> families, MakeBlock make_block) {
   return [families, make_block](auto&& visit) {
     for (const ExpertFamily& family : families) {
       const int32_t* offsets = family.offsets.as<int32_t>();
-      for (int64_t expert = 0; expert < family.gate.count; ++expert) {
+      for (int64_t expert = 0; expert < family.gate.stack.count; ++expert) {
         if (offsets[expert] == offsets[expert + 1]) continue;
         const ProductBlock block = make_block(family, expert);
         if (block.n > 0) visit(block);
@@ -100,29 +100,29 @@ void run_product(const Tier& tier, const Context& context, const ProductBlock& b
 }
 
 void matmul_forward(const Tier& tier, const Context& context, const MatmulForward& args) {
-  ProductBlock block = block_of(args.weight, 0);
+  ProductBlock block = block_of(args.weight.stack, 0);
   block.x = args.x.data;
-  block.x_type = element_of(args.x.dtype);
-  block.x_stride = args.weight.k;
+  block.x_type = element_of(args.operand);
+  block.x_stride = args.weight.stack.k;
   block.row_end = args.x.dim(0);
   block.epilogue = args.store == Store::accumulate ? Epilogue::accumulate : Epilogue::assign;
   block.bias = args.bias ? args.bias.as<float>() : nullptr;
   block.out = args.out.data;
-  block.out_stride = args.weight.n;
+  block.out_stride = args.weight.stack.n;
   run_product(tier, context, block);
 }
 
 void experts_up_forward(const Tier& tier, const Context& context, const ExpertsUpForward& args) {
   const auto make_block = [&](const ExpertFamily& family, int64_t expert) {
-    ProductBlock block = expert_block(family, family.gate, expert);
-    block.weight[1] = family.up.matrix(expert);
-    block.x = args.x.data;
-    block.row_index = family.token_of_row ? family.token_of_row.as<int32_t>() : nullptr;
+    ProductBlock block = expert_block(family, family.gate.stack, expert);
+    block.weight[1] = family.up.stack.matrix(expert);
+    block.x = family.x.x.data;
+    block.row_index = family.x.indices();
     block.epilogue = Epilogue::swiglu;
     block.out = family.activation.data;
     block.kept[0] = family.gate_product.data;
     block.kept[1] = family.up_product.data;
-    block.out_stride = family.gate.n;
+    block.out_stride = family.gate.stack.n;
     return block;
   };
   run_products(tier, context, each_expert(args.families, make_block));
@@ -131,11 +131,11 @@ void experts_up_forward(const Tier& tier, const Context& context, const ExpertsU
 void experts_down_forward(const Tier& tier, const Context& context,
                           const ExpertsDownForward& args) {
   const auto make_block = [&](const ExpertFamily& family, int64_t expert) {
-    ProductBlock block = expert_block(family, family.down, expert);
+    ProductBlock block = expert_block(family, family.down.stack, expert);
     block.x = family.activation.data;
     block.epilogue = Epilogue::round;
     block.out = family.out.data;
-    block.out_stride = family.down.n;
+    block.out_stride = family.down.stack.n;
     return block;
   };
   run_products(tier, context, each_expert(args.families, make_block));

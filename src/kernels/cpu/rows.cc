@@ -55,13 +55,13 @@ class RopeRows {
     const int64_t place = slot % kKeyBlock;
     ask_for_place(page, place);
     write_queries(t);
-    for (int64_t h = 0; h < kv.num_kv_heads; ++h) {
-      T* keys = static_cast<T*>(kv.keys) + kv.key_offset(page, h);
+    for (int64_t h = 0; h < kv.shape.heads; ++h) {
+      T* keys = static_cast<T*>(kv.keys) + kv.shape.key_offset(page, h);
       rotate(t, heads_ + h, rows_);
-      for (int64_t d = 0; d < head_dim_; ++d) keys[kv.key_index(place, d)] = rows_[d];
-      T* values = static_cast<T*>(kv.values) + kv.value_offset(page, h);
-      round(head_of(t, heads_ + kv.num_kv_heads + h), rows_);
-      for (int64_t d = 0; d < head_dim_; ++d) values[kv.value_index(place, d)] = rows_[d];
+      for (int64_t d = 0; d < head_dim_; ++d) keys[kv.shape.key_index(place, d)] = rows_[d];
+      T* values = static_cast<T*>(kv.values) + kv.shape.value_offset(page, h);
+      round(head_of(t, heads_ + kv.shape.heads + h), rows_);
+      for (int64_t d = 0; d < head_dim_; ++d) values[kv.shape.value_index(place, d)] = rows_[d];
     }
   }
 
@@ -71,18 +71,18 @@ class RopeRows {
     const int64_t page = slot / kKeyBlock;
     const int64_t place = slot % kKeyBlock;
     for (int64_t i = 0; i < kPanelWidth; ++i) write_queries(t + i);
-    for (int64_t h = 0; h < kv.num_kv_heads; ++h) {
-      T* keys = static_cast<T*>(kv.keys) + kv.key_offset(page, h);
+    for (int64_t h = 0; h < kv.shape.heads; ++h) {
+      T* keys = static_cast<T*>(kv.keys) + kv.shape.key_offset(page, h);
       for (int64_t i = 0; i < kPanelWidth; ++i) rotate(t + i, heads_ + h, rows_ + i * head_dim_);
       tier_.pack({.source = rows_,
                   .source_type = type_,
                   .target_type = type_,
                   .k = head_dim_,
                   .lane_end = kPanelWidth,
-                  .panel = keys + kv.key_index(place, 0)});
-      T* values = static_cast<T*>(kv.values) + kv.value_offset(page, h);
+                  .panel = keys + kv.shape.key_index(place, 0)});
+      T* values = static_cast<T*>(kv.values) + kv.shape.value_offset(page, h);
       for (int64_t i = 0; i < kPanelWidth; ++i)
-        round(head_of(t + i, heads_ + kv.num_kv_heads + h), rows_ + i * head_dim_);
+        round(head_of(t + i, heads_ + kv.shape.heads + h), rows_ + i * head_dim_);
       for (int64_t d = 0; d < head_dim_; d += kPanelWidth) {
         tier_.pack_columns({.source = rows_ + d,
                             .source_stride = head_dim_,
@@ -91,7 +91,7 @@ class RopeRows {
                             .columns = static_cast<int>(std::min(kPanelWidth, head_dim_ - d)),
                             .source_type = type_,
                             .target_type = type_,
-                            .panel = values + kv.value_index(0, d)});
+                            .panel = values + kv.shape.value_index(0, d)});
       }
     }
   }
@@ -105,18 +105,18 @@ class RopeRows {
   // stores would wait for one after the other.
   void ask_for_place(int64_t page, int64_t place) const {
     const KvPages& kv = args_.kv;
-    for (int64_t h = 0; h < kv.num_kv_heads; ++h) {
-      const T* keys = static_cast<const T*>(kv.keys) + kv.key_offset(page, h);
-      const T* values = static_cast<const T*>(kv.values) + kv.value_offset(page, h);
+    for (int64_t h = 0; h < kv.shape.heads; ++h) {
+      const T* keys = static_cast<const T*>(kv.keys) + kv.shape.key_offset(page, h);
+      const T* values = static_cast<const T*>(kv.values) + kv.shape.value_offset(page, h);
       for (int64_t d = 0; d < head_dim_; d += 2)
-        __builtin_prefetch(keys + kv.key_index(place, d), 1);
+        __builtin_prefetch(keys + kv.shape.key_index(place, d), 1);
       for (int64_t d = 0; d < head_dim_; d += kPanelWidth)
-        __builtin_prefetch(values + kv.value_index(place, d), 1);
+        __builtin_prefetch(values + kv.shape.value_index(place, d), 1);
     }
   }
 
   const float* head_of(int64_t t, int64_t head) const {
-    return args_.qkv.as<float>() + (t * (heads_ + 2 * args_.kv.num_kv_heads) + head) * head_dim_;
+    return args_.qkv.as<float>() + (t * (heads_ + 2 * args_.kv.shape.heads) + head) * head_dim_;
   }
   void rotate(int64_t t, int64_t head, T* out) {
     const int64_t half = head_dim_ / 2;
@@ -251,7 +251,8 @@ void rms_norm_forward(const Tier& tier, const Context& context, const RmsNormFor
 int64_t rope_scratch(int64_t head_dim) { return (1 + kPanelWidth) * head_dim; }
 
 void rope_forward(const Tier& tier, const Context& context, const RopeForward& args) {
-  DSMOE_CHECK(args.kv.layout == WeightLayout::panels, "the CPU tiers need KV pages in panels");
+  DSMOE_CHECK(args.kv.shape.layout == WeightLayout::panels,
+              "the CPU tiers need KV pages in panels");
   parallel_for(*context.pool, args.q.dim(0), row_grain(args.qkv.dim(1)),
                [&](int64_t begin, int64_t end) {
                  if (element_of(args.q.dtype) == Element::bf16) {

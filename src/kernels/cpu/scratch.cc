@@ -5,8 +5,9 @@
 namespace dsmoe::kernels::cpu {
 
 void reserve_scratch(const Context& context, const ScratchBound& bound) {
+  const int64_t of_experts = 6 * bound.experts;  // three doubles each, for the balance losses
   const int64_t floats = std::max(
-      {bound.tokens, 2 * bound.widest_row, 3 * bound.experts, rope_scratch(bound.head_dim),
+      {bound.tokens, 2 * bound.widest_row, of_experts, rope_scratch(bound.head_dim),
        attend_scratch(bound.head_dim),
        attention_backward_scratch(round_up(bound.context, kKeyBlock), bound.head_dim),
        experts_backward_scratch(bound.widest_row), weight_gradient_scratch(bound.widest_row)});

@@ -1,18 +1,15 @@
-// How work is divided over threads, and the memory each thread works in.
+// How work is divided over threads.
 #pragma once
-
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
-#include <memory>
-#include <new>
 
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "base/thread_scratch.h"
 #include "kernels/context.h"
 #include "kernels/cpu/tier.h"
+#include "kernels/kv_pages.h"
 #include "kernels/layout.h"
 
 namespace dsmoe::kernels::cpu {
@@ -104,30 +101,6 @@ void run_shares(const Context& context, double total, double worth_waking, Work&
     }
   };
   context.pool->run(task);
-}
-
-// Memory of the calling thread, 64-byte aligned, kept for its next call and freed with the thread.
-// Huge pages for most of one: rows of a product lie in its caches' sets evenly only where their
-// pages do.
-constexpr int64_t kHugePageFloats = (int64_t{2} << 20) / sizeof(float);
-inline float* thread_scratch(int64_t floats) {
-  struct Free {
-    void operator()(float* p) const { std::free(p); }
-  };
-  thread_local std::unique_ptr<float, Free> memory;
-  thread_local int64_t capacity = 0;
-  if (capacity < floats) {
-    const int64_t page = floats < kHugePageFloats / 2 ? 1024 : kHugePageFloats;
-    const int64_t rounded = round_up(floats, page);
-    const auto bytes = static_cast<std::size_t>(rounded) * sizeof(float);
-    memory.reset(static_cast<float*>(
-        std::aligned_alloc(static_cast<std::size_t>(page) * sizeof(float), bytes)));
-    capacity = memory == nullptr ? 0 : rounded;
-    if (memory != nullptr && page == kHugePageFloats) ::madvise(memory.get(), bytes, MADV_HUGEPAGE);
-    if (memory == nullptr)
-      fail(ErrorKind::resource, "no memory for {} floats of scratch in a thread", rounded);
-  }
-  return memory.get();
 }
 
 }  // namespace dsmoe::kernels::cpu

@@ -1,33 +1,12 @@
 // The table of the CUDA tier, its memory and its streams.
 #include "kernels/cuda/cuda_table.h"
 
-#include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/residency.h"
-#include "kernels/cuda/stream_state.h"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels {
 namespace cuda {
 namespace {
-
-void* allocate(std::size_t bytes) {
-  void* data = nullptr;
-  const cudaError_t status = cudaMalloc(&data, bytes);
-  if (status != cudaSuccess) {
-    (void)cudaGetLastError();
-    fail(ErrorKind::resource,
-         "CUDA: {} bytes of device memory could not be had: {}; use a smaller batch, context or "
-         "model",
-         bytes, cudaGetErrorString(status));
-  }
-  check(cudaMemset(data, 0, bytes), "zeroing device memory");
-  // The call returns before the device has done it, and streams of contexts do not wait for the
-  // default stream: without this an upload could be zeroed after it arrived.
-  check(cudaStreamSynchronize(nullptr), "zeroing device memory");
-  return data;
-}
-
-void release(void* data, std::size_t) { (void)cudaFree(data); }
 
 void zero(const Context& context, void* device, std::size_t bytes) {
   check(cudaMemsetAsync(device, 0, bytes, stream_of(context)), "zeroing");
@@ -58,7 +37,6 @@ const KernelTable& cuda_table() {
   static const KernelTable table = [] {
     const std::string declined = cuda_declined();
     if (!declined.empty()) fail(ErrorKind::usage, "CUDA: {}", declined);
-    cuda::prepare_router();
     return KernelTable{.name = "cuda",
                        .device = Device::cuda,
                        .weight_layout = WeightLayout::row_major,
@@ -114,18 +92,8 @@ const KernelTable& cuda_table() {
   return table;
 }
 
-void* make_cuda_stream() {
-  cudaStream_t stream = nullptr;
-  cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
-  cuda::claim_waits(stream);
-  return stream;
-}
-void release_cuda_stream(void* stream) {
-  (void)cudaStreamSynchronize(static_cast<cudaStream_t>(stream));
-  cuda::release_states(stream);
-  cuda::release_waits(stream);
-  (void)cudaStreamDestroy(static_cast<cudaStream_t>(stream));
-}
+void* make_cuda_stream(KernelsThatWait waits) { return cuda::make_stream(waits); }
+void release_cuda_stream(void* stream) { cuda::release_stream(static_cast<cuda::Stream*>(stream)); }
 void synchronize_cuda(const Context& context) {
   cuda::check(cudaStreamSynchronize(cuda::stream_of(context)), "waiting for the device");
 }

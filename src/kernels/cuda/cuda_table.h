@@ -17,8 +17,13 @@ std::string cuda_declined();
 // when cuda_declined() is not empty.
 const KernelTable& cuda_table();
 
-// A stream of the current device, for Context::stream.
-void* make_cuda_stream();
+// Kernels whose blocks wait for one another need the whole device: two side by side could each hold
+// half of the multiprocessors and wait for ever. So at most one stream of a device may launch them;
+// others run ops one by one, with the same bits.
+enum class KernelsThatWait : uint8_t { refused, allowed };
+
+// A stream of the current device, for Context::stream, with all that ops keep for it.
+void* make_cuda_stream(KernelsThatWait waits);
 // Blocks the host until the stream's work is done.
 void release_cuda_stream(void* stream);
 void synchronize_cuda(const Context& context);

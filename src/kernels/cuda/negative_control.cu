@@ -2,8 +2,8 @@
 #include "kernels/cuda/negative_control.h"
 
 #include "kernels/cuda/cuda_table.h"
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/device/ptx.cuh"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {
@@ -46,7 +46,9 @@ __global__ void delay_kernel() {
   for (const uint64_t start = nanoseconds(); nanoseconds() - start < 2'000'000;) __nanosleep(1000);
 }
 
-void* early_queue = nullptr;
+struct EarlyQueue {
+  void* stream = nullptr;
+};
 
 }  // namespace
 
@@ -65,17 +67,17 @@ void delay(const Context& context) {
   check(cudaGetLastError(), "delay");
 }
 
-KernelTable table_that_begins_early(void* queue) {
-  early_queue = queue;
+KernelTable table_that_begins_early(const Context& context, void* queue) {
+  state_of<EarlyQueue>(context).stream = queue;
   KernelTable table = cuda_table();
-  table.beside.begin = [](const Context&) { return early_queue; };
+  table.beside.begin = [](const Context& own) { return state_of<EarlyQueue>(own).stream; };
   return table;
 }
 
 KernelTable table_that_waits_too_little() {
   KernelTable table = cuda_table();
-  table.beside.wait = [](const Context& context, int pieces) {
-    cuda_table().beside.wait(context, pieces + 1);
+  table.beside.wait = [](const Context& context, BesideWork work) {
+    if (work.piece > 1) cuda_table().beside.wait(context, {.piece = work.piece - 1});
   };
   return table;
 }

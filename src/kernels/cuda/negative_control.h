@@ -14,10 +14,10 @@ void product_split_k(const Context& context, const TensorView& x, const WeightSt
 // Keeps the context's stream busy with one thread, so that who does not wait for it comes too
 // early.
 void delay(const Context& context);
-// The CUDA table whose pieces beside begin before what was issued ahead of them is done; `queue`:
-// the stream of such pieces, from begin_beside when nothing was under way.
-KernelTable table_that_begins_early(void* queue);
-// The CUDA table whose wait_beside leaves one piece more unfinished than it was told.
+// The CUDA table whose pieces beside this context begin before what was issued ahead of them is
+// done; `queue`: the stream of such pieces, from begin_beside when nothing was under way.
+KernelTable table_that_begins_early(const Context& context, void* queue);
+// The CUDA table whose wait_beside waits for the piece before the one it was given.
 KernelTable table_that_waits_too_little();
 
 }  // namespace dsmoe::kernels::cuda

@@ -37,8 +37,8 @@ void replay_recording(const Context&, void* recording);
 void release_recording(void* recording);
 
 void* begin_beside(const Context&);
-void end_beside(const Context&);
-void wait_beside(const Context&, int pieces);
+BesideWork end_beside(const Context&);
+void wait_beside(const Context&, BesideWork);
 
 void dispatch_gates(const Context&, const DispatchGates&);
 bool dispatch_rows(const Context&, const DispatchRows&);
@@ -67,7 +67,12 @@ void optimizer_step(const Context&, const OptimizerStep&);
 void add_partial_sums(const Context& context, const ExpertFamilyBackward& family,
                       const float* partial_sums);
 
-// Fills device scratch memory that must not be filled while a graph is captured.
-void prepare_router();
+// The device memory in which the kernels of a stream count: made with the stream, because nothing
+// can be allocated while a graph is captured.
+void prepare_router(const Context& context);
+void prepare_products(const Context& context);
+void prepare_experts(const Context& context);
+void prepare_few_tokens_ffn(const Context& context);
+void prepare_few_tokens_head(const Context& context);
 
 }  // namespace dsmoe::kernels::cuda

@@ -14,7 +14,7 @@ namespace {
 
 std::string cuda_declined() { return "built without CUDA"; }
 const KernelTable& cuda_table() { refuse(); }
-void* make_cuda_stream() { refuse(); }
+void* make_cuda_stream(KernelsThatWait) { refuse(); }
 void release_cuda_stream(void*) {}
 void synchronize_cuda(const Context&) { refuse(); }
 

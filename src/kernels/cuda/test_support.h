@@ -35,7 +35,7 @@ class CudaTest : public testing::Test {
  protected:
   void SetUp() override {
     if (const std::string why = cuda_declined(); !why.empty()) GTEST_SKIP() << why;
-    stream_ = make_cuda_stream();
+    stream_ = make_cuda_stream(KernelsThatWait::allowed);
     cuda_ = {.table = &cuda_table(), .pool = nullptr, .stream = stream_};
     ref_ = {.table = &ref_table(), .pool = nullptr, .stream = nullptr};
     device_arena_ = std::make_unique<tensor::Arena>("device", cuda_table().allocator);

@@ -21,16 +21,16 @@ template <class Operand>
 void visit_block(const AttentionForward& args, const Operand* q, int64_t kv_head, int32_t page,
                  int64_t keys_seen, Partial<Scalar<Operand>>& span) {
   using S = Scalar<Operand>;
-  const int64_t head_dim = args.kv.head_dim;
+  const int64_t head_dim = args.kv.shape.key_width;
   const Operand* keys =
-      static_cast<const Operand*>(args.kv.keys) + args.kv.key_offset(page, kv_head);
+      static_cast<const Operand*>(args.kv.keys) + args.kv.shape.key_offset(page, kv_head);
   const Operand* values =
-      static_cast<const Operand*>(args.kv.values) + args.kv.value_offset(page, kv_head);
+      static_cast<const Operand*>(args.kv.values) + args.kv.shape.value_offset(page, kv_head);
   S s[kKeyBlock];
   for (int64_t j = 0; j < keys_seen; ++j) {
     const S dot = product<Operand>(
         0, head_dim, [&](int64_t d) { return widen(q[d]); },
-        [&](int64_t d) { return widen(keys[args.kv.key_index(j, d)]); });
+        [&](int64_t d) { return widen(keys[args.kv.shape.key_index(j, d)]); });
     s[j] = dot * S(args.scale);
   }
   const S max = larger(span.max, row_max<S>(keys_seen, [&](int64_t j) { return s[j]; }));
@@ -43,7 +43,7 @@ void visit_block(const AttentionForward& args, const Operand* q, int64_t kv_head
     span.out[d] = product<Operand>(
         span.out[d] * correction, kKeyBlock,
         [&](int64_t j) { return widen(round_to<Operand>(p[j])); },
-        [&](int64_t j) { return widen(values[args.kv.value_index(j, d)]); });
+        [&](int64_t j) { return widen(values[args.kv.shape.value_index(j, d)]); });
   }
 }
 
@@ -63,8 +63,8 @@ void attend(const AttentionForward& args, const int32_t* pages, int64_t num_keys
             int64_t head) {
   using S = Scalar<Operand>;
   const int64_t heads = args.q.dim(1);
-  const int64_t head_dim = args.kv.head_dim;
-  const int64_t kv_head = head / (heads / args.kv.num_kv_heads);
+  const int64_t head_dim = args.kv.shape.key_width;
+  const int64_t kv_head = head / (heads / args.kv.shape.heads);
   const Operand* q = args.q.as<Operand>() + (token * heads + head) * head_dim;
   Partial<S> total;
   for (int64_t span_begin = 0; span_begin < num_keys; span_begin += kKeyBlock * kBlocksPerSpan) {
@@ -120,9 +120,9 @@ class HeadBackward {
   HeadBackward(const AttentionBackward& args, int64_t sequence, int64_t head)
       : args_(args),
         heads_(args.q.dim(1)),
-        head_dim_(args.kv.head_dim),
+        head_dim_(args.kv.shape.key_width),
         head_(head),
-        kv_head_(head / (heads_ / args.kv.num_kv_heads)),
+        kv_head_(head / (heads_ / args.kv.shape.heads)),
         first_token_(args.q_starts.as<int32_t>()[sequence]),
         size_(args.q_starts.as<int32_t>()[sequence + 1] - first_token_),
         pages_(args.page_table.as<int32_t>() + sequence * args.page_table.dim(1)),
@@ -158,13 +158,13 @@ class HeadBackward {
   S query(int64_t t, int64_t d) const { return widen(row(args_.q, t)[d]); }
   S key(int64_t j, int64_t d) const {
     const auto* keys = static_cast<const Operand*>(args_.kv.keys) +
-                       args_.kv.key_offset(pages_[j / kKeyBlock], kv_head_);
-    return widen(keys[args_.kv.key_index(j % kKeyBlock, d)]);
+                       args_.kv.shape.key_offset(pages_[j / kKeyBlock], kv_head_);
+    return widen(keys[args_.kv.shape.key_index(j % kKeyBlock, d)]);
   }
   S value(int64_t j, int64_t d) const {
     const auto* values = static_cast<const Operand*>(args_.kv.values) +
-                         args_.kv.value_offset(pages_[j / kKeyBlock], kv_head_);
-    return widen(values[args_.kv.value_index(j % kKeyBlock, d)]);
+                         args_.kv.shape.value_offset(pages_[j / kKeyBlock], kv_head_);
+    return widen(values[args_.kv.shape.value_index(j % kKeyBlock, d)]);
   }
   S at(const std::vector<S>& matrix, int64_t t, int64_t j) const {
     return t < size_ && j < size_ ? matrix[t * size_ + j] : S(0);
@@ -240,8 +240,8 @@ void attention_backward(const Context&, const AttentionBackward& args) {
   with_operand(args.q.dtype, [&]<class Operand>() {
     using S = Scalar<Operand>;
     const int64_t heads = args.q.dim(1);
-    const int64_t kv_heads = args.kv.num_kv_heads;
-    const int64_t head_dim = args.kv.head_dim;
+    const int64_t kv_heads = args.kv.shape.heads;
+    const int64_t head_dim = args.kv.shape.key_width;
     const int32_t* starts = args.q_starts.as<int32_t>();
     const auto target = [&](int64_t token, int64_t head) {
       return args.d_qkv.as<S>() + (token * (heads + 2 * kv_heads) + head) * head_dim;

@@ -1,17 +1,26 @@
 // Balance losses, group by group, with statistics in double.
-#include <vector>
+#include <algorithm>
+#include <span>
 
+#include "base/thread_scratch.h"
 #include "kernels/ref/ref.h"
 #include "kernels/ref/scalar.h"
 
 namespace dsmoe::kernels::ref {
 namespace {
 
-// f_i, P_i and d loss / d P_i of one group of tokens [begin, end). Kept between calls: every tier
-// uses this op, and ops do not allocate once they have run.
+// f_i, P_i and d loss / d P_i of one group of tokens [begin, end), in the thread's working memory:
+// every tier uses this op, and ops do not allocate once they have run.
 struct GroupStatistics {
+  explicit GroupStatistics(int64_t experts) {
+    const auto size = static_cast<std::size_t>(experts);
+    const std::span all(thread_scratch<double>(3 * experts), 3 * size);
+    f = all.first(size);
+    p = all.subspan(size, size);
+    d_p = all.last(size);
+  }
   int64_t num_tokens = 0;
-  std::vector<double> f, p, d_p;
+  std::span<double> f, p, d_p;
 };
 
 // What a token's scores are divided by: sigmoid scores do not sum to one by themselves.
@@ -28,7 +37,7 @@ void measure(const BalanceLoss& args, int64_t begin, int64_t end, GroupStatistic
   const int64_t experts = args.affinity.dim(1);
   const int64_t top_k = args.index.dim(1);
   group.num_tokens = end - begin;
-  for (std::vector<double>* sums : {&group.f, &group.p, &group.d_p}) sums->assign(experts, 0.0);
+  for (const std::span<double> sums : {group.f, group.p, group.d_p}) std::ranges::fill(sums, 0.0);
   for (int64_t t = begin; t < end; ++t) {
     const S* s = args.affinity.as<S>() + t * experts;
     const double sum = score_sum(args.score, s, experts);
@@ -48,7 +57,7 @@ void measure(const BalanceLoss& args, int64_t begin, int64_t end, GroupStatistic
 // The loss of one group goes to `losses`, d loss / d P_i to group.d_p.
 void add_loss(const BalanceLoss& args, GroupStatistics& group, double* losses) {
   const auto experts = static_cast<int64_t>(group.f.size());
-  std::vector<double>& d_p = group.d_p;
+  const std::span<double> d_p = group.d_p;
   for (int64_t e = 0; e < experts; ++e) {
     const double weight = args.group_weight * args.alpha * group.f[e];
     losses[0] += weight * group.p[e];
@@ -71,10 +80,10 @@ void add_loss(const BalanceLoss& args, GroupStatistics& group, double* losses) {
 }  // namespace
 
 void balance_loss(const Context&, const BalanceLoss& args) {
-  thread_local GroupStatistics group;
   with_operand(args.affinity.dtype, [&]<class S>() {
     if constexpr (!std::is_same_v<S, Bf16>) {
       const int64_t experts = args.affinity.dim(1);
+      GroupStatistics group(experts);
       const int64_t sequences = args.sequence_starts.dim(0) - 1;
       const int32_t* starts = args.sequence_starts.as<int32_t>();
       for (int64_t first = 0; first < sequences; first += args.sequences_per_group) {

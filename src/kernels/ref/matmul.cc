@@ -7,16 +7,18 @@
 namespace dsmoe::kernels::ref {
 
 void matmul_forward(const Context&, const MatmulForward& args) {
-  with_operand(args.x.dtype, [&]<class Operand>() {
+  with_operand(args.operand, [&]<class Operand>() {
     using S = Scalar<Operand>;
-    const auto* x = args.x.as<Operand>();
+    const int64_t n_size = args.weight.stack.n;
     const S* bias = args.bias ? args.bias.as<S>() : nullptr;
     S* out = args.out.as<S>();
     for (int64_t t = 0; t < args.x.dim(0); ++t) {
-      for (int64_t n = 0; n < args.weight.n; ++n) {
-        S y = dot(x + t * args.weight.k, args.weight, 0, n);
+      const Operand* x = args.x.as<Operand>() + t * args.weight.stack.k;
+      const Operand* inner = inner_row(x, args.weight, 0, t);
+      for (int64_t n = 0; n < n_size; ++n) {
+        S y = dot(x, inner, args.weight, 0, n);
         if (bias != nullptr) y = y + bias[n];
-        S& target = out[t * args.weight.n + n];
+        S& target = out[t * n_size + n];
         target = args.store == Store::accumulate ? target + y : y;
       }
     }
@@ -24,12 +26,9 @@ void matmul_forward(const Context&, const MatmulForward& args) {
 }
 
 void weight_gradient(const Context&, const WeightGradient& args) {
-  with_operand(args.x.dtype, [&]<class Operand>() {
-    const auto accumulate = [&]<class Factor>(const Factor* dy) {
+  with_operand(args.x.x.dtype, [&]<class Operand>() {
+    const auto accumulate = [&]<class Factor>(Factor) {
       using S = Scalar<Operand>;
-      const auto* x = args.x.as<Operand>();
-      const int32_t* dy_of_row = args.dy_of_row ? args.dy_of_row.as<int32_t>() : nullptr;
-      const int32_t* x_of_row = args.x_of_row ? args.x_of_row.as<int32_t>() : nullptr;
       const int64_t sequences = args.sequence_offsets.dim(1) - 1;
       const int64_t size_n = args.d_weight.dim(1);
       const int64_t size_k = args.d_weight.dim(2);
@@ -45,23 +44,17 @@ void weight_gradient(const Context&, const WeightGradient& args) {
           for (int64_t s = 0; s < sequences; ++s) {
             d_weight[i] = product<Factor>(
                 d_weight[i], offsets[s + 1] - offsets[s],
-                [&](int64_t j) {
-                  const int64_t row = offsets[s] + j;
-                  return widen(dy[(dy_of_row != nullptr ? dy_of_row[row] : row) * size_n + n]);
-                },
-                [&](int64_t j) {
-                  const int64_t row = offsets[s] + j;
-                  return widen(x[(x_of_row != nullptr ? x_of_row[row] : row) * size_k + k]);
-                });
+                [&](int64_t j) { return widen(row_of<Factor>(args.dy, offsets[s] + j)[n]); },
+                [&](int64_t j) { return widen(row_of<Operand>(args.x, offsets[s] + j)[k]); });
           }
         }
       }
     };
     // A gradient in fp32 beside bf16 activations (the router's) asks for the fp32 rule.
-    if (args.dy.dtype == args.x.dtype) {
-      accumulate(args.dy.as<Operand>());
+    if (args.dy.x.dtype == args.x.x.dtype) {
+      accumulate(Operand{});
     } else {
-      accumulate(args.dy.as<Scalar<Operand>>());
+      accumulate(Scalar<Operand>{});
     }
   });
 }

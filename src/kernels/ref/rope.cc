@@ -10,7 +10,7 @@ void rope_forward(const Context&, const RopeForward& args) {
     const int64_t heads = args.q.dim(1);
     const int64_t head_dim = args.q.dim(2);
     const int64_t half = head_dim / 2;
-    const int64_t kv_heads = args.kv.num_kv_heads;
+    const int64_t kv_heads = args.kv.shape.heads;
     auto* keys = static_cast<Operand*>(args.kv.keys);
     auto* values = static_cast<Operand*>(args.kv.values);
     for (int64_t t = 0; t < args.q.dim(0); ++t) {
@@ -36,8 +36,9 @@ void rope_forward(const Context&, const RopeForward& args) {
         const S* key = row + (heads + h) * head_dim;
         const S* value = row + (heads + kv_heads + h) * head_dim;
         for (int64_t d = 0; d < head_dim; ++d) {
-          keys[args.kv.key_offset(page, h) + args.kv.key_index(place, d)] = rotated(key, d);
-          values[args.kv.value_offset(page, h) + args.kv.value_index(place, d)] =
+          keys[args.kv.shape.key_offset(page, h) + args.kv.shape.key_index(place, d)] =
+              rotated(key, d);
+          values[args.kv.shape.value_offset(page, h) + args.kv.shape.value_index(place, d)] =
               round_to<Operand>(value[d]);
         }
       }

@@ -6,6 +6,7 @@
 #include <array>
 #include <vector>
 
+#include "base/thread_scratch.h"
 #include "kernels/ref/ref.h"
 
 namespace dsmoe::kernels {
@@ -63,8 +64,8 @@ uint64_t mass_of(std::span<const float> weights, SampleKept kept) {
 
 int32_t sample_row(std::span<const float> logits, int32_t best, const SampleRule& rule) {
   if (best < 0 || rule.takes_best()) return best;
-  thread_local std::vector<float> weights;
-  weights.resize(logits.size());
+  const auto count = static_cast<int64_t>(logits.size());
+  const std::span<float> weights(thread_scratch(count), logits.size());
   const float best_logit = logits[static_cast<std::size_t>(best)];
   for (std::size_t i = 0; i < logits.size(); ++i) {
     weights[i] = sample_exponent(logits[i], best_logit, rule.scale);

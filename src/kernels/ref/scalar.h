@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "base/functions.h"
-#include "kernels/layout.h"
+#include "kernels/rows.h"
 #include "tensor/bf16.h"
 
 namespace dsmoe::kernels::ref {
@@ -39,6 +39,12 @@ Operand round_to(Scalar<Operand> value) {
   } else {
     return value;
   }
+}
+
+template <class T>
+const T* row_of(const Rows& rows, int64_t row) {
+  const int32_t* index = rows.indices();
+  return rows.x.as<T>() + (index != nullptr ? index[row] : row) * rows.columns();
 }
 
 inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
@@ -108,6 +114,25 @@ Scalar<Operand> dot(const Operand* x, const WeightStack& weight, int64_t matrix_
   return product<Operand>(
       acc, weight.k, [&](int64_t k) { return widen(x[k]); },
       [&](int64_t k) { return widen(w[weight.index(n, k)]); });
+}
+
+// A x of one row, rounded like every product's input, into the adapter's row `row`; nothing where
+// the weight has no adapter.
+template <class Operand>
+const Operand* inner_row(const Operand* x, const Weight& weight, int64_t matrix_idx, int64_t row) {
+  if (!weight.adapter) return nullptr;
+  const WeightStack& a = weight.adapter.a;
+  Operand* inner = weight.adapter.inner.as<Operand>() + row * a.n;
+  for (int64_t r = 0; r < a.n; ++r) inner[r] = round_to<Operand>(dot(x, a, matrix_idx, r));
+  return inner;
+}
+
+// The same sum with a weight, which goes on over the adapter's rank: `inner` is of inner_row.
+template <class Operand>
+Scalar<Operand> dot(const Operand* x, const Operand* inner, const Weight& weight,
+                    int64_t matrix_idx, int64_t n, Scalar<Operand> acc = 0) {
+  acc = dot(x, weight.stack, matrix_idx, n, acc);
+  return inner == nullptr ? acc : dot(inner, weight.adapter.b, matrix_idx, n, acc);
 }
 
 // 16 lanes, element i in lane i mod 16, joined 8-4-2-1. `step(lane, i)` folds element i into its

@@ -7,11 +7,11 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/attention_few.cuh"
-#include "kernels/cuda/elements.cuh"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/attention/attention_few.cuh"
+#include "kernels/cuda/device/elements.cuh"
+#include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {
@@ -184,7 +184,7 @@ void launch_tiled(const Context& context, const AttentionParameters& p, int64_t 
 void attention_forward(const Context& context, const AttentionForward& args) {
   const int64_t tokens = args.q.dim(0);
   if (tokens == 0) return;
-  DSMOE_CHECK(args.kv.layout == WeightLayout::row_major,
+  DSMOE_CHECK(args.kv.shape.layout == WeightLayout::row_major,
               "attention on CUDA: KV pages must be row-major");
   const AttentionParameters p{.q = args.q.data,
                               .keys = args.kv.keys,
@@ -199,7 +199,7 @@ void attention_forward(const Context& context, const AttentionForward& args) {
                               .pages = static_cast<int32_t>(args.kv.num_pages),
                               .max_pages = static_cast<int32_t>(args.page_table.dim(1)),
                               .heads = static_cast<int32_t>(args.q.dim(1)),
-                              .kv_heads = static_cast<int32_t>(args.kv.num_kv_heads),
+                              .kv_heads = static_cast<int32_t>(args.kv.shape.heads),
                               .head_dim = static_cast<int32_t>(args.q.dim(2))};
   // The choice depends on head_dim and type alone, except between kernels of equal bits.
   if (args.q.dtype == DType::BF16 && p.head_dim % 8 == 0 && p.head_dim <= 64)

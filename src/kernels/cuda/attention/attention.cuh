@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/context.h"
-#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/device/ptx.cuh"
 #include "kernels/layout.h"
 
 namespace dsmoe::kernels::cuda {

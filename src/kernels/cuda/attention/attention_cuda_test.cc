@@ -1,5 +1,5 @@
 // Attention against the reference; prefill, chunks and decode give the same bits.
-#include "kernels/cuda/backward_attention.h"
+#include "kernels/cuda/attention/backward_attention.h"
 #include "kernels/cuda/test_support.h"
 
 namespace dsmoe::kernels {
@@ -51,12 +51,13 @@ class AttentionCudaTest : public CudaTest {
     const TensorView& keys = cache.keys.*side;
     return {.keys = keys.data,
             .values = (cache.values.*side).data,
-            .dtype = keys.dtype,
-            .layout = WeightLayout::row_major,
             .device = keys.device,
             .num_pages = cache.pages,
-            .num_kv_heads = c.kv_heads,
-            .head_dim = c.head_dim};
+            .shape = {.dtype = keys.dtype,
+                      .layout = WeightLayout::row_major,
+                      .heads = c.kv_heads,
+                      .key_width = c.head_dim,
+                      .value_width = c.head_dim}};
   }
   static float scale_of(const Case& c) {
     return static_cast<float>(1 / std::sqrt(static_cast<double>(c.head_dim)));

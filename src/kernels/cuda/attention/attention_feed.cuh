@@ -2,9 +2,9 @@
 // engine fill a ring of blocks; the other warps multiply what is there, each at its own pace.
 #pragma once
 
-#include "kernels/cuda/attention_steps.cuh"
-#include "kernels/cuda/bulk_copy.cuh"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/attention/attention_steps.cuh"
+#include "kernels/cuda/device/bulk_copy.cuh"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 
@@ -159,7 +159,7 @@ struct TileFeed {
 
   // By one warp: takes items as other thread blocks leave them. `find(item)` gives the tile, with
   // head negative where there is none; `feed(number, tile)` announces its bytes at full(number) and
-  // starts the copies. `counters`: next_counters().
+  // starts the copies. `counters`: of next_counters.
   template <class Find, class Feed>
   __device__ void hand_out(int items, int32_t* counters, Find&& find, Feed&& feed) const {
     const int lane = threadIdx.x % 32;

@@ -2,7 +2,8 @@
 // span by span.
 #pragma once
 
-#include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/attention/attention.cuh"
+#include "kernels/kv_pages.h"
 
 namespace dsmoe::kernels::cuda {
 

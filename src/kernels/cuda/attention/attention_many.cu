@@ -1,6 +1,7 @@
 // Attention of many queries on any device from 8.0 on: 64 rows to four warps, all keys in turn.
-#include "kernels/cuda/attention_steps.cuh"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/attention/attention_steps.cuh"
+#include "kernels/cuda/stream/launch.h"
+#include "kernels/kv_pages.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {

@@ -5,8 +5,9 @@
 #include <cmath>
 #include <type_traits>
 
-#include "kernels/cuda/attention_feed.cuh"
-#include "kernels/cuda/product.h"
+#include "kernels/cuda/attention/attention_feed.cuh"
+#include "kernels/cuda/product/product.h"
+#include "kernels/kv_pages.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {
@@ -257,7 +258,7 @@ void launch_many(const Context& context, const AttentionParameters& p, int64_t t
          {.grid = dim3(static_cast<unsigned>(std::min(num_multiprocessors(), p.kv_heads * places))),
           .block = dim3(Shape<kDim>::kThreads),
           .shared_bytes = kSharedBytes<kDim>},
-         many_hopper_kernel<kDim, kExactScale>, p, maps, places, next_counters());
+         many_hopper_kernel<kDim, kExactScale>, p, maps, places, next_counters(context));
 }
 
 }  // namespace

@@ -3,8 +3,8 @@
 // of k16 steps, the same bits (docs/numerics.md).
 #pragma once
 
-#include "kernels/cuda/attention.cuh"
-#include "kernels/cuda/wgmma.cuh"
+#include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/device/wgmma.cuh"
 
 namespace dsmoe::kernels::cuda {
 

@@ -1,8 +1,8 @@
 // Attention's backward pass: which kernels do it.
-#include "kernels/cuda/backward_attention.h"
+#include "kernels/cuda/attention/backward_attention.h"
 
-#include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {
@@ -36,7 +36,7 @@ bool launch_kernels(const Context& context, const AttentionBackward& args, bool 
 
 void run(const Context& context, const AttentionBackward& args, bool on_hopper) {
   if (args.q.dim(0) == 0) return;
-  DSMOE_CHECK(args.kv.layout == WeightLayout::row_major,
+  DSMOE_CHECK(args.kv.shape.layout == WeightLayout::row_major,
               "attention on CUDA: KV pages must be row-major");
   const AttentionBackwardParameters p{.q = args.q.data,
                                       .keys = args.kv.keys,
@@ -51,7 +51,7 @@ void run(const Context& context, const AttentionBackward& args, bool on_hopper) 
                                       .pages = static_cast<int32_t>(args.kv.num_pages),
                                       .max_pages = static_cast<int32_t>(args.page_table.dim(1)),
                                       .heads = static_cast<int32_t>(args.q.dim(1)),
-                                      .kv_heads = static_cast<int32_t>(args.kv.num_kv_heads),
+                                      .kv_heads = static_cast<int32_t>(args.kv.shape.heads),
                                       .head_dim = static_cast<int32_t>(args.q.dim(2))};
   if (!launch_kernels(context, args, on_hopper, p) && args.rounded)
     cuda::rope_backward(context, rotation_back(args));

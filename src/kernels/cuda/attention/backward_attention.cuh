@@ -1,8 +1,8 @@
 // What the tiled kernels of attention's backward pass share.
 #pragma once
 
-#include "kernels/cuda/attention_steps.cuh"
-#include "kernels/cuda/backward_attention.h"
+#include "kernels/cuda/attention/attention_steps.cuh"
+#include "kernels/cuda/attention/backward_attention.h"
 
 namespace dsmoe::kernels::cuda {
 

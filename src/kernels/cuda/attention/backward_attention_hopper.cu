@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "kernels/cuda/attention_feed.cuh"
-#include "kernels/cuda/backward_attention.cuh"
-#include "kernels/cuda/product.h"
+#include "kernels/cuda/attention/attention_feed.cuh"
+#include "kernels/cuda/attention/backward_attention.cuh"
+#include "kernels/cuda/product/product.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {
@@ -440,7 +440,7 @@ void launch_tiles(const Context& context, const AttentionBackwardParameters& p, 
          {.grid = dim3(static_cast<unsigned>(std::min(num_multiprocessors(), heads * places))),
           .block = dim3(Shape::kThreads),
           .shared_bytes = kBytes},
-         kKernel, p, maps, places, next_counters());
+         kKernel, p, maps, places, next_counters(context));
 }
 
 template <int kDim>

@@ -1,8 +1,8 @@
 // Attention's backward pass, one warp per row: any type and head size up to 512. Right, slow.
-#include "kernels/cuda/backward_attention.h"
-#include "kernels/cuda/elements.cuh"
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/attention/backward_attention.h"
+#include "kernels/cuda/device/elements.cuh"
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {

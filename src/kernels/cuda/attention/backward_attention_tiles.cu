@@ -1,8 +1,8 @@
 // Attention's backward pass by tiles, for any device from 8.0 on: 64 positions to a thread block of
 // four warps. dq over key blocks, then dk and dv over the heads of a group and query blocks, in
 // kernels of their own, so that every sum is one ascending chain and nothing is added by atomics.
-#include "kernels/cuda/backward_attention.cuh"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/attention/backward_attention.cuh"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {

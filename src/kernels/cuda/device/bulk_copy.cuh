@@ -1,7 +1,7 @@
 // Copies of neighbouring bytes by the copy engine, from 9.0 on.
 #pragma once
 
-#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/device/ptx.cuh"
 
 namespace dsmoe::kernels::cuda {
 

@@ -1,7 +1,7 @@
 // Reading and writing eight neighbouring values of a row, wide where the row allows it.
 #pragma once
 
-#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/device/ptx.cuh"
 
 namespace dsmoe::kernels::cuda {
 

@@ -3,7 +3,7 @@
 
 #include <cooperative_groups.h>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 

@@ -5,8 +5,8 @@
 // kernel ahead writes, so a ring is filled before that kernel has finished.
 #pragma once
 
-#include "kernels/cuda/elements.cuh"
-#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/device/elements.cuh"
+#include "kernels/cuda/device/reduce.cuh"
 
 namespace dsmoe::kernels::cuda {
 

@@ -2,7 +2,7 @@
 // its shared memory, that of all blocks by the last one to leave.
 #pragma once
 
-#include "kernels/cuda/few_tokens_tile.cuh"
+#include "kernels/cuda/few_tokens/few_tokens_tile.cuh"
 
 namespace dsmoe::kernels::cuda {
 

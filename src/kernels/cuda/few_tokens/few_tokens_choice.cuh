@@ -2,9 +2,9 @@
 // by each block for itself, the tree of combine.
 #pragma once
 
-#include "kernels/cuda/few_tokens.cuh"
-#include "kernels/cuda/router.cuh"
-#include "kernels/cuda/tagged_words.cuh"
+#include "kernels/cuda/device/tagged_words.cuh"
+#include "kernels/cuda/few_tokens/few_tokens.cuh"
+#include "kernels/cuda/moe/router.cuh"
 
 namespace dsmoe::kernels::cuda {
 

@@ -7,11 +7,10 @@
 // experts' shares of them, so combine needs no third wait.
 #include <algorithm>
 
-#include "kernels/cuda/few_tokens_choice.cuh"
-#include "kernels/cuda/few_tokens_wait.cuh"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/few_tokens/few_tokens_choice.cuh"
+#include "kernels/cuda/few_tokens/few_tokens_wait.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/residency.h"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {
@@ -20,11 +19,13 @@ constexpr int kRouterWarp = kFewWarps - 1;
 constexpr int kLongWarp = kFewWarps - 2;           // has the ring of the last warp too, at times
 constexpr int kFirstSelectWarp = kRouterWarp - 1;  // token t: warp kFirstSelectWarp - t
 
-// Of the one stream that may wait inside kernels: launches follow one another.
-__device__ unsigned left_memory;
-__device__ uint32_t launches_memory;
-__device__ unsigned ups_memory;
-__device__ uint64_t partial_memory[kMaxPartials];
+// Of a stream that may wait inside kernels: launches follow one another.
+struct FfnMemory {
+  DeviceArray<unsigned> left{1};
+  DeviceArray<uint32_t> launches{1};
+  DeviceArray<unsigned> ups{1};
+  DeviceArray<uint64_t> partial{kMaxPartials};
+};
 
 // Bytes of dynamic shared memory, in order: rings, rows of x and later of the activations, then
 // what the router's selection needs.
@@ -336,15 +337,15 @@ __global__ void __launch_bounds__(kFewThreads, 1)
 
 FewFamily describe(const ExpertFamily& family) {
   if (!family.gate) return {};
-  return {.gate = static_cast<const bf16*>(family.gate.data),
-          .up = static_cast<const bf16*>(family.up.data),
-          .down = static_cast<const bf16*>(family.down.data),
+  return {.gate = static_cast<const bf16*>(family.gate.stack.data),
+          .up = static_cast<const bf16*>(family.up.stack.data),
+          .down = static_cast<const bf16*>(family.down.stack.data),
           .activation = static_cast<bf16*>(family.activation.data),
-          .width = static_cast<int32_t>(family.gate.n)};
+          .width = static_cast<int32_t>(family.gate.stack.n)};
 }
 
 bool fits(const ExpertFamily& family) {
-  return !family.gate || (family.gate.dtype == DType::BF16 && family.gate.n % 8 == 0);
+  return !family.gate || (family.gate.stack.dtype == DType::BF16 && family.gate.stack.n % 8 == 0);
 }
 
 template <int kStages, int kSharedStages = kStages>
@@ -362,6 +363,8 @@ bool launch_ffn(const Context& context, const FewFfnParameters& p) {
 }
 
 }  // namespace
+
+void prepare_few_tokens_ffn(const Context& context) { state_of<FfnMemory>(context); }
 
 bool few_tokens_ffn(const Context& context, const FewTokensFfn& args) {
   const auto tokens = static_cast<int32_t>(args.residual.dim(0));
@@ -400,14 +403,11 @@ bool few_tokens_ffn(const Context& context, const FewTokensFfn& args) {
   p.residual = args.residual.as<float>();
   p.tokens = tokens;
   p.hidden = hidden;
-  static unsigned* const left = address_on_device(left_memory);
-  static uint32_t* const launches = address_on_device(launches_memory);
-  static unsigned* const ups = address_on_device(ups_memory);
-  static uint64_t* const partial = *address_on_device(partial_memory);
-  p.left = left;
-  p.launches = launches;
-  p.ups = ups;
-  p.partial = partial;
+  const auto& memory = state_of<FfnMemory>(context);
+  p.left = memory.left.data();
+  p.launches = memory.launches.data();
+  p.ups = memory.ups.data();
+  p.partial = memory.partial.data();
   const int shared_tiles = p.shared.gate ? p.shared.width / 8 : 0;
   if (tokens == 1 && routed && shared_tiles <= 3 * num_multiprocessors() &&
       launch_ffn<3, 4>(context, p))

@@ -2,10 +2,9 @@
 // rotation behind it.
 #include <algorithm>
 
-#include "kernels/cuda/few_tokens_best.cuh"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/few_tokens/few_tokens_best.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/residency.h"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {
@@ -165,24 +164,27 @@ MatmulParameters describe(const TensorView& x, const WeightStack& weight, const 
   return p;
 }
 
-__device__ BestMemory best_memory;
+struct Best {
+  DeviceArray<BestMemory> memory{1};
+};
 
 }  // namespace
 
 bool few_rows_matmul(const Context& context, const MatmulForward& args) {
-  if (!fits(args.x, args.weight)) return false;
-  MatmulParameters p = describe(args.x, args.weight, args.out);
+  if (!fits(args.x, args.weight.stack)) return false;
+  MatmulParameters p = describe(args.x, args.weight.stack, args.out);
   p.bias = args.bias ? args.bias.as<float>() : nullptr;
   p.accumulate = args.store == Store::accumulate;
   return launch_work<MatmulKernels<Find::nothing>>(context, p, p.n / 16, p.k);
 }
 
+void prepare_few_tokens_head(const Context& context) { state_of<Best>(context); }
+
 bool few_tokens_head(const Context& context, const FewTokensHead& args) {
-  // One stream has the memory in which blocks leave what they found.
+  // One stream of the device has the memory in which blocks leave what they found.
   if (!fits(args.x, args.weight) || !waits_allowed(context)) return false;
-  static BestMemory* const best = address_on_device(best_memory);
   MatmulParameters p = describe(args.x, args.weight, args.logits);
-  p.best = best;
+  p.best = state_of<Best>(context).memory.data();
   p.index = args.index.as<int32_t>();
   return launch_work<MatmulKernels<Find::best>>(context, p, p.n / 16, p.k);
 }

@@ -1,8 +1,9 @@
 // Sixteen rows of a dense product of a few tokens: which they are, and what becomes of their sums.
 #pragma once
 
-#include "kernels/cuda/few_tokens.cuh"
-#include "kernels/cuda/rope_store.h"
+#include "kernels/cuda/few_tokens/few_tokens.cuh"
+#include "kernels/cuda/rows/rope_store.h"
+#include "kernels/kv_pages.h"
 #include "kernels/layout.h"
 
 namespace dsmoe::kernels::cuda {

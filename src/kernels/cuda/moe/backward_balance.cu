@@ -1,10 +1,10 @@
 // Balance losses of the router and their gradients. Statistics of a group of sequences in double:
 // 32 chains over its tokens, each every 32nd token ascending, added ascending. The chains are
 // shared out to thread blocks; then every block that writes gradients adds them up for itself.
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/device/ptx.cuh"
+#include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/ptx.cuh"
-#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {

@@ -1,8 +1,8 @@
 // The router's backward pass: from the gates' gradients to the logits', z loss.
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/device/ptx.cuh"
+#include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/ptx.cuh"
-#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {

@@ -1,8 +1,8 @@
 // Combine: one pass that gathers a token's expert rows, adds them by the tree over expert indices,
 // then shared, then residual.
-#include "kernels/cuda/combine_tree.cuh"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/moe/combine_tree.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {

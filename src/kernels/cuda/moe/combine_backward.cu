@@ -3,9 +3,9 @@
 // tokens are made between the sums of the four before, so that neither waits for rows on their way.
 #include <algorithm>
 
-#include "kernels/cuda/combine_tree.cuh"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/moe/combine_tree.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // The tree over expert indices that combine adds a token's rows by.
 #pragma once
 
-#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/device/elements.cuh"
 
 namespace dsmoe::kernels::cuda {
 

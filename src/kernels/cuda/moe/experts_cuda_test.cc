@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <span>
 
-#include "kernels/cuda/product.h"
+#include "kernels/cuda/product/product.h"
 #include "kernels/cuda/test_support.h"
 
 namespace dsmoe::kernels {
@@ -15,11 +15,6 @@ struct Layer {
 
 class ExpertsCudaTest : public CudaTest {
  protected:
-  void TearDown() override {
-    cuda::force_product_variant(-1);
-    CudaTest::TearDown();
-  }
-
   struct Weights {
     TwinWeights gate, up, down;
   };
@@ -78,17 +73,17 @@ class ExpertsCudaTest : public CudaTest {
             output(dtype, {rows, layer.width})};
   }
   static std::vector<ExpertFamily> families(const Weights& routed, const Weights& shared,
-                                            const Plan& plan, const Run& run,
+                                            const Plan& plan, const Run& run, const TensorView& x,
                                             TensorView Twin::*side,
                                             WeightStack TwinWeights::*weight) {
     ExpertFamily a;
     a.gate = routed.gate.*weight, a.up = routed.up.*weight, a.down = routed.down.*weight;
-    a.offsets = plan.offsets.*side, a.token_of_row = plan.token_of_row.*side;
+    a.offsets = plan.offsets.*side, a.x = {x, plan.token_of_row.*side};
     a.activation = run.routed_activation.*side, a.out = run.routed_out.*side;
     a.gate_product = run.gate_product.*side, a.up_product = run.up_product.*side;
     ExpertFamily b;
     b.gate = shared.gate.*weight, b.up = shared.up.*weight, b.down = shared.down.*weight;
-    b.offsets = run.offsets_shared.*side;
+    b.offsets = run.offsets_shared.*side, b.x = {x};
     b.activation = run.shared_activation.*side, b.out = run.shared_out.*side;
     return {a, b};
   }
@@ -114,8 +109,10 @@ TEST_F(ExpertsCudaTest, LayerAgreesWithTheReference) {
       const Weights shared = expert_weights(dtype, 1, layer.hidden, layer.shared_width);
       const Plan plan = make_plan(layer, choices(layer));
       const Run run = outputs(layer, dtype);
-      const auto device = families(routed, shared, plan, run, &Twin::device, &TwinWeights::device);
-      const auto host = families(routed, shared, plan, run, &Twin::host, &TwinWeights::host);
+      const auto device =
+          families(routed, shared, plan, run, x.device, &Twin::device, &TwinWeights::device);
+      const auto host =
+          families(routed, shared, plan, run, x.host, &Twin::host, &TwinWeights::host);
       const int64_t used = plan.offsets.host.as<int32_t>()[layer.experts];
       const double round = dtype == DType::BF16 ? kRound : 0;
       const double chain = dtype == DType::BF16
@@ -126,8 +123,8 @@ TEST_F(ExpertsCudaTest, LayerAgreesWithTheReference) {
               ? product_bound(layer.shared_width + layer.width, 1 / std::sqrt(double(layer.width)))
               : 300 * kUnit * 1.3 * std::sqrt(double(layer.shared_width + layer.width));
 
-      experts_up_forward(cuda_, {.x = x.device, .families = device});
-      experts_up_forward(ref_, {.x = x.host, .families = host});
+      experts_up_forward(cuda_, {.operand = device[0].activation.dtype, .families = device});
+      experts_up_forward(ref_, {.operand = host[0].activation.dtype, .families = host});
       for (const Twin* twin : {&run.routed_activation, &run.gate_product, &run.up_product})
         clear_unused(*twin, used);
       expect_elements(run.gate_product, round, 2 * chain, "gate product");
@@ -140,8 +137,8 @@ TEST_F(ExpertsCudaTest, LayerAgreesWithTheReference) {
 
       copy_to_host(run.routed_activation);
       copy_to_host(run.shared_activation);
-      experts_down_forward(cuda_, {.families = device});
-      experts_down_forward(ref_, {.families = host});
+      experts_down_forward(cuda_, {.operand = device[0].activation.dtype, .families = device});
+      experts_down_forward(ref_, {.operand = host[0].activation.dtype, .families = host});
       clear_unused(run.routed_out, used);
       expect_elements(run.routed_out, round, 4 * long_chain, "routed output");
       expect_elements(run.shared_out, round, 4 * long_chain, "shared output");
@@ -178,7 +175,7 @@ TEST_F(ExpertsCudaTest, BatchesAndVariantsAgreeBitForBit) {
   const std::vector<int32_t> index = choices(big);
   const std::vector<double> gates = normal(big.tokens * big.top_k, 1);
   const auto run_layer = [&](int64_t begin, int64_t count, int variant, bool laid_out = false) {
-    cuda::force_product_variant(variant);
+    cuda::force_product_variant(cuda_, variant);
     Layer layer = big;
     layer.tokens = count;
     const Plan plan = make_plan(
@@ -187,18 +184,17 @@ TEST_F(ExpertsCudaTest, BatchesAndVariantsAgreeBitForBit) {
         from(DType::F32, {count, big.top_k},
              {gates.begin() + begin * big.top_k, gates.begin() + (begin + count) * big.top_k});
     const Run run = outputs(layer, DType::BF16);
-    auto device = families(routed, shared, plan, run, &Twin::device, &TwinWeights::device);
     const TensorView part = x.device.rows(begin, begin + count);
+    auto device = families(routed, shared, plan, run, part, &Twin::device, &TwinWeights::device);
     if (laid_out) {
-      device[0].x_rows = device[0].out;
-      EXPECT_TRUE(dispatch_rows(cuda_, {.x = part,
+      EXPECT_TRUE(dispatch_rows(cuda_, {.rows = device[0].x,
                                         .offsets = plan.offsets.device,
-                                        .token_of_row = plan.token_of_row.device,
-                                        .out = device[0].x_rows,
+                                        .out = device[0].out,
                                         .readers = 2}));
+      device[0].x = {device[0].out};
     }
-    experts_up_forward(cuda_, {.x = part, .families = device});
-    experts_down_forward(cuda_, {.families = device});
+    experts_up_forward(cuda_, {.operand = device[0].activation.dtype, .families = device});
+    experts_down_forward(cuda_, {.operand = device[0].activation.dtype, .families = device});
     const TensorView stream = device_tensor(DType::F32, {count, big.hidden});
     std::vector<unsigned char> start = bytes_of(residual.device.rows(begin, begin + count));
     upload(cuda_, start.data(), stream);
@@ -237,9 +233,8 @@ TEST_F(ExpertsCudaTest, RowsAreLaidOutAlikeFromBothSides) {
       const auto laid_out = [&](const TensorView& row_of_slot) {
         const Twin out =
             output(DType::BF16, {layer.tokens * layer.top_k, columns.count_of(layer.hidden)});
-        EXPECT_TRUE(dispatch_rows(cuda_, {.x = x.device,
+        EXPECT_TRUE(dispatch_rows(cuda_, {.rows = {x.device, plan.token_of_row.device},
                                           .offsets = plan.offsets.device,
-                                          .token_of_row = plan.token_of_row.device,
                                           .row_of_slot = row_of_slot,
                                           .columns = columns,
                                           .out = out.device,
@@ -275,13 +270,15 @@ TEST_F(ExpertsCudaTest, OneLaunchGivesTheBitsOfTwo) {
       if (first == 1 && layer.tokens * layer.top_k <= 4 * layer.experts) continue;
       const auto run_layer = [&](bool one_launch) {
         const Run run = outputs(layer, DType::BF16);
-        const auto all = families(routed, shared, plan, run, &Twin::device, &TwinWeights::device);
+        const auto all =
+            families(routed, shared, plan, run, x.device, &Twin::device, &TwinWeights::device);
         const auto own = std::span(all).first(2 - first);
         if (one_launch) {
-          EXPECT_TRUE(experts_forward(cuda_, {.x = x.device, .families = own}));
+          EXPECT_TRUE(
+              experts_forward(cuda_, {.operand = own[0].activation.dtype, .families = own}));
         } else {
-          experts_up_forward(cuda_, {.x = x.device, .families = own});
-          experts_down_forward(cuda_, {.families = own});
+          experts_up_forward(cuda_, {.operand = own[0].activation.dtype, .families = own});
+          experts_down_forward(cuda_, {.operand = own[0].activation.dtype, .families = own});
         }
         std::vector<unsigned char> bytes;
         for (const Twin* twin :
@@ -364,7 +361,8 @@ TEST_F(ExpertsCudaTest, CombineOnTheWayBackGivesTheBitsOfItsParts) {
                 cuda_, {.combine = combine, .d_logits = d_logits.device, .centroids = centroids}));
           } else {
             combine_forward(cuda_, combine);
-            matmul_forward(cuda_, {.x = d_logits.device,
+            matmul_forward(cuda_, {.operand = d_logits.device.dtype,
+                                   .x = d_logits.device,
                                    .weight = centroids,
                                    .out = out.device,
                                    .store = Store::accumulate});

@@ -4,12 +4,10 @@
 //
 // All tiles of up come before those of down, and a counter hands them out, so a block that waits
 // for the activations of an expert waits for blocks that run.
-#include "kernels/cuda/experts_few_rows.cuh"
+#include "kernels/cuda/moe/experts_few_rows.cuh"
 
-#include <atomic>
-
-#include "kernels/cuda/few_tokens_wait.cuh"
-#include "kernels/cuda/product_variants.cuh"
+#include "kernels/cuda/few_tokens/few_tokens_wait.cuh"
+#include "kernels/cuda/product/product_variants.cuh"
 
 namespace dsmoe::kernels::cuda {
 namespace {
@@ -17,7 +15,10 @@ namespace {
 using V = Rows64;
 
 constexpr int kSets = 64;  // launches that may be under way at once
-__device__ unsigned done_memory[kSets][kMaxExperts];
+struct DoneSets {
+  DeviceArray<unsigned> memory{std::size_t{kSets} * kMaxExperts};
+  unsigned turn = 0;
+};
 
 // Families 0 and 1 of a tile are those of up, 2 and 3 those of down.
 __device__ const ProductFamily& family_of(const ExpertsParameters& p, const Tile& tile) {
@@ -152,10 +153,11 @@ __global__ void __launch_bounds__(V::kThreads, 1)
 
 }  // namespace
 
+void prepare_experts(const Context& context) { state_of<DoneSets>(context); }
+
 void launch_experts_few_rows(const Context& context, ExpertsParameters& parameters) {
-  static auto* const sets = *address_on_device(done_memory);
-  static std::atomic<unsigned> turn{0};
-  parameters.done = sets[turn.fetch_add(1) % kSets];
+  auto& sets = state_of<DoneSets>(context);
+  parameters.done = sets.memory.data() + sets.turn++ % kSets * kMaxExperts;
   allow_shared_once<experts_kernel>(V::kSharedBytes);
   launch(context,
          {.grid = dim3(static_cast<unsigned>(num_multiprocessors())),

@@ -1,7 +1,7 @@
 // Gate and up, SwiGLU, and down of all experts in one launch, for few rows per expert.
 #pragma once
 
-#include "kernels/cuda/product.h"
+#include "kernels/cuda/product/product.h"
 
 namespace dsmoe::kernels::cuda {
 

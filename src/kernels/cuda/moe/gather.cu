@@ -1,9 +1,9 @@
 // Rows of x laid one behind the other, in the order of the plan.
 #include <algorithm>
 
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/product.h"
-#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/device/ptx.cuh"
+#include "kernels/cuda/product/product.h"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {
@@ -89,14 +89,14 @@ __global__ void __launch_bounds__(kThreads) scatter_kernel(const __grid_constant
 void gather_rows(const Context& context, const GatherRows& args) {
   const auto experts = static_cast<unsigned>(args.offsets.dim(0) - 1);
   const int64_t parts = args.out.dim(0) / (static_cast<int64_t>(experts) * kRows);
-  const Parameters p{.x = static_cast<const uint4*>(args.x.data) + args.columns.begin / 8,
+  const Parameters p{.x = static_cast<const uint4*>(args.rows.x.data) + args.columns.begin / 8,
                      .offsets = args.offsets.as<int32_t>(),
-                     .token_of_row = args.token_of_row.as<int32_t>(),
+                     .token_of_row = args.rows.indices(),
                      .row_of_slot = args.row_of_slot ? args.row_of_slot.as<int32_t>() : nullptr,
                      .out = static_cast<uint4*>(args.out.data),
                      .pieces = static_cast<int32_t>(args.out.dim(1) / 8),
-                     .x_pieces = static_cast<int32_t>(args.x.dim(1) / 8),
-                     .tokens = static_cast<int32_t>(args.x.dim(0)),
+                     .x_pieces = static_cast<int32_t>(args.rows.columns() / 8),
+                     .tokens = static_cast<int32_t>(args.rows.x.dim(0)),
                      .top_k = static_cast<int32_t>(args.row_of_slot ? args.row_of_slot.dim(1) : 0)};
   const dim3 block(static_cast<unsigned>(std::clamp((p.pieces + 31) / 32 * 32, 32, kThreads)));
   if (p.row_of_slot != nullptr && p.top_k <= kMostSlots) {

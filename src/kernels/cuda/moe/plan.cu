@@ -6,9 +6,9 @@
 // that chunk overwrites them with its result, so no other memory is needed.
 #include <algorithm>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/device/ptx.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {

@@ -9,11 +9,9 @@
 // 32 tokens, its eight warps the segments. The sums are the same either way.
 #include <cooperative_groups.h>
 
-#include <atomic>
-
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/moe/router.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/router.cuh"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {
@@ -27,7 +25,19 @@ constexpr int kMaxExpertsRouted = 512;
 
 using Parameters = RouterParameters;
 
-__device__ unsigned scratch_memory[64][2];
+// Of launches under way: a set each, in turn; what a kernel finds it leaves.
+constexpr int kSets = 64;
+struct RouterSets {
+  DeviceArray<unsigned> memory{2 * kSets};
+  unsigned turn = 0;
+
+  RouterSets() {
+    unsigned start[kSets][2];
+    for (auto& pair : start) pair[0] = ~0u, pair[1] = 0;
+    check(cudaMemcpy(memory.data(), start, sizeof(start), cudaMemcpyHostToDevice), "router sets");
+    check(cudaStreamSynchronize(nullptr), "router sets");
+  }
+};
 
 // Eight consecutive values, zeros past the end of the row.
 __device__ void load_activation(uint32_t (&v)[4], const bf16* row, int k, int size) {
@@ -263,22 +273,14 @@ bool launch_tiles(const Context& context, const Parameters& p) {
   return launch_router<kTiles, 16, kFloat, kRanks>(context, p);
 }
 
-unsigned* next_scratch() {
-  static unsigned* const base = [] {
-    void* pointer = nullptr;
-    check(cudaGetSymbolAddress(&pointer, scratch_memory), "router scratch");
-    unsigned start[64][2];
-    for (auto& pair : start) pair[0] = ~0u, pair[1] = 0;
-    check(cudaMemcpy(pointer, start, sizeof(start), cudaMemcpyHostToDevice), "router scratch");
-    return static_cast<unsigned*>(pointer);
-  }();
-  static std::atomic<unsigned> turn{0};
-  return base + 2 * (turn.fetch_add(1) % 64);
+unsigned* next_set(const Context& context) {
+  auto& sets = state_of<RouterSets>(context);
+  return sets.memory.data() + 2 * (sets.turn++ % kSets);
 }
 
 }  // namespace
 
-void prepare_router() { next_scratch(); }
+void prepare_router(const Context& context) { state_of<RouterSets>(context); }
 
 void router_forward(const Context& context, const RouterForward& args) {
   const auto tokens = static_cast<int32_t>(args.x.dim(0));
@@ -302,7 +304,7 @@ void router_forward(const Context& context, const RouterForward& args) {
                      .index = args.index.as<int32_t>(),
                      .gate = args.gate.as<float>(),
                      .bad_token = args.bad_token.as<int32_t>(),
-                     .scratch = next_scratch(),
+                     .scratch = next_set(context),
                      .tokens = tokens,
                      .experts = static_cast<int32_t>(args.centroids.n),
                      .hidden = static_cast<int32_t>(args.centroids.k)};

@@ -1,8 +1,8 @@
 // What the router kernels share: exact centroid products, scores, selection and gates of a token.
 #pragma once
 
-#include "kernels/cuda/ptx.cuh"
-#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/device/ptx.cuh"
+#include "kernels/cuda/device/reduce.cuh"
 #include "kernels/router.h"
 
 namespace dsmoe::kernels::cuda {

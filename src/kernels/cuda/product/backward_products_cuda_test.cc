@@ -1,20 +1,15 @@
 // Weight gradients and the experts' backward pass against the reference, and their bits.
 #include <numeric>
 
-#include "kernels/cuda/product.h"
+#include "kernels/cuda/product/product.h"
+#include "kernels/cuda/product/weight_gradient.h"
 #include "kernels/cuda/test_support.h"
-#include "kernels/cuda/weight_gradient.h"
 
 namespace dsmoe::kernels {
 namespace {
 
 class BackwardProductsCudaTest : public CudaTest {
  protected:
-  void TearDown() override {
-    cuda::force_product_variant(-1);
-    CudaTest::TearDown();
-  }
-
   enum class Gather : uint8_t { none, x, dy };
   struct Case {
     int64_t count, sequences, n, k;
@@ -27,12 +22,12 @@ class BackwardProductsCudaTest : public CudaTest {
     int64_t rows;
 
     WeightGradient args(TensorView Twin::*side) const {
-      WeightGradient args{.dy = dy.*side,
-                          .x = x.*side,
+      WeightGradient args{.dy = {dy.*side},
+                          .x = {x.*side},
                           .sequence_offsets = offsets.*side,
                           .d_weight = d_weight.*side};
-      if (gather == Gather::x) args.x_of_row = source.*side;
-      if (gather == Gather::dy) args.dy_of_row = source.*side;
+      if (gather == Gather::x) args.x.index = source.*side;
+      if (gather == Gather::dy) args.dy.index = source.*side;
       return args;
     }
   };
@@ -108,8 +103,8 @@ TEST_F(BackwardProductsCudaTest, RouterGradientInSegments) {
   const Twin offsets = integers({0, 700, 705, 1500}, {1, 4});
   const Twin d_weight = random(DType::F32, {1, 20, 136});
   const auto args = [&](TensorView Twin::*side) {
-    return WeightGradient{.dy = dy.*side,
-                          .x = x.*side,
+    return WeightGradient{.dy = {dy.*side},
+                          .x = {x.*side},
                           .sequence_offsets = offsets.*side,
                           .d_weight = d_weight.*side};
   };
@@ -171,11 +166,13 @@ class ExpertsBackwardCudaTest : public BackwardProductsCudaTest {
     bool routed = false;
     int64_t used = 0;
 
-    ExpertFamilyBackward args(TensorView Twin::*side, WeightStack TwinWeights::*weight) const {
+    ExpertFamilyBackward args(const Twin& d_out, TensorView Twin::*side,
+                              WeightStack TwinWeights::*weight) const {
       ExpertFamilyBackward args{.gate_transposed = transpose_of(gate.*weight),
                                 .up_transposed = transpose_of(up.*weight),
                                 .down_transposed = transpose_of(down.*weight),
                                 .offsets = offsets.*side,
+                                .d_out = {d_out.*side},
                                 .activation = activation.*side,
                                 .gate_product = gate_product.*side,
                                 .up_product = up_product.*side,
@@ -183,7 +180,7 @@ class ExpertsBackwardCudaTest : public BackwardProductsCudaTest {
                                 .d_up_product = d_up_product.*side,
                                 .d_x = d_x.*side};
       if (routed) {
-        args.token_of_row = token_of_row.*side;
+        args.d_out.index = token_of_row.*side;
         args.gate_of_row = gate_of_row.*side;
         args.scaled_activation = scaled.*side;
         args.d_gate_of_row = d_gate.*side;
@@ -230,18 +227,16 @@ class ExpertsBackwardCudaTest : public BackwardProductsCudaTest {
     std::vector<ExpertFamilyBackward> args;
     for (const Family& f : families) {
       for (const Twin* twin : f.outputs()) poison(twin->device);
-      args.push_back(f.args(&Twin::device, &TwinWeights::device));
+      args.push_back(f.args(d_out, &Twin::device, &TwinWeights::device));
       if (!laid_out || !f.routed) continue;
       const TensorView rows = device_tensor(DType::BF16, f.d_x.device.shape);
-      EXPECT_TRUE(dispatch_rows(cuda_, {.x = d_out.device,
-                                        .offsets = f.offsets.device,
-                                        .token_of_row = f.token_of_row.device,
-                                        .out = rows,
-                                        .readers = 2}));
-      args.back().d_out_rows = rows;
+      EXPECT_TRUE(dispatch_rows(
+          cuda_,
+          {.rows = args.back().d_out, .offsets = f.offsets.device, .out = rows, .readers = 2}));
+      args.back().d_out = {rows};
     }
-    experts_down_backward(cuda_, {.d_out = d_out.device, .families = args});
-    experts_up_backward(cuda_, {.families = args});
+    experts_down_backward(cuda_, {.operand = args[0].d_x.dtype, .families = args});
+    experts_up_backward(cuda_, {.operand = args[0].d_x.dtype, .families = args});
     for (const Family& f : families) {
       for (const Twin* twin : f.outputs()) {
         const TensorView tail = twin->device.rows(f.used, twin->device.dim(0));
@@ -274,8 +269,8 @@ TEST_F(ExpertsBackwardCudaTest, AgreesWithTheReference) {
       const double round = dtype == DType::BF16 ? kRound : 16 * kUnit;
       for (const Family& f : families) {
         // The reference goes step by step from what the device rounded.
-        const ExpertFamilyBackward args = f.args(&Twin::host, &TwinWeights::host);
-        experts_down_backward(ref_, {.d_out = d_out.host, .families = {&args, 1}});
+        const ExpertFamilyBackward args = f.args(d_out, &Twin::host, &TwinWeights::host);
+        experts_down_backward(ref_, {.operand = args.d_x.dtype, .families = {&args, 1}});
         const double chain = dtype == DType::BF16
                                  ? product_bound(layer.hidden, 1 / std::sqrt(double(layer.hidden)))
                                  : 600 * kUnit * std::sqrt(double(layer.hidden));
@@ -290,7 +285,7 @@ TEST_F(ExpertsBackwardCudaTest, AgreesWithTheReference) {
                         "gradient of gate");
         copy_to_host(f.d_gate_product);
         copy_to_host(f.d_up_product);
-        experts_up_backward(ref_, {.families = {&args, 1}});
+        experts_up_backward(ref_, {.operand = args.d_x.dtype, .families = {&args, 1}});
         const double long_chain =
             dtype == DType::BF16
                 ? 30 * product_bound(2 * static_cast<int64_t>(width), 1 / std::sqrt(width))
@@ -312,13 +307,13 @@ TEST_F(ExpertsBackwardCudaTest, VariantsAndBatchesAgreeBitForBit) {
     run_device(d_out, both);
     const auto expected = all_bits(both);
     for (const int variant : {cuda::kPortableVariant, 2, 3, 4, 5}) {
-      cuda::force_product_variant(variant);
+      cuda::force_product_variant(cuda_, variant);
       run_device(d_out, both);
       EXPECT_EQ(all_bits(both), expected) << "variant " << variant;
       run_device(d_out, both, true);
       EXPECT_EQ(all_bits(both), expected) << "laid out, variant " << variant;
     }
-    cuda::force_product_variant(-1);
+    cuda::force_product_variant(cuda_, cuda::kBySize);
     run_device(d_out, {both[1]});
     run_device(d_out, {both[0]});
     EXPECT_EQ(all_bits(both), expected) << "one family at a time";

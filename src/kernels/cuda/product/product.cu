@@ -1,51 +1,40 @@
 // Describe, choose, launch: tensor maps and the tile variant of a grouped product.
-#include "kernels/cuda/product.h"
+#include "kernels/cuda/product/product.h"
 
-#include <atomic>
 #include <iterator>
 
-#include "kernels/cuda/experts_few_rows.cuh"
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/product_variants.cuh"
+#include "kernels/cuda/moe/experts_few_rows.cuh"
+#include "kernels/cuda/ops.h"
+#include "kernels/cuda/product/product_variants.cuh"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {
 
 // Counters of launches in flight: two ints each, taken in turn. A kernel leaves its own at zero, so
-// a captured graph may replay, and launches that run side by side do not share one unless 256
+// a captured graph may replay, and launches of a stream that overlap do not share one unless 256
 // others were issued between them.
 constexpr int kCounterSets = 256;
-__device__ int32_t counters[kCounterSets * 2];
 
-}  // namespace
-
-int32_t* next_counters() {
-  static int32_t* const base = *address_on_device(counters);
-  static std::atomic<unsigned> turn{0};
-  return base + 2 * (turn.fetch_add(1) % kCounterSets);
-}
-
-namespace {
-
-std::atomic<int> forced_variant{-1};
-
-// The offsets of the last gathered product of this thread, and how many launches it had seen then.
-// A product that follows immediately on the same stream may read the same offsets early: its
-// predecessor waited for their writer before it let anyone start.
-thread_local struct {
-  const void* offsets[2];
-  void* stream;
-  uint64_t launches;
-} last_gathered;
+struct ProductState {
+  DeviceArray<int32_t> counters{kCounterSets * 2};
+  unsigned turn = 0;
+  int forced_variant = kBySize;
+  // The offsets of the last gathered product, and how many launches the stream had seen then. A
+  // product that follows immediately may read the same offsets early: its predecessor waited for
+  // their writer before it let anyone start.
+  struct {
+    const void* offsets[2];
+    uint64_t launches;
+  } last_gathered{};
+};
 
 bool offsets_final(const Context& context, const ProductParameters& parameters) {
-  if (last_gathered.launches == 0 || last_gathered.launches != num_launches() ||
-      last_gathered.stream != context.stream)
-    return false;
+  const auto& last = state_of<ProductState>(context).last_gathered;
+  if (last.launches == 0 || last.launches != own_stream(context).launches) return false;
   for (int f = 0; f < parameters.num_families; ++f) {
     const void* own = parameters.family[f].offsets;
-    if (own != nullptr && own != last_gathered.offsets[0] && own != last_gathered.offsets[1])
-      return false;
+    if (own != nullptr && own != last.offsets[0] && own != last.offsets[1]) return false;
   }
   return true;
 }
@@ -133,8 +122,8 @@ ProductFamily describe(const ProductGroup& group, Epilogue epilogue, int variant
   family.weight = weight_map(group, epilogue, tile_weights);
   const uint32_t row_box = kVariantRows[variant] >= 128 ? 64 : 8;
   const auto tile_rows = static_cast<uint32_t>(kVariantRows[variant]);
-  family.x = row_map(group.x, group.weight.k, row_box);
-  family.x_tile = row_map(group.x, group.weight.k, tile_rows);
+  family.x = row_map(group.x.x, group.weight.k, row_box);
+  family.x_tile = row_map(group.x.x, group.weight.k, tile_rows);
   family.segments = 1;
   if (epilogue == Epilogue::round && group.second) {
     family.second_weight =
@@ -156,9 +145,9 @@ ProductFamily describe(const ProductGroup& group, Epilogue epilogue, int variant
   }
   family.swiglu = group.swiglu;
   family.rope = group.rope;
-  family.x_rows = group.x.data;
+  family.x_rows = group.x.x.data;
   family.offsets = group.offsets ? group.offsets.as<int32_t>() : nullptr;
-  family.token_of_row = group.token_of_row ? group.token_of_row.as<int32_t>() : nullptr;
+  family.token_of_row = group.x.indices();
   family.out = group.out.data;
   family.base = static_cast<const float*>(group.base ? group.base.data : group.out.data);
   family.gate_out = group.gate_out.data;
@@ -180,9 +169,9 @@ ProductFamily describe(const ProductGroup& group, Epilogue epilogue, int variant
 
 // By the rows an expert gets on average, in the family whose weights are most; the others' tiles
 // fit any variant. Borders as measured on an H200 (docs/performance.md).
-int choose_variant(const Product& product) {
+int choose_variant(const Context& context, const Product& product) {
   const bool transposed = is_transposed(product.group[0].weight);
-  if (const int forced = forced_variant; forced >= 0)
+  if (const int forced = state_of<ProductState>(context).forced_variant; forced >= 0)
     return transposed && kVariantRows[forced] < kLeastRowsTransposed ? kRows128 : forced;
   int64_t most_weights = -1;
   double rows_per_expert = 0;
@@ -213,7 +202,7 @@ int choose_variant(const Product& product) {
   if (!swiglu) return kRows256;
   // 256 x 128 halves the rows that are gathered on the way. Laid out, 128 x 256 asks less of shared
   // memory, where the last tile of an expert is a small part of its rows.
-  const bool gathered = static_cast<bool>(product.group[product.num_groups - 1].token_of_row);
+  const bool gathered = static_cast<bool>(product.group[product.num_groups - 1].x.index);
   return rows_per_expert > 220 && (gathered || rows_per_expert < 800) ? kRows128Wide : kRows256;
 }
 
@@ -225,18 +214,29 @@ static_assert(std::size(launch_variant_table) == std::size(kVariantRows));
 
 }  // namespace
 
-void force_product_variant(int variant) { forced_variant = variant; }
+void prepare_products(const Context& context) { state_of<ProductState>(context); }
+
+int32_t* next_counters(const Context& context) {
+  auto& state = state_of<ProductState>(context);
+  return state.counters.data() + 2 * (state.turn++ % kCounterSets);
+}
+
+void force_product_variant(const Context& context, int variant) {
+  state_of<ProductState>(context).forced_variant = variant;
+}
 int num_product_variants() { return static_cast<int>(std::size(kVariantRows)); }
 
-bool product_fits_hopper(const Product& product) {
-  if (!is_hopper() || forced_variant == kPortableVariant) return false;
+bool product_fits_hopper(const Context& context, const Product& product) {
+  if (!is_hopper() || state_of<ProductState>(context).forced_variant == kPortableVariant)
+    return false;
   int64_t experts = 0;
   for (int g = 0; g < product.num_groups; ++g) {
     const ProductGroup& group = product.group[g];
     if (group.weight.dtype != DType::BF16 || group.weight.n % 8 != 0 || group.weight.k % 8 != 0 ||
         group.out.dim(1) % 8 != 0)
       return false;
-    if (!is_aligned(group.weight.data) || !is_aligned(group.x.data) || !is_aligned(group.out.data))
+    if (!is_aligned(group.weight.data) || !is_aligned(group.x.x.data) ||
+        !is_aligned(group.out.data))
       return false;
     if (!is_aligned(group.bias.data) || !is_aligned(group.base.data)) return false;
     if (!is_aligned(group.gate_out.data) || !is_aligned(group.up_out.data)) return false;
@@ -245,7 +245,7 @@ bool product_fits_hopper(const Product& product) {
     if (!is_aligned(group.swiglu.scaled_activation)) return false;
     if (!is_aligned(group.second.data) || !is_aligned(group.second_x.data)) return false;
     if (group.out.dim(0) >= (1 << 30) ||
-        group.x.dim(0) * (group.weight.k / 8) >= (int64_t{1} << 32))
+        group.x.x.dim(0) * (group.weight.k / 8) >= (int64_t{1} << 32))
       return false;
     if (product.epilogue == Epilogue::swiglu &&
         distance(group.weight, group.second) >= (uint64_t{1} << 40))
@@ -256,7 +256,7 @@ bool product_fits_hopper(const Product& product) {
 }
 
 void launch_product(const Context& context, const Product& product) {
-  VariantLaunch how{.variant = choose_variant(product),
+  VariantLaunch how{.variant = choose_variant(context, product),
                     .epilogue = product.epilogue,
                     .transposed = is_transposed(product.group[0].weight)};
   ProductParameters parameters{};
@@ -264,24 +264,26 @@ void launch_product(const Context& context, const Product& product) {
     if (product.group[g].out.dim(0) == 0) continue;
     parameters.family[parameters.num_families++] =
         describe(product.group[g], product.epilogue, how.variant);
-    how.gathered = how.gathered || product.group[g].token_of_row;
+    how.gathered = how.gathered || product.group[g].x.index;
   }
   if (parameters.num_families == 0) return;
   parameters.accumulate = product.accumulate;
-  parameters.counters = next_counters();
+  parameters.counters = next_counters(context);
   parameters.offsets_final = offsets_final(context, parameters);
   launch_variant_table[how.variant](context, how, parameters);
   if (how.gathered) {
-    last_gathered = {{parameters.family[0].offsets, parameters.family[1].offsets},
-                     context.stream,
-                     num_launches()};
+    state_of<ProductState>(context).last_gathered = {
+        {parameters.family[0].offsets, parameters.family[1].offsets}, own_stream(context).launches};
   }
 }
 
-bool rope_fits(const Product& product) { return choose_variant(product) == kRows256; }
+bool rope_fits(const Context& context, const Product& product) {
+  return choose_variant(context, product) == kRows256;
+}
 
 bool launch_experts(const Context& context, const Product& up, const Product& down) {
-  if (choose_variant(up) != kRows64 || choose_variant(down) != kRows64) return false;
+  if (choose_variant(context, up) != kRows64 || choose_variant(context, down) != kRows64)
+    return false;
   ExpertsParameters parameters{};
   for (int g = 0; g < up.num_groups; ++g) {
     if (up.group[g].out.dim(0) == 0) continue;
@@ -290,7 +292,7 @@ bool launch_experts(const Context& context, const Product& up, const Product& do
     parameters.down.family[f] = describe(down.group[g], down.epilogue, kRows64);
   }
   if (parameters.up.num_families == 0) return false;
-  parameters.up.counters = next_counters();
+  parameters.up.counters = next_counters(context);
   launch_experts_few_rows(context, parameters);
   return true;
 }

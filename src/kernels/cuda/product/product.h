@@ -7,8 +7,9 @@
 #include <cstdint>
 
 #include "kernels/context.h"
-#include "kernels/cuda/rope_store.h"
+#include "kernels/cuda/rows/rope_store.h"
 #include "kernels/layout.h"
+#include "kernels/rows.h"
 
 namespace dsmoe::kernels::cuda {
 
@@ -79,10 +80,9 @@ struct ProductGroup {
   WeightStack weight;  // column-major: input gradients (round, dense, swiglu_backward)
   WeightStack second;  // swiglu: the up matrices beside the gate matrices; round, column-major: the
                        // chain goes on
-  TensorView x;
+  Rows x;
   TensorView second_x;  // round with second: [rows, k]; x is not gathered then
   TensorView offsets;
-  TensorView token_of_row;
   TensorView bias;
   TensorView out;       // [rows, outputs]
   TensorView base;      // dense, optional: added to instead of out
@@ -101,24 +101,22 @@ struct Product {
 
 // True on 9.0 when the copy engine can read every operand: bf16, 16-byte aligned, n and k multiples
 // of 8.
-bool product_fits_hopper(const Product& product);
+bool product_fits_hopper(const Context& context, const Product& product);
 void launch_product(const Context& context, const Product& product);
 // Whether the rope epilogue takes this product, which fits: many rows.
-bool rope_fits(const Product& product);
+bool rope_fits(const Context& context, const Product& product);
 
 // An up product and the down product of its results in one launch; false, having done nothing,
 // where rows are too many for that.
 bool launch_experts(const Context& context, const Product& up, const Product& down);
 
-// One pass that lays the rows of a gathered product one behind the other: out[r] =
-// x[token_of_row[r]].
+// One pass that lays the rows of a gathered product one behind the other.
 struct GatherRows {
-  TensorView x;             // [tokens, k] bf16, k a multiple of 8
-  TensorView offsets;       // [experts + 1] I32
-  TensorView token_of_row;  // [rows] I32, ascending within an expert
-  TensorView row_of_slot;   // [tokens, top_k] I32, or absent: the same from the tokens' side
-  ColumnRange columns;      // of k
-  TensorView out;           // [rows, columns] bf16
+  Rows rows;               // [rows, k] bf16, k a multiple of 8, ascending within an expert
+  TensorView offsets;      // [experts + 1] I32
+  TensorView row_of_slot;  // [tokens, top_k] I32, or absent: the same from the tokens' side
+  ColumnRange columns;     // of k
+  TensorView out;          // [rows, columns] bf16
 };
 void gather_rows(const Context& context, const GatherRows& args);
 
@@ -126,7 +124,7 @@ void gather_rows(const Context& context, const GatherRows& args);
 void launch_product_portable(const Context& context, const Product& product);
 
 // Two ints, zero, for a kernel that hands out its tiles by a counter and leaves both at zero.
-int32_t* next_counters();
+int32_t* next_counters(const Context& context);
 
 struct VariantLaunch {
   int variant = 0;
@@ -135,10 +133,11 @@ struct VariantLaunch {
   bool transposed = false;
 };
 
-// Tests: forces a tile variant (0 .. num_product_variants() - 1), the portable kernel or, with -1,
-// the choice by size.
+// Tests: on this stream, forces a tile variant (0 .. num_product_variants() - 1), the portable
+// kernel or, with kBySize, the choice by size.
 constexpr int kPortableVariant = -2;
-void force_product_variant(int variant);
+constexpr int kBySize = -1;
+void force_product_variant(const Context& context, int variant);
 int num_product_variants();
 
 }  // namespace dsmoe::kernels::cuda

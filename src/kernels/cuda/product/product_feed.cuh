@@ -2,8 +2,8 @@
 // fills with weights by the copy engine and with rows of x by it, or gathered row by row.
 #pragma once
 
-#include "kernels/cuda/product_store_rope.cuh"
-#include "kernels/cuda/product_tile_list.cuh"
+#include "kernels/cuda/product/product_store_rope.cuh"
+#include "kernels/cuda/product/product_tile_list.cuh"
 
 namespace dsmoe::kernels::cuda {
 

@@ -9,11 +9,11 @@
 // expert is often short.
 #pragma once
 
-#include "kernels/cuda/product_feed.cuh"
-#include "kernels/cuda/product_store.cuh"
-#include "kernels/cuda/product_store_backward.cuh"
-#include "kernels/cuda/product_store_rope.cuh"
-#include "kernels/cuda/wgmma.cuh"
+#include "kernels/cuda/device/wgmma.cuh"
+#include "kernels/cuda/product/product_feed.cuh"
+#include "kernels/cuda/product/product_store.cuh"
+#include "kernels/cuda/product/product_store_backward.cuh"
+#include "kernels/cuda/product/product_store_rope.cuh"
 
 namespace dsmoe::kernels::cuda {
 

@@ -6,10 +6,10 @@
 // ascending.
 #include <type_traits>
 
-#include "kernels/cuda/elements.cuh"
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/product.h"
-#include "kernels/cuda/product_store_backward.cuh"
+#include "kernels/cuda/device/elements.cuh"
+#include "kernels/cuda/product/product.h"
+#include "kernels/cuda/product/product_store_backward.cuh"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {
@@ -371,9 +371,9 @@ void launch_group(const Context& context, const Product& product, const ProductG
   const Parameters p{
       .weight = group.weight.data,
       .second = group.second.data,
-      .x = group.x.data,
+      .x = group.x.x.data,
       .offsets = group.offsets ? group.offsets.as<int32_t>() : nullptr,
-      .token_of_row = group.token_of_row ? group.token_of_row.as<int32_t>() : nullptr,
+      .token_of_row = group.x.indices(),
       .bias = group.bias ? group.bias.as<float>() : nullptr,
       .out = group.out.data,
       .base = static_cast<const float*>(group.base ? group.base.data : group.out.data),

@@ -1,5 +1,5 @@
 // The kernels of variant Rows256.
-#include "kernels/cuda/product_variants.cuh"
+#include "kernels/cuda/product/product_variants.cuh"
 
 namespace dsmoe::kernels::cuda {
 

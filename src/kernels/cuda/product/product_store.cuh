@@ -1,7 +1,7 @@
 // From fp32 sums in registers to results in memory: the epilogues of the grouped product.
 #pragma once
 
-#include "kernels/cuda/product_tile.cuh"
+#include "kernels/cuda/product/product_tile.cuh"
 
 namespace dsmoe::kernels::cuda {
 

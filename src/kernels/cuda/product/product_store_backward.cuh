@@ -2,7 +2,7 @@
 // the gradients of the gate and up products.
 #pragma once
 
-#include "kernels/cuda/product_tile.cuh"
+#include "kernels/cuda/product/product_tile.cuh"
 
 namespace dsmoe::kernels::cuda {
 

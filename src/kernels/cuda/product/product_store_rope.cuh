@@ -2,8 +2,9 @@
 // pages, with the bits of a product stored in fp32 and rope_forward.
 #pragma once
 
-#include "kernels/cuda/elements.cuh"
-#include "kernels/cuda/product_tile.cuh"
+#include "kernels/cuda/device/elements.cuh"
+#include "kernels/cuda/product/product_tile.cuh"
+#include "kernels/kv_pages.h"
 
 namespace dsmoe::kernels::cuda {
 

@@ -1,8 +1,8 @@
 // Tile shapes of the grouped product, and one tile of work.
 #pragma once
 
-#include "kernels/cuda/product.h"
-#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/device/ptx.cuh"
+#include "kernels/cuda/product/product.h"
 
 namespace dsmoe::kernels::cuda {
 

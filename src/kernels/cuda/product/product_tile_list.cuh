@@ -1,7 +1,7 @@
 // Which tile is whose: the tiles of all experts of a grouped product, one behind the other.
 #pragma once
 
-#include "kernels/cuda/product_tile.cuh"
+#include "kernels/cuda/product/product_tile.cuh"
 
 namespace dsmoe::kernels::cuda {
 

@@ -1,8 +1,8 @@
 // The tile variants, smallest first, and the launch of one of them.
 #pragma once
 
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/product_kernel.cuh"
+#include "kernels/cuda/product/product_kernel.cuh"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 

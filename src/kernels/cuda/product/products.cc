@@ -1,9 +1,9 @@
 // Experts and dense projections as grouped products.
 #include <algorithm>
 
-#include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/product.h"
+#include "kernels/cuda/product/product.h"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {
@@ -12,41 +12,44 @@ constexpr int64_t kFewRowsPerExpert = 220;
 
 void run(const Context& context, const Product& product) {
   if (product.num_groups == 0) return;
-  if (product_fits_hopper(product)) return launch_product(context, product);
+  if (product_fits_hopper(context, product)) return launch_product(context, product);
   launch_product_portable(context, product);
 }
 
-// Two families to a launch. Families over all tokens (the shared experts) come first: their tiles
-// are the even ones.
+// The shared experts, which are one matrix over all tokens.
+bool is_shared(const ExpertFamily& family) { return family.gate.stack.count == 1; }
+bool is_shared(const ExpertFamilyBackward& family) {
+  return family.gate_transposed.stack.count == 1;
+}
+
+// Two families to a launch. The shared experts come first: their tiles are the even ones.
 template <class Family, class Fill>
 void run_families(const Context& context, std::span<const Family> families, Epilogue epilogue,
                   Fill&& fill) {
   for (std::size_t begin = 0; begin < families.size(); begin += 2) {
     Product product{.epilogue = epilogue};
     const auto pair = families.subspan(begin, std::min<std::size_t>(2, families.size() - begin));
-    for (const bool gathered : {false, true}) {
+    for (const bool shared : {true, false}) {
       for (const Family& family : pair) {
-        if (static_cast<bool>(family.token_of_row) == gathered)
-          product.group[product.num_groups++] = fill(family);
+        if (is_shared(family) == shared) product.group[product.num_groups++] = fill(family);
       }
     }
     run(context, product);
   }
 }
 
-ProductGroup up_group(const TensorView& x, const ExpertFamily& family) {
-  return {.weight = family.gate,
-          .second = family.up,
-          .x = family.x_rows ? family.x_rows : x,
+ProductGroup up_group(const ExpertFamily& family) {
+  return {.weight = family.gate.stack,
+          .second = family.up.stack,
+          .x = family.x,
           .offsets = family.offsets,
-          .token_of_row = family.x_rows ? TensorView{} : family.token_of_row,
           .out = family.activation,
           .gate_out = family.gate_product,
           .up_out = family.up_product};
 }
 ProductGroup down_group(const ExpertFamily& family, int64_t first_output = 0) {
-  return {.weight = family.down,
-          .x = family.activation,
+  return {.weight = family.down.stack,
+          .x = {family.activation},
           .offsets = family.offsets,
           .out = family.out,
           .first_output = first_output};
@@ -58,19 +61,19 @@ bool experts_forward(const Context& context, const ExpertsForward& args) {
   if (args.families.empty() || args.families.size() > 2) return false;
   Product up{.epilogue = Epilogue::swiglu};
   Product down{.epilogue = Epilogue::round};
-  for (const bool gathered : {false, true}) {
+  for (const bool shared : {true, false}) {
     for (const ExpertFamily& family : args.families) {
-      if (static_cast<bool>(family.token_of_row) != gathered) continue;
-      up.group[up.num_groups++] = up_group(args.x, family);
+      if (is_shared(family) != shared) continue;
+      up.group[up.num_groups++] = up_group(family);
       down.group[down.num_groups++] = down_group(family);
     }
   }
-  return product_fits_hopper(up) && product_fits_hopper(down) && launch_experts(context, up, down);
+  return product_fits_hopper(context, up) && product_fits_hopper(context, down) &&
+         launch_experts(context, up, down);
 }
 
 void experts_up_forward(const Context& context, const ExpertsUpForward& args) {
-  run_families(context, args.families, Epilogue::swiglu,
-               [&](const ExpertFamily& family) { return up_group(args.x, family); });
+  run_families(context, args.families, Epilogue::swiglu, up_group);
 }
 
 void experts_down_forward(const Context& context, const ExpertsDownForward& args) {
@@ -82,7 +85,7 @@ namespace {
 
 void check_transposes(const ExpertFamilyBackward& family) {
   for (const WeightStack& stack :
-       {family.gate_transposed, family.up_transposed, family.down_transposed}) {
+       {family.gate_transposed.stack, family.up_transposed.stack, family.down_transposed.stack}) {
     DSMOE_CHECK(stack.layout == WeightLayout::column_major,
                 "the experts' backward pass on CUDA reads weights as they lie: transpose_of");
   }
@@ -108,27 +111,26 @@ void experts_down_backward(const Context& context, const ExpertsDownBackward& ar
     }
     return place;
   };
-  run_families(
-      context, args.families, Epilogue::swiglu_backward, [&](const ExpertFamilyBackward& family) {
-        check_transposes(family);
-        ProductGroup group{.weight = family.down_transposed,
-                           .x = family.d_out_rows ? family.d_out_rows : args.d_out,
-                           .offsets = family.offsets,
-                           .token_of_row = family.d_out_rows ? TensorView{} : family.token_of_row,
-                           .out = family.d_up_product,
-                           .gate_out = family.d_gate_product,
-                           .up_out = family.up_product};
-        group.swiglu = {
-            .gate_of_row = family.gate_of_row ? family.gate_of_row.as<float>() : nullptr,
-            .activation = family.activation.data,
-            .gate_product = family.gate_product.data,
-            .up_product = family.up_product.data,
-            .scaled_activation = family.scaled_activation.data,
-            .d_gate_product = family.d_gate_product.data,
-            .d_up_product = family.d_up_product.data,
-            .partial_sums = family.gate_of_row ? partial_sums(family) : nullptr};
-        return group;
-      });
+  run_families(context, args.families, Epilogue::swiglu_backward,
+               [&](const ExpertFamilyBackward& family) {
+                 check_transposes(family);
+                 ProductGroup group{.weight = family.down_transposed.stack,
+                                    .x = family.d_out,
+                                    .offsets = family.offsets,
+                                    .out = family.d_up_product,
+                                    .gate_out = family.d_gate_product,
+                                    .up_out = family.up_product};
+                 group.swiglu = {
+                     .gate_of_row = family.gate_of_row ? family.gate_of_row.as<float>() : nullptr,
+                     .activation = family.activation.data,
+                     .gate_product = family.gate_product.data,
+                     .up_product = family.up_product.data,
+                     .scaled_activation = family.scaled_activation.data,
+                     .d_gate_product = family.d_gate_product.data,
+                     .d_up_product = family.d_up_product.data,
+                     .partial_sums = family.gate_of_row ? partial_sums(family) : nullptr};
+                 return group;
+               });
   for (const ExpertFamilyBackward& family : args.families) {
     if (family.gate_of_row) add_partial_sums(context, family, partial_sums(family));
   }
@@ -137,9 +139,9 @@ void experts_down_backward(const Context& context, const ExpertsDownBackward& ar
 void experts_up_backward(const Context& context, const ExpertsUpBackward& args) {
   run_families(context, args.families, Epilogue::round, [&](const ExpertFamilyBackward& family) {
     check_transposes(family);
-    return ProductGroup{.weight = family.gate_transposed,
-                        .second = family.up_transposed,
-                        .x = family.d_gate_product,
+    return ProductGroup{.weight = family.gate_transposed.stack,
+                        .second = family.up_transposed.stack,
+                        .x = {family.d_gate_product},
                         .second_x = family.d_up_product,
                         .offsets = family.offsets,
                         .out = family.d_x};
@@ -149,14 +151,14 @@ void experts_up_backward(const Context& context, const ExpertsUpBackward& args) 
 // Rows that the copy engine can read are worth a pass that lays them in order; a single product of
 // few rows gathers them as fast by itself (docs/performance.md).
 bool dispatch_rows(const Context& context, const DispatchRows& args) {
-  if (!is_hopper() || args.x.dtype != DType::BF16 || args.x.dim(1) % 8 != 0 ||
-      !is_aligned(args.x.data) || !is_aligned(args.out.data))
+  const TensorView& x = args.rows.x;
+  if (!is_hopper() || x.dtype != DType::BF16 || x.dim(1) % 8 != 0 || !is_aligned(x.data) ||
+      !is_aligned(args.out.data))
     return false;
   const int64_t experts = args.offsets.dim(0) - 1;
-  if (args.readers < 2 && args.token_of_row.dim(0) <= kFewRowsPerExpert * experts) return false;
-  gather_rows(context, {.x = args.x,
+  if (args.readers < 2 && args.rows.count() <= kFewRowsPerExpert * experts) return false;
+  gather_rows(context, {.rows = args.rows,
                         .offsets = args.offsets,
-                        .token_of_row = args.token_of_row,
                         .row_of_slot = args.row_of_slot,
                         .columns = args.columns,
                         .out = args.out});
@@ -173,31 +175,31 @@ bool qkv_forward(const Context& context, const QkvForward& args) {
   const int64_t tokens = args.x.dim(0);
   const int64_t head_dim = args.q.dim(2);
   if (args.q.dtype != DType::BF16 || head_dim % 64 != 0 || tokens == 0 ||
-      args.kv.layout != WeightLayout::row_major)
+      args.kv.shape.layout != WeightLayout::row_major)
     return false;
   Product product{.epilogue = Epilogue::rope, .num_groups = 1};
   TensorView out = args.q;
   out.shape = {tokens, args.weight.n};
   product.group[0] = {.weight = args.weight,
-                      .x = args.x,
+                      .x = {args.x},
                       .bias = args.bias,
                       .out = out,
                       .rope = rope_store_of(args)};
-  if (!product_fits_hopper(product) || !rope_fits(product)) return false;
+  if (!product_fits_hopper(context, product) || !rope_fits(context, product)) return false;
   launch_product(context, product);
   return true;
 }
 
 void matmul_forward(const Context& context, const MatmulForward& args) {
   const bool in_place = !args.base || args.base.data == args.out.data;
-  const bool row_major = args.weight.layout == WeightLayout::row_major;
+  const bool row_major = args.weight.stack.layout == WeightLayout::row_major;
   if (row_major && !args.rounded && in_place && few_rows_matmul(context, args)) return;
   const bool rounds = args.rounded && args.rounded.dtype == DType::BF16;
   Product product{.epilogue = rounds ? Epilogue::round : Epilogue::dense,
                   .accumulate = args.store == Store::accumulate,
                   .num_groups = 1};
-  product.group[0] = {.weight = args.weight,
-                      .x = args.x,
+  product.group[0] = {.weight = args.weight.stack,
+                      .x = {args.x},
                       .bias = args.bias,
                       .out = args.rounded ? args.rounded : args.out,
                       .base = args.base};

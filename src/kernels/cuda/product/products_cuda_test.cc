@@ -1,6 +1,6 @@
 // Dense products and their bits: every variant, the portable kernel, any batch.
 #include "kernels/cuda/negative_control.h"
-#include "kernels/cuda/product.h"
+#include "kernels/cuda/product/product.h"
 #include "kernels/cuda/test_support.h"
 
 namespace dsmoe::kernels {
@@ -14,10 +14,6 @@ struct Size {
 
 class ProductsCudaTest : public CudaTest {
  protected:
-  void TearDown() override {
-    cuda::force_product_variant(-1);
-    CudaTest::TearDown();
-  }
   // [n, k] as it lies, or as the transpose of a row-major [k, n].
   TwinWeights weights_by(WeightLayout layout, DType dtype, const Size& size, double scale) {
     if (layout == WeightLayout::row_major) return weights(dtype, 1, size.n, size.k, scale);
@@ -45,14 +41,18 @@ TEST_F(ProductsCudaTest, DenseAgreesWithTheReferenceAtOddSizes) {
         const Twin bias = random(DType::F32, {size.n});
         Twin out = store == Store::assign ? output(DType::F32, {size.tokens, size.n})
                                           : random(DType::F32, {size.tokens, size.n});
-        matmul_forward(cuda_, {.x = x.device,
+        matmul_forward(cuda_, {.operand = x.device.dtype,
+                               .x = x.device,
                                .weight = w.device,
                                .bias = bias.device,
                                .out = out.device,
                                .store = store});
-        matmul_forward(
-            ref_,
-            {.x = x.host, .weight = w.host, .bias = bias.host, .out = out.host, .store = store});
+        matmul_forward(ref_, {.operand = x.host.dtype,
+                              .x = x.host,
+                              .weight = w.host,
+                              .bias = bias.host,
+                              .out = out.host,
+                              .store = store});
         const double bound = dtype == DType::BF16
                                  ? product_bound(size.k, scale)
                                  : (std::ceil(size.k / 256.0) + 256) * kUnit * 1.3 * size.k * scale;
@@ -71,9 +71,12 @@ TEST_F(ProductsCudaTest, VariantsAndBatchesAgreeBitForBit) {
   const auto run = [&](int64_t begin, int64_t end, int variant) {
     const TensorView out = device_tensor(DType::F32, {end - begin, size.n});
     poison(out);
-    cuda::force_product_variant(variant);
-    matmul_forward(cuda_,
-                   {.x = x.device.rows(begin, end), .weight = w.device, .bias = {}, .out = out});
+    cuda::force_product_variant(cuda_, variant);
+    matmul_forward(cuda_, {.operand = x.device.dtype,
+                           .x = x.device.rows(begin, end),
+                           .weight = w.device,
+                           .bias = {},
+                           .out = out});
     return bytes_of(out);
   };
   const std::vector<unsigned char> whole = run(0, size.tokens, -1);
@@ -92,7 +95,7 @@ TEST_F(ProductsCudaTest, VariantsAndBatchesAgreeBitForBit) {
   const TensorView portable = device_tensor(DType::F32, {300, size.n});
   cuda::Product product{.epilogue = cuda::Epilogue::dense, .num_groups = 1};
   product.group[0].weight = w.device;
-  product.group[0].x = x.device.rows(5, 305);
+  product.group[0].x = {x.device.rows(5, 305)};
   product.group[0].out = portable;
   cuda::launch_product_portable(cuda_, product);
   expect_rows(bytes_of(portable), 5, "portable");
@@ -121,17 +124,18 @@ TEST_F(ProductsCudaTest, AddedResultsAgreeBitForBit) {
   for (const TensorView& added : {TensorView{}, bias.device}) {
     cuda::Product product{.epilogue = cuda::Epilogue::dense, .accumulate = true, .num_groups = 1};
     product.group[0].weight = w.device;
-    product.group[0].x = x.device;
+    product.group[0].x = {x.device};
     product.group[0].bias = added;
     product.group[0].out = from(DType::F32, {size.tokens, size.n}, before).device;
     cuda::launch_product_portable(cuda_, product);
     const std::vector<unsigned char> expected = bytes_of(product.group[0].out);
     for (int variant = -1; variant < cuda::num_product_variants(); ++variant) {
-      cuda::force_product_variant(variant);
+      cuda::force_product_variant(cuda_, variant);
       const TensorView start = from(DType::F32, {size.tokens, size.n}, before).device;
       const TensorView elsewhere = output(DType::F32, {size.tokens, size.n}).device;
       for (const TensorView& out : {elsewhere, start}) {
-        matmul_forward(cuda_, {.x = x.device,
+        matmul_forward(cuda_, {.operand = x.device.dtype,
+                               .x = x.device,
                                .weight = w.device,
                                .bias = added,
                                .out = out,
@@ -164,11 +168,15 @@ TEST_F(ProductsCudaTest, TransposesAgreeBitForBit) {
       };
       const WeightStack straight = stack(stored, size.k, size.n);
       const auto run = [&](const WeightStack& weight, bool rounded, int variant) {
-        cuda::force_product_variant(variant);
+        cuda::force_product_variant(cuda_, variant);
         const TensorView out = output(DType::F32, {size.tokens, size.n}).device;
         const TensorView bits =
             rounded ? output(DType::BF16, {size.tokens, size.n}).device : TensorView{};
-        matmul_forward(cuda_, {.x = x.device, .weight = weight, .out = out, .rounded = bits});
+        matmul_forward(cuda_, {.operand = x.device.dtype,
+                               .x = x.device,
+                               .weight = weight,
+                               .out = out,
+                               .rounded = bits});
         return bytes_of(rounded ? bits : out);
       };
       for (const bool rounded : {false, true}) {
@@ -198,8 +206,16 @@ TEST_F(ProductsCudaTest, PlainFp32AgreesWithTheReference) {
       const TwinWeights w = weights_by(layout, DType::F32, size, scale);
       Twin out = store == Store::assign ? output(DType::F32, {size.tokens, size.n})
                                         : random(DType::F32, {size.tokens, size.n});
-      matmul_forward(cuda_, {.x = x.device, .weight = w.device, .out = out.device, .store = store});
-      matmul_forward(ref_, {.x = x.host, .weight = w.host, .out = out.host, .store = store});
+      matmul_forward(cuda_, {.operand = x.device.dtype,
+                             .x = x.device,
+                             .weight = w.device,
+                             .out = out.device,
+                             .store = store});
+      matmul_forward(ref_, {.operand = x.host.dtype,
+                            .x = x.host,
+                            .weight = w.host,
+                            .out = out.host,
+                            .store = store});
       expect_elements(out, 4 * kUnit,
                       (std::ceil(size.k / 256.0) + 256) * kUnit * 1.3 * size.k * scale + 8 * kUnit,
                       "fp32 product");
@@ -216,9 +232,14 @@ TEST_F(ProductsCudaTest, RoundedResultsAreTheRoundedSums) {
     const TensorView expected = device_tensor(DType::BF16, {size.tokens, size.n});
     const TensorView rounded = device_tensor(DType::BF16, {size.tokens, size.n});
     poison(rounded);
-    matmul_forward(cuda_, {.x = x.device, .weight = w.device, .out = out});
+    matmul_forward(cuda_,
+                   {.operand = x.device.dtype, .x = x.device, .weight = w.device, .out = out});
     round_values(cuda_, {.x = out, .out = expected});
-    matmul_forward(cuda_, {.x = x.device, .weight = w.device, .out = out, .rounded = rounded});
+    matmul_forward(cuda_, {.operand = x.device.dtype,
+                           .x = x.device,
+                           .weight = w.device,
+                           .out = out,
+                           .rounded = rounded});
     EXPECT_EQ(bytes_of(rounded), bytes_of(expected)) << size.n;
   }
 }

@@ -5,15 +5,15 @@
 // sequences in order, and restarts its k16 blocks, zero-padded, at each (docs/numerics.md). One
 // warp feeds a ring of stages, another clears what lies past the end of a sequence, and two
 // warpgroups multiply.
-#include "kernels/cuda/weight_gradient.h"
+#include "kernels/cuda/product/weight_gradient.h"
 
 #include <algorithm>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/device/wgmma.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/product.h"
-#include "kernels/cuda/weight_gradient_sums.cuh"
-#include "kernels/cuda/wgmma.cuh"
+#include "kernels/cuda/product/product.h"
+#include "kernels/cuda/product/weight_gradient_sums.cuh"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {
@@ -240,27 +240,23 @@ bool readable(const TensorView& rows) {
          rows.dim(0) < (1 << 30);
 }
 bool fits(const WeightGradient& args) {
-  return readable(args.x) && readable(args.dy) && !(args.x_of_row && args.dy_of_row) &&
+  return readable(args.x.x) && readable(args.dy.x) && !(args.x.index && args.dy.index) &&
          is_aligned(args.d_weight.data) && args.d_weight.dim(2) % 4 == 0;
 }
-bool is_gathered(const WeightGradient& args) { return args.x_of_row || args.dy_of_row; }
+bool is_gathered(const WeightGradient& args) { return args.x.index || args.dy.index; }
 
 // The gathered side laid out row by row, in scratch memory. Who has other room for it, and several
 // gradients that share it, does that before (dispatch_rows).
 WeightGradient laid_out(const Context& context, const WeightGradient& args) {
   WeightGradient result = args;
-  TensorView& side = args.x_of_row ? result.x : result.dy;
-  const TensorView& source = args.x_of_row ? args.x_of_row : args.dy_of_row;
-  side.shape = {source.dim(0), side.dim(1)};
-  side.data = scratch_of(context, side.num_bytes());
+  Rows& side = args.x.index ? result.x : result.dy;
+  const Rows gathered = side;
+  side.index = {};
+  side.x.shape = {gathered.count(), gathered.columns()};
+  side.x.data = scratch_of(context, side.x.num_bytes());
   TensorView offsets = args.sequence_offsets;
   offsets.shape = {offsets.num_elements()};
-  gather_rows(context, {.x = args.x_of_row ? args.x : args.dy,
-                        .offsets = offsets,
-                        .token_of_row = source,
-                        .out = side});
-  result.x_of_row = {};
-  result.dy_of_row = {};
+  gather_rows(context, {.rows = gathered, .offsets = offsets, .out = side.x});
   return result;
 }
 
@@ -279,11 +275,11 @@ int64_t cost_of(int64_t m, int64_t n, int64_t tile_n, bool alone) {
 }
 
 GradientProblem describe(const WeightGradient& args, int32_t tile_n, bool alone) {
-  const int64_t x = args.x.dim(1);
-  const int64_t dy = args.dy.dim(1);
+  const int64_t x = args.x.columns();
+  const int64_t dy = args.dy.columns();
   const bool swapped = cost_of(x, dy, tile_n, alone) < cost_of(dy, x, tile_n, alone);
-  const TensorView& m_side = swapped ? args.x : args.dy;
-  const TensorView& n_side = swapped ? args.dy : args.x;
+  const TensorView& m_side = swapped ? args.x.x : args.dy.x;
+  const TensorView& n_side = swapped ? args.dy.x : args.x.x;
   return {.m_side = side_of(m_side, kBoxesM),
           .n_side = side_of(n_side, tile_n / 64),
           .sequence_offsets = args.sequence_offsets.as<int32_t>(),
@@ -323,17 +319,14 @@ void append(GradientParameters& p, const GradientProblem& problem, int32_t matri
   }
 }
 
-bool is_empty(const WeightGradient& args) { return args.dy.dim(0) == 0 || args.x.dim(0) == 0; }
+bool is_empty(const WeightGradient& args) { return args.dy.x.dim(0) == 0 || args.x.x.dim(0) == 0; }
 bool has_one_matrix(const WeightGradient& args) { return args.sequence_offsets.dim(0) == 1; }
 
 // Products of all, in multiplications.
 int64_t work_of(std::span<const WeightGradient> list) {
   int64_t work = 0;
   for (const WeightGradient& args : list) {
-    const int64_t rows = args.x_of_row    ? args.x_of_row.dim(0)
-                         : args.dy_of_row ? args.dy_of_row.dim(0)
-                                          : args.x.dim(0);
-    work += rows * args.dy.dim(1) * args.x.dim(1);
+    work += args.x.count() * args.dy.columns() * args.x.columns();
   }
   return work;
 }
@@ -345,7 +338,7 @@ void weight_gradients(const Context& context, const std::span<const WeightGradie
   const auto run = [&] {
     if (p.num_problems == 0) return;
     allow_shared_once<weight_gradient_kernel>(GradientShared::kBytes);
-    p.counters = next_counters();
+    p.counters = next_counters(context);
     launch(context,
            {.grid = dim3(static_cast<unsigned>(num_multiprocessors())),
             .block = dim3(kThreads),
@@ -356,7 +349,7 @@ void weight_gradients(const Context& context, const std::span<const WeightGradie
   // A tile with all rows that would take longer than its share of everything is made narrower.
   const int64_t share = work_of(list) / num_multiprocessors();
   const auto tile_n = [&](const WeightGradient& args) {
-    return has_one_matrix(args) && args.x.dim(0) * kTileM * kTileN > share ? kNarrowN : kTileN;
+    return has_one_matrix(args) && args.x.x.dim(0) * kTileM * kTileN > share ? kNarrowN : kTileN;
   };
   // Long sums first: the others fill what they leave.
   for (const bool one_matrix : {true, false}) {

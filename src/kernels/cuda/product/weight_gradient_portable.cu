@@ -1,9 +1,9 @@
 // The weight gradient without the copy engine: odd sizes through mma.sync, fp32 by FMA chains.
 #include <algorithm>
 
-#include "kernels/cuda/elements.cuh"
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/weight_gradient.h"
+#include "kernels/cuda/device/elements.cuh"
+#include "kernels/cuda/product/weight_gradient.h"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {
@@ -292,33 +292,31 @@ void launch_f32(const Context& context, Parameters p, int64_t count, int64_t row
 }  // namespace
 
 void weight_gradient_portable(const Context& context, const WeightGradient& args) {
-  DSMOE_CHECK(args.dy.dim(1) == args.d_weight.dim(1) && args.x.dim(1) == args.d_weight.dim(2),
+  DSMOE_CHECK(args.dy.columns() == args.d_weight.dim(1) && args.x.columns() == args.d_weight.dim(2),
               "a part of a weight gradient that the copy engine cannot read: [{}, {}]",
-              args.dy.dim(1), args.x.dim(1));
-  const auto pointer = [](const TensorView& view) {
-    return view ? view.as<int32_t>() : static_cast<const int32_t*>(nullptr);
-  };
-  const Parameters p{.dy = args.dy.data,
-                     .dy_of_row = pointer(args.dy_of_row),
-                     .x = args.x.data,
-                     .x_of_row = pointer(args.x_of_row),
-                     .sequence_offsets = args.sequence_offsets.as<int32_t>(),
-                     .slot_of_matrix = pointer(args.slot_of_matrix),
-                     .d_weight = args.d_weight.as<float>(),
-                     .segments = nullptr,
-                     .num_segments = 0,
-                     .sequences = static_cast<int32_t>(args.sequence_offsets.dim(1) - 1),
-                     .n = static_cast<int32_t>(args.dy.dim(1)),
-                     .k = static_cast<int32_t>(args.x.dim(1)),
-                     .from_zero = args.start == GradientStart::from_zero};
+              args.dy.columns(), args.x.columns());
+  const Parameters p{
+      .dy = args.dy.x.data,
+      .dy_of_row = args.dy.indices(),
+      .x = args.x.x.data,
+      .x_of_row = args.x.indices(),
+      .sequence_offsets = args.sequence_offsets.as<int32_t>(),
+      .slot_of_matrix = args.slot_of_matrix ? args.slot_of_matrix.as<int32_t>() : nullptr,
+      .d_weight = args.d_weight.as<float>(),
+      .segments = nullptr,
+      .num_segments = 0,
+      .sequences = static_cast<int32_t>(args.sequence_offsets.dim(1) - 1),
+      .n = static_cast<int32_t>(args.dy.columns()),
+      .k = static_cast<int32_t>(args.x.columns()),
+      .from_zero = args.start == GradientStart::from_zero};
   const int64_t count = args.sequence_offsets.dim(0);
-  if (args.dy.dtype == DType::BF16) {
+  if (args.dy.x.dtype == DType::BF16) {
     const dim3 grid(blocks_for(p.k, 8 * (kThreads / 32)), blocks_for(p.n, 16),
                     static_cast<unsigned>(count));
     return launch(context, {.grid = grid, .block = dim3(kThreads)}, gradient_bf16, p);
   }
-  const int64_t rows = std::max(args.dy.dim(0), args.x.dim(0));
-  if (args.x.dtype == DType::BF16) return launch_f32<bf16>(context, p, count, rows);
+  const int64_t rows = std::max(args.dy.x.dim(0), args.x.x.dim(0));
+  if (args.x.x.dtype == DType::BF16) return launch_f32<bf16>(context, p, count, rows);
   launch_f32<float>(context, p, count, rows);
 }
 

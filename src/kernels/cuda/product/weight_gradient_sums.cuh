@@ -1,7 +1,7 @@
 // Weight gradients: the sums of a tile on their way between memory and wgmma's registers.
 #pragma once
 
-#include "kernels/cuda/weight_gradient_tiles.cuh"
+#include "kernels/cuda/product/weight_gradient_tiles.cuh"
 
 namespace dsmoe::kernels::cuda {
 

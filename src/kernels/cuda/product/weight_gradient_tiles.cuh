@@ -1,7 +1,7 @@
 // Weight gradients by tiles: what a launch holds, and where its tiles lie.
 #pragma once
 
-#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/device/ptx.cuh"
 
 namespace dsmoe::kernels::cuda {
 

@@ -1,7 +1,7 @@
 // The most likely id of each row of logits.
+#include "kernels/cuda/device/ptx.cuh"
+#include "kernels/cuda/device/row_blocks.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/ptx.cuh"
-#include "kernels/cuda/row_blocks.cuh"
 
 namespace dsmoe::kernels::cuda {
 namespace {

@@ -1,11 +1,11 @@
 // RMSNorm's backward pass: the gradient of its input row by row, that of its weights over the
 // tokens of each sequence.
-#include "kernels/cuda/bulk_copy.cuh"
-#include "kernels/cuda/column_sums.cuh"
-#include "kernels/cuda/elements.cuh"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/device/bulk_copy.cuh"
+#include "kernels/cuda/device/elements.cuh"
+#include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/rows/column_sums.cuh"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {

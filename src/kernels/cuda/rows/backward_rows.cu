@@ -2,11 +2,11 @@
 // gates.
 #include <algorithm>
 
-#include "kernels/cuda/column_sums.cuh"
-#include "kernels/cuda/elements.cuh"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/device/elements.cuh"
+#include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/rows/column_sums.cuh"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // The end of sums over tokens: the chains of each sequence, then the sequences.
-#include "kernels/cuda/column_sums.cuh"
+#include "kernels/cuda/rows/column_sums.cuh"
 
 namespace dsmoe::kernels::cuda {
 namespace {

@@ -3,8 +3,8 @@
 // sequences. Only the sequence decides, so micro-batches do not matter.
 #pragma once
 
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/device/ptx.cuh"
+#include "kernels/cuda/stream/launch.h"
 #include "kernels/layout.h"
 
 namespace dsmoe::kernels::cuda {

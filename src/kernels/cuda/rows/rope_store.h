@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "kernels/kv_pages.h"
 #include "kernels/layout.h"
 
 namespace dsmoe::kernels::cuda {
@@ -31,7 +32,7 @@ RopeStore rope_store_of(const Args& args) {
           .keys = args.kv.keys,
           .values = args.kv.values,
           .heads = static_cast<int32_t>(args.q.dim(1)),
-          .kv_heads = static_cast<int32_t>(args.kv.num_kv_heads),
+          .kv_heads = static_cast<int32_t>(args.kv.shape.heads),
           .head_dim = static_cast<int32_t>(args.q.dim(2))};
 }
 

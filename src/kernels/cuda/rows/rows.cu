@@ -1,11 +1,12 @@
 // Row-wise ops: embedding, RMSNorm, RoPE, log-probabilities. One block per row.
 #include <algorithm>
 
-#include "kernels/cuda/elements.cuh"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/device/elements.cuh"
+#include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/reduce.cuh"
-#include "kernels/cuda/rope_store.h"
+#include "kernels/cuda/rows/rope_store.h"
+#include "kernels/cuda/stream/launch.h"
+#include "kernels/kv_pages.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {
@@ -217,7 +218,7 @@ void rms_norm_forward(const Context& context, const RmsNormForward& args) {
 
 void rope_forward(const Context& context, const RopeForward& args) {
   if (args.q.dim(0) == 0) return;
-  DSMOE_CHECK(args.kv.layout == WeightLayout::row_major,
+  DSMOE_CHECK(args.kv.shape.layout == WeightLayout::row_major,
               "rope on CUDA: KV pages must be row-major");
   const float* qkv = args.qkv.as<float>();
   const RopeStore p = rope_store_of(args);

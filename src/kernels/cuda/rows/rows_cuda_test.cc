@@ -84,12 +84,13 @@ TEST_F(RowsCudaTest, QkvInOnePassHasTheBitsOfTwo) {
         const TensorView values = output(DType::BF16, {pages, c.kv_heads, 64, c.head_dim}).device;
         const KvPages kv{.keys = keys.data,
                          .values = values.data,
-                         .dtype = DType::BF16,
-                         .layout = WeightLayout::row_major,
                          .device = keys.device,
                          .num_pages = pages,
-                         .num_kv_heads = c.kv_heads,
-                         .head_dim = c.head_dim};
+                         .shape = {.dtype = DType::BF16,
+                                   .layout = WeightLayout::row_major,
+                                   .heads = c.kv_heads,
+                                   .key_width = c.head_dim,
+                                   .value_width = c.head_dim}};
         if (one_pass) {
           EXPECT_TRUE(qkv_forward(cuda_, {.x = x.device,
                                           .weight = weight.device,
@@ -102,7 +103,11 @@ TEST_F(RowsCudaTest, QkvInOnePassHasTheBitsOfTwo) {
                                           .kv = kv}));
         } else {
           const TensorView qkv = output(DType::F32, {c.tokens, width}).device;
-          matmul_forward(cuda_, {.x = x.device, .weight = weight.device, .bias = bias, .out = qkv});
+          matmul_forward(cuda_, {.operand = x.device.dtype,
+                                 .x = x.device,
+                                 .weight = weight.device,
+                                 .bias = bias,
+                                 .out = qkv});
           rope_forward(cuda_, {.qkv = qkv,
                                .cos = cos.device,
                                .sin = sin.device,
@@ -149,12 +154,13 @@ TEST_F(RowsCudaTest, RopeAgrees) {
       const auto pages_of = [&](const TensorView& k, const TensorView& v) {
         return KvPages{.keys = k.data,
                        .values = v.data,
-                       .dtype = k.dtype,
-                       .layout = WeightLayout::row_major,
                        .device = k.device,
                        .num_pages = pages,
-                       .num_kv_heads = kv_heads,
-                       .head_dim = head_dim};
+                       .shape = {.dtype = k.dtype,
+                                 .layout = WeightLayout::row_major,
+                                 .heads = kv_heads,
+                                 .key_width = head_dim,
+                                 .value_width = head_dim}};
       };
       rope_forward(cuda_, {.qkv = qkv.device,
                            .cos = cos,

@@ -3,10 +3,10 @@
 // nor the number of blocks changes them.
 #include <algorithm>
 
+#include "kernels/cuda/device/ptx.cuh"
+#include "kernels/cuda/device/reduce.cuh"
+#include "kernels/cuda/device/row_blocks.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/ptx.cuh"
-#include "kernels/cuda/reduce.cuh"
-#include "kernels/cuda/row_blocks.cuh"
 
 namespace dsmoe::kernels::cuda {
 namespace {

@@ -1,9 +1,7 @@
 // Device properties, working memory and tensor maps.
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/stream/launch.h"
 
 #include <utility>
-
-#include "kernels/cuda/stream_state.h"
 
 namespace dsmoe::kernels::cuda {
 
@@ -33,11 +31,6 @@ int compute_capability() {
 int shared_memory_limit() {
   static const int bytes = attribute_of_device(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   return bytes;
-}
-
-uint64_t& num_launches() {
-  thread_local uint64_t count = 0;
-  return count;
 }
 
 namespace {

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "kernels/context.h"
+#include "kernels/cuda/stream/stream.h"
 #include "tensor/tensor.h"
 
 namespace dsmoe::kernels::cuda {
@@ -19,10 +20,6 @@ inline void check(cudaError_t status, const char* what) {
   }
 }
 
-inline cudaStream_t stream_of(const Context& context) {
-  return static_cast<cudaStream_t>(context.stream);
-}
-
 // Of the current device, read once.
 int num_multiprocessors();
 int compute_capability();   // 80, 90, ...
@@ -32,9 +29,6 @@ int shared_memory_limit();  // bytes that a block can have
 inline bool is_hopper() { return compute_capability() == 90; }
 // Launches that overlap, clusters of blocks.
 inline bool has_clusters() { return compute_capability() >= 90; }
-
-// Launches of this thread so far.
-uint64_t& num_launches();
 
 // Working memory for the ops of one stream, one op at a time: what an op leaves there the next one
 // overwrites. It grows to what is asked, so that after the first step of a kind nothing is
@@ -69,7 +63,7 @@ void launch(const Context& context, const LaunchShape& shape, void (*kernel)(Par
   config.attrs = attributes;
   config.numAttrs = has_clusters() ? (shape.cluster > 1 ? 2 : 1) : 0;
   check(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...), "launch");
-  ++num_launches();
+  ++own_stream(context).launches;
 }
 
 // Lets a kernel use more than 48 KiB of shared memory.
@@ -92,14 +86,6 @@ inline unsigned blocks_for(int64_t size, int64_t each) {
 
 // What wide loads and the copy engine read.
 inline bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
-
-// Where a variable of the device lies.
-template <class T>
-T* address_on_device(const T& variable) {
-  void* pointer = nullptr;
-  check(cudaGetSymbolAddress(&pointer, variable), "address of a variable");
-  return static_cast<T*>(pointer);
-}
 
 // A view of memory for the copy engine. sizes[0] runs fastest; strides in bytes, from dimension 1
 // on. Boxes are 128 bytes wide, with their pieces of 16 permuted row by row.

@@ -39,15 +39,15 @@ class BesideCudaTest : public CudaTest {
     for (float value = 1; value <= 4; ++value) {
       cuda::delay(context);
       upload(context, &value, told);
-      run_beside(context, [&](const Context& own) {
+      const BesideWork work = run_beside(context, [&](const Context& own) {
         copy(own, told, kept);
         cuda::delay(own);
         copy(own, kept, result);
       });
-      run_beside(context, [&](const Context& own) { cuda::delay(own); });
-      wait_beside(context, 1);
+      const BesideWork later = run_beside(context, [&](const Context& own) { cuda::delay(own); });
+      wait_beside(context, work);
       download(context, result, &found.emplace_back());
-      wait_beside(cuda_, 0);
+      wait_beside(cuda_, later);
     }
     return found;
   }
@@ -58,7 +58,7 @@ TEST_F(BesideCudaTest, PiecesSeeWhatCameBeforeAndAreWaitedForAndControlsComeTooE
   EXPECT_EQ(rounds(cuda_table()), right);
   void* const queue = begin_beside(cuda_).stream;
   end_beside(cuda_);
-  EXPECT_NE(rounds(cuda::table_that_begins_early(queue)), right);
+  EXPECT_NE(rounds(cuda::table_that_begins_early(cuda_, queue)), right);
   EXPECT_NE(rounds(cuda::table_that_waits_too_little()), right);
 }
 

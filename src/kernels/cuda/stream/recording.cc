@@ -1,6 +1,6 @@
 // Recordings as CUDA graphs, captured from the context's stream.
-#include "kernels/cuda/launch.h"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 
@@ -21,7 +21,7 @@ void* end_recording(const Context& context) {
 
 void replay_recording(const Context& context, void* recording) {
   check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(recording), stream_of(context)), "replay");
-  ++num_launches();
+  ++own_stream(context).launches;
 }
 
 void release_recording(void* recording) {

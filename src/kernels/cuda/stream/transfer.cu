@@ -4,10 +4,9 @@
 #include <atomic>
 #include <cstring>
 
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/device/ptx.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/ptx.cuh"
-#include "kernels/cuda/stream_state.h"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {

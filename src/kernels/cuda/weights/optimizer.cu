@@ -1,11 +1,11 @@
 // AdamW and the norm of gradients: one tensor at a time, and all of them in one launch.
 #include <algorithm>
 
-#include "kernels/cuda/elements.cuh"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/device/elements.cuh"
+#include "kernels/cuda/device/ptx.cuh"
+#include "kernels/cuda/device/reduce.cuh"
 #include "kernels/cuda/ops.h"
-#include "kernels/cuda/ptx.cuh"
-#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/elements.cuh"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/device/elements.cuh"
 #include "kernels/cuda/ops.h"
+#include "kernels/cuda/stream/launch.h"
 
 namespace dsmoe::kernels::cuda {
 namespace {
