@@ -168,24 +168,34 @@ void assign(T& field, const std::optional<U>& value) {
   if (value) field = *value;
 }
 
-std::string read_model_type(FieldReader& reader) {
+// "deepseek" or "dsmoe"
+std::string names_of_types(std::string_view between) {
+  std::string list;
+  for (const Format& format : formats()) {
+    list += fmt::format("{}\"{}\"", list.empty() ? "" : between, format.model_type);
+  }
+  return list;
+}
+
+const Format& read_format(FieldReader& reader) {
   const std::optional<std::string> type = reader.text("model_type");
-  if (!type)
-    fail(ErrorKind::input, "{}: model_type is missing; \"deepseek\" and \"dsmoe\" are supported",
-         reader.what());
-  if (*type != "deepseek" && *type != "dsmoe") {
-    reader.refuse("model_type", "\"deepseek\" or \"dsmoe\", other architectures are not supported",
+  if (!type) {
+    fail(ErrorKind::input, "{}: model_type is missing; {} are supported", reader.what(),
+         names_of_types(" and "));
+  }
+  const auto format = std::ranges::find(formats(), *type, &Format::model_type);
+  if (format == formats().end()) {
+    reader.refuse("model_type", names_of_types(" or ") + ", other architectures are not supported",
                   shown(*type));
   }
-  const std::string_view architecture =
-      *type == "deepseek" ? "DeepseekForCausalLM" : "DsmoeForCausalLM";
   if (const std::optional<Json> value = reader.take("architectures")) {
-    if (*value != Json::array({architecture})) {
-      reader.refuse("architectures", fmt::format("[\"{}\"] for model_type {}", architecture, *type),
+    if (*value != Json::array({format->architecture})) {
+      reader.refuse("architectures",
+                    fmt::format("[\"{}\"] for model_type {}", format->architecture, *type),
                     shown(*value));
     }
   }
-  return *type;
+  return *format;
 }
 
 void read_sizes(FieldReader& reader, ModelConfig& config) {
@@ -373,8 +383,9 @@ ModelConfig parse_config(std::string_view text, std::string_view what) {
   if (!json.is_object())
     fail(ErrorKind::input, "{}: expected a JSON object, found {}", what, shown(json));
   FieldReader reader(std::move(json), what);
-  const std::string model_type = read_model_type(reader);
+  const Format& format = read_format(reader);
   ModelConfig config;
+  config.file_names = format.names;
   read_sizes(reader, config);
   read_rope(reader, config);
   read_experts(reader, config);
@@ -383,7 +394,7 @@ ModelConfig parse_config(std::string_view text, std::string_view what) {
   check_unimplemented(reader);
   config.extra = reader.take_rest().dump();
   config.check(what);
-  if (model_type == "deepseek" && !config.within_released_options()) {
+  if (format.model_type == "deepseek" && !config.within_released_options()) {
     fail(ErrorKind::input,
          "{}: model_type \"deepseek\" has softmax scores, topk_method \"greedy\", n_group 1, "
          "routed_scaling_factor 1 and "

@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "attention/shape.h"
+#include "model/parameter_names.h"
 #include "tensor/quantised.h"
 #include "tensor/tensor_spec.h"
 
@@ -80,8 +82,9 @@ struct ModelConfig {
   std::vector<int64_t> eos_token_ids;  // empty: none
   std::optional<int64_t> pad_token_id;
 
-  Quantization quantization;  // quantization_config with quant_method "dsmoe"
-  std::string extra = "{}";   // keys this program does not know, as JSON: written back by to_json
+  Quantization quantization;            // quantization_config with quant_method "dsmoe"
+  NameMap file_names = kDeepseekNames;  // how its files name and hold parameters
+  std::string extra = "{}";  // keys this program does not know, as JSON: written back by to_json
 
   // Throws Error(input) that starts with `what` and names key, expected and found.
   void check(std::string_view what) const;
@@ -101,8 +104,15 @@ struct ModelConfig {
     return topk_method == TopkMethod::greedy ? n_routed_experts
                                              : n_routed_experts / n_group * topk_group;
   }
-  int64_t q_width() const { return num_attention_heads * head_dim; }
-  int64_t kv_width() const { return num_key_value_heads * head_dim; }
+  attention::Shape attention_shape(tensor::DType operand = tensor::DType::F32) const {
+    return {.hidden = hidden_size,
+            .heads = num_attention_heads,
+            .kv = {.dtype = operand,
+                   .layout = kernels::WeightLayout::row_major,
+                   .heads = num_key_value_heads,
+                   .key_width = head_dim,
+                   .value_width = head_dim}};
+  }
   int64_t shared_width() const { return n_shared_experts * moe_intermediate_size; }
 
   // Every stored number; a tied head counts once.

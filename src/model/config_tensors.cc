@@ -41,7 +41,7 @@ int64_t ModelConfig::num_tensors() const {
 }
 
 int64_t ModelConfig::kv_bytes_per_token(tensor::DType dtype) const {
-  return 2 * num_hidden_layers * kv_width() * static_cast<int64_t>(tensor::size_of(dtype));
+  return num_hidden_layers * attention_shape(dtype).kv.position_bytes();
 }
 
 double ModelConfig::forward_flops_per_token(int64_t context) const {
@@ -51,8 +51,10 @@ double ModelConfig::forward_flops_per_token(int64_t context) const {
       weights += static_cast<double>(elements_per_token(*this, stack));
     }
   }
+  const attention::Shape shape = attention_shape();
   const double attention =
-      4.0 * static_cast<double>(num_hidden_layers * q_width()) * static_cast<double>(context);
+      2.0 * static_cast<double>(num_hidden_layers * (shape.q_width() + shape.out_width())) *
+      static_cast<double>(context);
   return 2.0 * weights + attention;
 }
 

@@ -142,8 +142,8 @@ TEST(Config, GroupedHeadsWithExplicitHeadDim) {
     "num_experts_per_tok":6,"first_k_dense_replace":1,"rope_theta":1400000.0,"max_position_embeddings":131072,
     "dtype":"bfloat16","eos_token_id":[128001,128009],"rope_scaling":null})",
                        "t"));
-  EXPECT_EQ(config.q_width(), 2048);
-  EXPECT_EQ(config.kv_width(), 1024);
+  EXPECT_EQ(config.attention_shape().q_width(), 2048);
+  EXPECT_EQ(config.attention_shape().kv.projected_width(), 2 * 1024);
   EXPECT_EQ(config.kv_bytes_per_token(DType::BF16), 2 * 28 * 1024 * 2);
   EXPECT_EQ(config.eos_token_ids, (std::vector<int64_t>{128001, 128009}));
   const Json saved = config.to_json();
@@ -245,11 +245,11 @@ TEST(Config, QuantisedWeightsHaveScales) {
   const int64_t hidden = config.hidden_size;
   const tensor::TensorSpec q = find("model.layers.0.self_attn.q_proj.weight");
   EXPECT_EQ(q.dtype, tensor::DType::U8);
-  EXPECT_EQ(q.shape, (tensor::Shape{config.q_width(), (hidden + 1) / 2}));
+  EXPECT_EQ(q.shape, (tensor::Shape{config.attention_shape().q_width(), (hidden + 1) / 2}));
   EXPECT_EQ(q.type_rule, tensor::TypeRule::exact);
   const tensor::TensorSpec scale = find("model.layers.0.self_attn.q_proj.weight_scale");
   EXPECT_EQ(scale.dtype, tensor::DType::BF16);
-  EXPECT_EQ(scale.shape, (tensor::Shape{config.q_width(), (hidden + 31) / 32}));
+  EXPECT_EQ(scale.shape, (tensor::Shape{config.attention_shape().q_width(), (hidden + 31) / 32}));
   EXPECT_EQ(find("lm_head.weight").dtype, tensor::DType::I8);
   EXPECT_EQ(find("model.embed_tokens.weight").dtype, config.torch_dtype);
 }

@@ -21,13 +21,13 @@ TensorView& slot_of(Gradients& gradients, const Stack& stack) {
     case Role::attention_norm:
       return block.attention_norm;
     case Role::query:
-      return block.qkv;
+      return block.attention.qkv;
     case Role::attention_out:
-      return block.out;
+      return block.attention.out;
     case Role::query_bias:
-      return block.qkv_bias;
+      return block.attention.qkv_bias;
     case Role::attention_out_bias:
-      return block.out_bias;
+      return block.attention.out_bias;
     case Role::ffn_norm:
       return block.ffn_norm;
     case Role::router:

@@ -9,6 +9,9 @@
 #include "kernels/elements.h"
 
 namespace dsmoe::model {
+
+using tensor::TensorView;
+
 namespace {
 
 // FNV-1a: fixed for ever, as every random model depends on it.
@@ -20,25 +23,28 @@ uint64_t hash_name(std::string_view name) {
   return hash;
 }
 
-// Integers and scales whose product is of the size that initializer_range asks for.
-void fill_quantised(const ModelConfig& config, const StoredParameter& stored, uint64_t seed,
-                    std::span<std::byte> out) {
-  if (stored.is_scale) {
-    const auto coding = stored.parameter.coding;
-    const double deviation = coding == tensor::WeightCoding::int8 ? 74 : 4.6;  // of even integers
-    // As many significant bits as `dsmoe quantize` gives a scale: one, and three.
-    const unsigned kept = coding == tensor::WeightCoding::int8 ? 0xff80u : 0xffe0u;
-    const tensor::Bf16 scale{static_cast<uint16_t>(
-        tensor::to_bf16(static_cast<float>(config.initializer_range / deviation)).bits & kept)};
-    for (std::size_t i = 0; i + 1 < out.size(); i += 2) std::memcpy(&out[i], &scale, 2);
-    return;
-  }
-  const Rng rng{.seed = seed ^ hash_name(stored.parameter.name),
-                .purpose = RngPurpose::parameter_init};
+// Integers, and scales that bring them to the size that initializer_range asks for.
+void fill_integers(const Parameter& parameter, uint64_t seed, std::span<std::byte> out) {
+  const Rng rng{.seed = seed ^ hash_name(parameter.name), .purpose = RngPurpose::parameter_init};
   for (std::size_t i = 0; i < out.size(); i += sizeof(Uint32x4)) {
     const Uint32x4 words = rng.at(i / sizeof(Uint32x4));
     std::memcpy(&out[i], &words, std::min(sizeof(Uint32x4), out.size() - i));
   }
+}
+void fill_scales(const ModelConfig& config, tensor::WeightCoding coding, std::span<std::byte> out) {
+  const double deviation = coding == tensor::WeightCoding::int8 ? 74 : 4.6;  // of even integers
+  // As many significant bits as `dsmoe quantize` gives a scale: one, and three.
+  const unsigned kept = coding == tensor::WeightCoding::int8 ? 0xff80u : 0xffe0u;
+  const tensor::Bf16 scale{static_cast<uint16_t>(
+      tensor::to_bf16(static_cast<float>(config.initializer_range / deviation)).bits & kept)};
+  for (std::size_t i = 0; i + 1 < out.size(); i += 2) std::memcpy(&out[i], &scale, 2);
+}
+
+TensorView room_for(const tensor::TensorSpec& spec, std::vector<std::byte>& bytes) {
+  TensorView view{.dtype = spec.dtype, .shape = spec.shape};
+  bytes.resize(view.num_bytes());
+  view.data = bytes.data();
+  return view;
 }
 
 }  // namespace
@@ -56,38 +62,34 @@ void initial_values(const ModelConfig& config, const Parameter& parameter, uint6
 }
 
 InitialWeights::InitialWeights(const ModelConfig& config, uint64_t seed)
-    : config_(config),
-      seed_(seed),
-      specs_(expected_tensors(config)),
-      stored_(stored_parameters(config)) {
+    : config_(config), seed_(seed) {
   if (config.torch_dtype == tensor::DType::F16) {
     fail(ErrorKind::input, "torch_dtype float16: random weights are made in bfloat16 or float32");
   }
 }
 
-tensor::TensorView InitialWeights::tensor(const std::string& name) {
-  const auto found = stored_.find(name);
-  if (found == stored_.end()) fail(ErrorKind::internal, "the model has no tensor {}", name);
-  const auto& [spec, parameter, is_scale] = found->second;
-  const auto count = static_cast<std::size_t>(spec.shape.num_elements());
-  std::vector<std::byte>& bytes = is_scale ? scales_ : values_;
-  bytes.resize(count * tensor::size_of(spec.dtype));
-  const tensor::TensorView view{.data = bytes.data(), .dtype = spec.dtype, .shape = spec.shape};
+StoredTensor InitialWeights::tensor(const Parameter& parameter) {
+  const std::vector<tensor::TensorSpec> specs = stored_specs(config_, parameter);
+  StoredTensor stored{.elements = room_for(specs.front(), values_)};
   if (parameter.coding != tensor::WeightCoding::plain) {
-    fill_quantised(config_, found->second, seed_, bytes);
-    return view;
+    stored.scale = room_for(specs.back(), scales_);
+    fill_integers(parameter, seed_, values_);
+    fill_scales(config_, parameter.coding, scales_);
+    return stored;
   }
+  const auto count = static_cast<std::size_t>(stored.elements.num_elements());
   std::vector<float> piece;
   for (std::size_t begin = 0; begin < count; begin += piece.size()) {
     piece.resize(std::min<std::size_t>(count - begin, 1 << 16));
     initial_values(config_, parameter, seed_, begin, piece);
     for (std::size_t i = 0; i < piece.size(); ++i) {
-      kernels::write_element(bytes.data(), spec.dtype, static_cast<int64_t>(begin + i), piece[i]);
+      kernels::write_element(values_.data(), stored.elements.dtype, static_cast<int64_t>(begin + i),
+                             piece[i]);
     }
   }
-  return view;
+  return stored;
 }
 
-void InitialWeights::release(const std::string&) { std::vector<std::byte>().swap(values_); }
+void InitialWeights::release(const Parameter&) { std::vector<std::byte>().swap(values_); }
 
 }  // namespace dsmoe::model

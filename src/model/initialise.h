@@ -5,9 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "model/inventory.h"
-#include "tensor/tensor_source.h"
-#include "tensor/tensor_spec.h"
+#include "model/parameter_source.h"
 
 namespace dsmoe::model {
 
@@ -17,23 +15,19 @@ namespace dsmoe::model {
 void initial_values(const ModelConfig& config, const Parameter& parameter, uint64_t seed,
                     uint64_t first, std::span<float> out);
 
-// All tensors of a model, made when they are asked for, in the type config.torch_dtype stores
+// All parameters of a model, made when they are asked for, in the type config.torch_dtype stores
 // (F16: refused with Error(input), as weights are kept in BF16 or F32). Quantised weights, which
 // nothing trains, are even random integers: enough to measure a model of a given shape.
-class InitialWeights : public tensor::TensorSource {
+class InitialWeights : public ParameterSource {
  public:
   InitialWeights(const ModelConfig& config, uint64_t seed);
 
-  const std::vector<tensor::TensorSpec>& specs() const { return specs_; }
-  tensor::TensorView tensor(const std::string& name) override;  // valid until the next call
-                                                                // of its kind
-  void release(const std::string& name) override;
+  StoredTensor tensor(const Parameter& parameter) override;
+  void release(const Parameter& parameter) override;
 
  private:
   ModelConfig config_;
   uint64_t seed_;
-  std::vector<tensor::TensorSpec> specs_;
-  std::map<std::string, StoredParameter> stored_;
   std::vector<std::byte> values_;
   std::vector<std::byte> scales_;  // beside the integers in values_
 };

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "moe/exchange.h"
 
 namespace dsmoe::model {
 
@@ -59,12 +60,14 @@ constexpr Role kShared[] = {Role::shared_gate, Role::shared_up, Role::shared_dow
 constexpr Role kDense[] = {Role::dense_gate, Role::dense_up, Role::dense_down};
 
 void add_attention(StackList& list, const ModelConfig& config) {
-  const int64_t d = config.hidden_size, q = config.q_width(), kv = config.kv_width();
+  const attention::Shape shape = config.attention_shape();
+  const int64_t d = shape.hidden, q = shape.q_width();
+  const int64_t k = shape.kv.heads * shape.kv.key_width, v = shape.kv.heads * shape.kv.value_width;
   list.add({{Role::attention_norm, d}});
-  list.add({{Role::query, q}, {Role::key, kv}, {Role::value, kv}}, d);
-  list.add({{Role::attention_out, d}}, q);
+  list.add({{Role::query, q}, {Role::key, k}, {Role::value, v}}, d);
+  list.add({{Role::attention_out, d}}, shape.out_width());
   if (!config.attention_bias) return;
-  list.add({{Role::query_bias, q}, {Role::key_bias, kv}, {Role::value_bias, kv}});
+  list.add({{Role::query_bias, q}, {Role::key_bias, k}, {Role::value_bias, v}});
   list.add({{Role::attention_out_bias, d}});
 }
 
@@ -82,7 +85,10 @@ void add_ffn(StackList& list, const ModelConfig& config, int64_t layer, const Sh
   if (config.n_shared_experts > 0) list.add_experts(kShared, 1, config.shared_width());
 }
 
-bool is_routed(Role role) { return std::count(std::begin(kRouted), std::end(kRouted), role) > 0; }
+bool is_one_of(const Role (&roles)[3], Role role) {
+  return std::count(std::begin(roles), std::end(roles), role) > 0;
+}
+bool is_routed(Role role) { return is_one_of(kRouted, role); }
 
 Parameter parameter_of(const Stack& stack, const Stack::Part& part) {
   const Kind kind = kind_of(part.role);
@@ -103,25 +109,15 @@ Parameter parameter_of(const Stack& stack, const Stack::Part& part) {
   return parameter;
 }
 
-std::vector<TensorSpec> specs_of(const ModelConfig& config, const Parameter& parameter) {
-  const std::string& name = parameter.name;
-  const tensor::Shape& shape = parameter.shape;
-  if (parameter.coding == WeightCoding::plain) {
-    return {{name, stored_type(parameter, config.torch_dtype), shape}};
-  }
-  return {tensor::coded_spec(parameter.coding, name, shape[0], shape[1]),
-          tensor::scale_spec(name, shape[0], shape[1])};
-}
-
 }  // namespace
 
 Share share_of(const ModelConfig& config, int64_t rank, int64_t ranks) {
   DSMOE_CHECK(0 <= rank && rank < ranks, "rank {} of {}", rank, ranks);
-  const int64_t first = config.n_routed_experts * rank / ranks;
+  const int64_t first = moe::first_expert(config.n_routed_experts, rank, ranks);
   return {.rank = rank,
           .ranks = ranks,
           .first_expert = first,
-          .num_experts = config.n_routed_experts * (rank + 1) / ranks - first};
+          .num_experts = moe::first_expert(config.n_routed_experts, rank + 1, ranks) - first};
 }
 
 Kind kind_of(Role role) {
@@ -146,6 +142,10 @@ Kind kind_of(Role role) {
     default:
       return Kind::projection;
   }
+}
+
+bool is_expert(Role role) {
+  return is_routed(role) || is_one_of(kShared, role) || is_one_of(kDense, role);
 }
 
 int64_t Stack::rows() const {
@@ -176,7 +176,7 @@ std::vector<Stack> stacks(const ModelConfig& config, const Share& share) {
   return list.take();
 }
 
-Inventory inventory(const ModelConfig& config, const Share& share, NameMap names) {
+Inventory inventory(const ModelConfig& config, const Share& share) {
   Inventory all{.stacks = stacks(config, share)};
   const auto add = [&](std::size_t stack_idx, int64_t matrix) {
     const Stack& stack = all.stacks[stack_idx];
@@ -187,7 +187,7 @@ Inventory inventory(const ModelConfig& config, const Share& share, NameMap names
         place.parameter = all.parameters.size();
         Parameter& added = all.parameters.emplace_back(parameter_of(stack, part));
         if (is_routed(part.role)) added.expert = share.first_expert + matrix;
-        added.name = name_of(names, part.role, added.layer, added.expert);
+        added.name = name_of(kDeepseekNames, part.role, added.layer, added.expert);
       }
       all.places.push_back(place);
       row += part.rows;
@@ -207,24 +207,14 @@ int64_t elements_per_token(const ModelConfig& config, const Stack& stack) {
   return count * stack.num_elements();
 }
 
-std::map<std::string, StoredParameter> stored_parameters(const ModelConfig& config) {
-  std::map<std::string, StoredParameter> by_name;
-  for (const Parameter& parameter : inventory(config).parameters) {
-    bool is_scale = false;
-    for (const TensorSpec& spec : specs_of(config, parameter)) {
-      by_name[spec.name] = {spec, parameter, is_scale};
-      is_scale = true;
-    }
+std::vector<TensorSpec> stored_specs(const ModelConfig& config, const Parameter& parameter) {
+  const std::string& name = parameter.name;
+  const tensor::Shape& shape = parameter.shape;
+  if (parameter.coding == WeightCoding::plain) {
+    return {{name, stored_type(parameter, config.torch_dtype), shape}};
   }
-  return by_name;
-}
-
-std::vector<TensorSpec> expected_tensors(const ModelConfig& config) {
-  std::vector<TensorSpec> specs;
-  for (const Parameter& parameter : inventory(config).parameters) {
-    for (TensorSpec& spec : specs_of(config, parameter)) specs.push_back(std::move(spec));
-  }
-  return specs;
+  return {tensor::coded_spec(parameter.coding, name, shape[0], shape[1]),
+          tensor::scale_spec(name, shape[0], shape[1])};
 }
 
 }  // namespace dsmoe::model

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -39,6 +38,9 @@ Kind kind_of(Role role);
 inline bool is_matrix(Kind kind) {
   return kind == Kind::projection || kind == Kind::head || kind == Kind::router;
 }
+
+// A matrix of routed or shared experts, or of a dense layer, which is an expert for every token.
+bool is_expert(Role role);
 
 // Computed with in the operand type; the others in F32 (F64).
 inline bool is_operand(Kind kind) {
@@ -95,7 +97,7 @@ struct Inventory {
   std::vector<Place> places;
 };
 
-Inventory inventory(const ModelConfig& config, const Share& share, NameMap names = kDeepseekNames);
+Inventory inventory(const ModelConfig& config, const Share& share);
 inline Inventory inventory(const ModelConfig& config) {
   return inventory(config, share_of(config));
 }
@@ -112,12 +114,7 @@ inline tensor::DType stored_type(const Parameter& parameter, tensor::DType of_mo
   return stays ? of_model : tensor::DType::F32;
 }
 
-// What files hold, by name: parameters, and beside integers their scales.
-struct StoredParameter {
-  tensor::TensorSpec spec;
-  Parameter parameter;
-  bool is_scale = false;
-};
-std::map<std::string, StoredParameter> stored_parameters(const ModelConfig& config);
+// What files of a model of this type hold of a parameter: its values, or integers and their scales.
+std::vector<tensor::TensorSpec> stored_specs(const ModelConfig& config, const Parameter& parameter);
 
 }  // namespace dsmoe::model

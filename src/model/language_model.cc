@@ -14,11 +14,8 @@
 
 namespace dsmoe::model {
 
-using kernels::round_up;
-
 namespace {
 
-constexpr int64_t kPartAlignment = 16;       // of the batch's parts, in numbers
 constexpr std::size_t kMaxRecordings = 256;  // a few hundred kilobytes each
 
 }  // namespace
@@ -39,7 +36,7 @@ std::unique_ptr<Model> allocate_model(const Context& context, const ModelConfig&
 
   model->tables = tensor::Arena("tables", context.table->allocator);
   tensor::Arena host("rope");
-  const RopeTable table = make_rope_table(config, model->context, host);
+  const attention::RopeTable table = make_rope_table(config, model->context, host);
   const auto to_device = [&](const TensorView& values) {
     const TensorView target = model->tables.tensor("rope", values.dtype, values.shape);
     kernels::upload(context, values.data, target);
@@ -61,7 +58,7 @@ void check_context(const ModelConfig& config, int64_t context) {
 }
 
 std::unique_ptr<Model> make_model(const Context& context, const ModelConfig& config,
-                                  TensorSource& source, const ModelOptions& options) {
+                                  ParameterSource& source, const ModelOptions& options) {
   auto model =
       allocate_model(context, config, options, tensor::Arena("weights", context.table->allocator));
   if (model->weights.device() == tensor::Device::cpu) {  // nothing is filled yet
@@ -103,29 +100,37 @@ int64_t room_of_flags(const ModelConfig& config, const ForwardPass::Limits& limi
 
 }  // namespace
 
-ForwardPass::ForwardPass(const Context& context, const Model& model, KvCache& cache,
+ForwardPass::ForwardPass(const Context& context, const Model& model, attention::KvCache& cache,
                          const Limits& limits)
     : context_(context),
       model_(model),
       cache_(cache),
       limits_(limits),
       arena_("workspace", context.table->allocator),
-      flags_(context, model.config, room_of_flags(model.config, limits), arena_) {
+      flags_(context, model.config, room_of_flags(model.config, limits), arena_),
+      batch_(context,
+             {.max_tokens = limits.max_tokens,
+              .max_documents = limits.max_sequences,
+              .max_pages = attention::KvCache::pages_for(model.context)},
+             arena_) {
   const ModelConfig& config = model.config;
   const int64_t tokens = limits.max_tokens;
   if (limits_.max_top_k == 0) limits_.max_top_k = config.num_experts_per_tok;
   residual_ = arena_.tensor("residual stream", kernels::scalar_type(model.operand),
                             {tokens, config.hidden_size});
-  const TapeSize size{.max_tokens = tokens,
-                      .max_sequences = limits.max_sequences,
-                      .top_k = limits_.max_top_k,
-                      .operand = model.operand};
-  tape_ = allocate_attention_tape(config, size, arena_);
+  const BlockSize size{.max_tokens = tokens,
+                       .max_sequences = limits.max_sequences,
+                       .top_k = limits_.max_top_k,
+                       .operand = model.operand};
+  memory_ = allocate_block_memory(config, size, arena_);
+  final_normed_ = memory_.tape.ffn_normed;  // which nobody reads after the last block
   const int64_t num_moe_layers = config.num_moe_layers();
-  if (num_moe_layers < config.num_hidden_layers) {
-    dense_state_ = moe::allocate_state(layer_size(config, false, size), arena_);
-  }
-  if (num_moe_layers > 0) moe_state_ = moe::allocate_state(layer_size(config, true, size), arena_);
+  moe::LayerMemory common;
+  const auto layer_memory = [&](bool is_moe) {
+    return moe::allocate_memory(layer_size(config, is_moe, size), arena_, &common);
+  };
+  if (num_moe_layers < config.num_hidden_layers) dense_memory_ = layer_memory(false);
+  if (num_moe_layers > 0) moe_memory_ = layer_memory(true);
   if (num_moe_layers > 0 && limits.keep_routing == KeepRouting::yes) {
     const kernels::Shape shape{num_moe_layers, tokens, limits_.max_top_k};
     kept_index_ = flags_.room();
@@ -133,12 +138,6 @@ ForwardPass::ForwardPass(const Context& context, const Model& model, KvCache& ca
     kept_gate_ = arena_.tensor("kept routing", kernels::scalar_type(model.operand), shape);
     replayed_ = arena_.tensor("replayed routing", DType::I32, shape);
   }
-
-  max_pages_ = KvCache::pages_for(model.context);
-  const int64_t batch_size = 4 * round_up(tokens, kPartAlignment) +
-                             round_up(limits.max_sequences + 1, kPartAlignment) + kPartAlignment +
-                             round_up(limits.max_sequences * max_pages_, kPartAlignment);
-  batch_ = arena_.tensor("batch", DType::I32, {batch_size});
 }
 
 void ForwardPass::check(const ForwardInput& input) const {
@@ -184,52 +183,19 @@ void ForwardPass::check(const ForwardInput& input) const {
 }
 
 BatchViews ForwardPass::upload_batch(const ForwardInput& input) {
-  const auto num_tokens = static_cast<int64_t>(input.tokens.size());
-  const auto num_sequences = static_cast<int64_t>(input.segments.size());
-  host_batch_.clear();
-  // The next `size` numbers, on the host to be filled and on the device to be used.
-  const auto part = [&](TensorView& view, const kernels::Shape& shape) {
-    const auto begin = static_cast<int64_t>(host_batch_.size());
-    view = batch_.rows(begin, begin + shape.num_elements());
-    view.shape = shape;
-    host_batch_.resize(
-        static_cast<std::size_t>(begin + round_up(shape.num_elements(), kPartAlignment)));
-    return static_cast<std::size_t>(begin);
-  };
-  BatchViews views;
-  const std::size_t tokens = part(views.tokens, {num_tokens});
-  const std::size_t position = part(views.position, {num_tokens});
-  const std::size_t kv_slot = part(views.kv_slot, {num_tokens});
-  const std::size_t starts = part(views.sequence_starts, {num_sequences + 1});
-  const std::size_t range = part(views.token_range, {2});
-  if (!input.experts_of_token.empty()) {
-    const std::size_t experts = part(views.experts_of_token, {num_tokens});
-    std::copy(input.experts_of_token.begin(), input.experts_of_token.end(), &host_batch_[experts]);
-  }
-  const std::size_t table = part(views.page_table, {num_sequences, max_pages_});
-  views.document_starts = views.sequence_starts;
-
-  std::copy(input.tokens.begin(), input.tokens.end(), &host_batch_[tokens]);
-  host_batch_[range + 1] = static_cast<int32_t>(num_tokens);
+  documents_.clear();
   places_.clear();
-  std::size_t token = 0;
-  for (std::size_t s = 0; s < input.segments.size(); ++s) {
-    const KvSequence& sequence = *input.segments[s].sequence;
-    places_.emplace_back(token, sequence.length);
-    for (int64_t i = 0; i < input.segments[s].num_tokens; ++i, ++token) {
-      const int64_t place = sequence.length + i;
-      const int64_t page = sequence.pages[static_cast<std::size_t>(place / kernels::kKeyBlock)];
-      host_batch_[position + token] = static_cast<int32_t>(place);
-      host_batch_[kv_slot + token] =
-          static_cast<int32_t>(page * kernels::kKeyBlock + place % kernels::kKeyBlock);
-    }
-    host_batch_[starts + s + 1] = static_cast<int32_t>(token);
-    std::copy(sequence.pages.begin(), sequence.pages.end(),
-              &host_batch_[table + s * static_cast<std::size_t>(max_pages_)]);
+  int64_t row = 0;
+  for (const Segment& segment : input.segments) {
+    const attention::KvSequence& sequence = *segment.sequence;
+    documents_.push_back(
+        {.pages = sequence.pages, .begin = sequence.length, .num_tokens = segment.num_tokens});
+    places_.emplace_back(row, sequence.length);
+    row += segment.num_tokens;
   }
-  kernels::upload(context_, host_batch_.data(),
-                  batch_.rows(0, static_cast<int64_t>(host_batch_.size())));
-  return views;
+  return batch_.upload({.tokens = input.tokens,
+                        .documents = documents_,
+                        .experts_of_token = input.experts_of_token});
 }
 
 TensorView ForwardPass::run(const ForwardInput& input) {
@@ -237,7 +203,7 @@ TensorView ForwardPass::run(const ForwardInput& input) {
   if (is_unread_) read({}, nullptr);
   const auto restore = [&](std::size_t num_segments) {
     for (std::size_t s = 0; s < num_segments; ++s) {
-      KvSequence& sequence = *input.segments[s].sequence;
+      attention::KvSequence& sequence = *input.segments[s].sequence;
       cache_.truncate(sequence, sequence.length);
     }
   };
@@ -246,14 +212,16 @@ TensorView ForwardPass::run(const ForwardInput& input) {
       cache_.reserve(*segment.sequence, segment.sequence->length + segment.num_tokens);
     }
     lay_out_routing(input);
-    run_ops(input, upload_batch(input));
+    const BatchViews batch = upload_batch(input);
+    is_unread_ = true;
+    run_ops(input, batch);
   } catch (...) {
     restore(input.segments.size());
+    forget();
     throw;
   }
-  is_unread_ = true;
   for (const Segment& segment : input.segments) segment.sequence->length += segment.num_tokens;
-  return tape_.ffn_normed.rows(0, static_cast<int64_t>(input.tokens.size()));
+  return final_normed_.rows(0, static_cast<int64_t>(input.tokens.size()));
 }
 
 TensorView ForwardPass::ids() const {
@@ -272,6 +240,10 @@ void ForwardPass::read(const TensorView& source, void* host) {
   const auto& [first_row, first_position] = *std::prev(behind);
   bad->token += first_position - first_row;
   throw BadScores(*bad, static_cast<std::size_t>(std::prev(behind) - places_.begin()));
+}
+
+void ForwardPass::forget() {
+  if (std::exchange(is_unread_, false)) flags_.forget(context_);
 }
 
 void ForwardPass::lay_out_routing(const ForwardInput& input) {
@@ -314,37 +286,40 @@ void ForwardPass::run_blocks(const ForwardInput& input, const BatchViews& batch)
   int64_t moe_layer = 0;
   for (int64_t layer = 0; layer < model_.config.num_hidden_layers; ++layer) {
     const bool is_moe = model_.config.is_moe_layer(layer);
-    tape_.ffn = is_moe ? moe_state_ : dense_state_;
-    if (is_moe) tape_.ffn.bad_token = flags_.of(moe_layer);
+    memory_.ffn = is_moe ? moe_memory_ : dense_memory_;
+    if (is_moe) memory_.ffn.tape.bad_token = flags_.of(moe_layer);
     TensorView replayed;
     if (is_moe && kept_index_) {
-      tape_.ffn.index = slots_of_layer(routing_.index, moe_layer);
-      tape_.ffn.gate = slots_of_layer(routing_.gate, moe_layer);
+      memory_.ffn.tape.index = slots_of_layer(routing_.index, moe_layer);
+      memory_.ffn.tape.gate = slots_of_layer(routing_.gate, moe_layer);
       if (replay_) replayed = slots_of_layer(replay_, moe_layer);
     }
-    const BlockTape tape = used_part(tape_, tokens, sequences, top_k);
+    const BlockMemory memory = used_part(memory_, tokens, sequences, top_k);
     block_forward(context_, {.config = model_.config,
+                             .operand = model_.operand,
                              .top_k = top_k,
                              .ablation = input.ablation,
                              .weights = parameters.blocks[layer],
                              .rope = model_.rope,
                              .kv = cache_.layer(layer),
                              .batch = batch,
-                             .tape = tape,
+                             .memory = memory,
                              .replayed_index = replayed,
                              .u = u});
     moe_layer += is_moe ? 1 : 0;
-    if (input.observer != nullptr) (*input.observer)(layer, tape.ffn, u);
+    if (input.observer != nullptr) (*input.observer)(layer, memory.ffn.tape, u);
   }
   kernels::rms_norm_forward(context_, {.x = u,
                                        .weight = parameters.final_norm,
                                        .eps = model_.config.rms_norm_eps,
-                                       .out = tape_.ffn_normed.rows(0, tokens)});
+                                       .out = final_normed_.rows(0, tokens)});
 }
 
 void ForwardPass::logits(const TensorView& hidden, const TensorView& out) const {
-  kernels::matmul_forward(context_,
-                          {.x = hidden, .weight = model_.parameters.forward.head, .out = out});
+  kernels::matmul_forward(context_, {.operand = model_.operand,
+                                     .x = hidden,
+                                     .weight = model_.parameters.forward.head,
+                                     .out = out});
 }
 
 void ForwardPass::most_likely(const TensorView& hidden, const TensorView& out,

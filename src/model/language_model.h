@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "attention/kv_cache.h"
 #include "base/function_ref.h"
 #include "kernels/recording.h"
 #include "model/block.h"
-#include "model/kv_cache.h"
 #include "model/parameters.h"
 #include "model/rope_table.h"
 #include "model/router_flags.h"
@@ -28,7 +28,11 @@ struct Model {
   tensor::Arena weights{"weights"};
   tensor::Arena tables{"tables"};
   ParameterSet parameters;
-  RopeTable rope;
+  attention::RopeTable rope;
+
+  attention::KvLayers kv_layers() const {
+    return {.shape = config.attention_shape(operand).kv, .count = config.num_hidden_layers};
+  }
 };
 
 // Throws Error(usage) where the model has fewer positions and no rope_scaling.
@@ -40,7 +44,7 @@ struct ModelOptions {
   moe::Passes passes = moe::Passes::forward;
 };
 std::unique_ptr<Model> make_model(const Context& context, const ModelConfig& config,
-                                  TensorSource& source, const ModelOptions& options);
+                                  ParameterSource& source, const ModelOptions& options);
 
 // The same from weights that were packed before: `packed` holds what `weights.blocks()` of a model
 // of the same configuration, options and kernel layout held. Throws Error(input) when it cannot.
@@ -49,14 +53,14 @@ std::unique_ptr<Model> make_packed_model(const Context& context, const ModelConf
 
 // `num_tokens` new tokens at the end of one sequence.
 struct Segment {
-  KvSequence* sequence = nullptr;
+  attention::KvSequence* sequence = nullptr;
   int64_t num_tokens = 0;
 };
 
 // Called after each block: the layer's routing (its views are empty in a dense layer) and the
 // residual stream.
 using BlockObserver =
-    FunctionRef<void(int64_t layer, const moe::LayerState& state, const TensorView& residual)>;
+    FunctionRef<void(int64_t layer, const moe::LayerTape& tape, const TensorView& residual)>;
 
 struct ForwardInput {
   std::span<const int32_t> tokens;  // of all segments, one after the other
@@ -82,7 +86,8 @@ class ForwardPass {
     int64_t max_top_k = 0;  // 0: the model's
     KeepRouting keep_routing = KeepRouting::no;
   };
-  ForwardPass(const Context& context, const Model& model, KvCache& cache, const Limits& limits);
+  ForwardPass(const Context& context, const Model& model, attention::KvCache& cache,
+              const Limits& limits);
 
   // Appends the tokens to their sequences. Returns the normalised final hidden states [tokens,
   // hidden], valid until the next call; whether they can be used, read() says. On an error the
@@ -96,6 +101,8 @@ class ForwardPass {
   // finite: the token as its position in its sequence. The next run() asks where nobody did. An
   // observer may ask for the layers so far.
   void read(const TensorView& source, void* host);
+  // The last run counts for nothing: what its routers met concerns nobody.
+  void forget();
 
   // [2, max_sequences] I32, for ids that are chosen after a run, without KeepRouting::yes.
   TensorView ids() const;
@@ -129,14 +136,14 @@ class ForwardPass {
 
   Context context_;
   const Model& model_;
-  KvCache& cache_;
+  attention::KvCache& cache_;
   Limits limits_;
-  int64_t max_pages_ = 0;  // of a sequence
   tensor::Arena arena_;
   TensorView residual_;  // [max_tokens, hidden]
-  BlockTape tape_;       // shared by all blocks; its ffn state is one of the next two
-  moe::LayerState moe_state_;
-  moe::LayerState dense_state_;
+  BlockMemory memory_;   // shared by all blocks; its layer's is one of the next two
+  moe::LayerMemory moe_memory_;
+  moe::LayerMemory dense_memory_;
+  TensorView final_normed_;  // [max_tokens, hidden], where the blocks' normed streams were
   RouterFlags flags_;
   bool is_unread_ = false;  // nobody has looked at the flags of the last run
   // Per segment of the last run: its first row, and that row's position in its sequence.
@@ -144,8 +151,8 @@ class ForwardPass {
   TensorView kept_index_, kept_gate_, replayed_;  // [MoE layers, max_tokens, max_top_k], or absent
   Routing routing_;                               // of the last run: the first part of what is kept
   TensorView replay_;                             // likewise of replayed_, or absent
-  TensorView batch_;                 // I32: what upload_batch() lays out, one part behind the other
-  std::vector<int32_t> host_batch_;  // the same, before it is sent
+  BatchBuffer batch_;
+  std::vector<BatchBuffer::Document> documents_;  // of the last run, on their way to batch_
   // By sequences, top_k and whether tokens have expert counts of their own: what the addresses and
   // sizes of a one-token pass follow from.
   std::map<std::tuple<int64_t, int64_t, bool>, kernels::Recording> recordings_;

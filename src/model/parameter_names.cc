@@ -39,12 +39,31 @@ constexpr RoleName kDeepseek[] = {
 
 constinit const NameMap kDeepseekNames = kDeepseek;
 
+namespace {
+
+constexpr Format kFormats[] = {
+    {"deepseek", "DeepseekForCausalLM", kDeepseek},
+    {"dsmoe", "DsmoeForCausalLM", kDeepseek},
+};
+
+}  // namespace
+
+std::span<const Format> formats() { return kFormats; }
+
 std::string name_of(NameMap names, Role role, int64_t layer, int64_t expert) {
   const auto entry = std::find_if(names.begin(), names.end(),
                                   [&](const RoleName& name) { return name.role == role; });
   DSMOE_CHECK(entry != names.end(), "the names have none for role {}", static_cast<int>(role));
-  return fmt::format(fmt::runtime(entry->pattern), fmt::arg("layer", layer),
+  return name_of(*entry, layer, expert);
+}
+
+std::string name_of(const RoleName& entry, int64_t layer, int64_t expert) {
+  return fmt::format(fmt::runtime(entry.pattern), fmt::arg("layer", layer),
                      fmt::arg("expert", expert < 0 ? "*" : std::to_string(expert)));
+}
+
+bool names_expert(const RoleName& entry) {
+  return entry.pattern.find("{expert}") != std::string_view::npos;
 }
 
 }  // namespace dsmoe::model

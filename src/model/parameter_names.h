@@ -38,17 +38,47 @@ enum class Role : uint8_t {
   head,
 };
 
-// "{layer}" and "{expert}" in a pattern stand for those numbers.
+// How a tensor of a file holds the rows of a parameter.
+enum class Order : uint8_t {
+  as_is,         // [rows, columns], or [rows]
+  transposed,    // [columns, rows]
+  rotary_pairs,  // of each head, row 2i is row i and row 2i + 1 is row i + head_dim / 2
+};
+
+// One of `count` equal ranges of rows.
+struct Part {
+  int64_t index = 0, count = 1;
+};
+
+// "{layer}" and "{expert}" in a pattern stand for those numbers. A pattern of a routed role without
+// "{expert}" names one tensor for all experts, [experts, ...]. `part`: where one tensor holds
+// several parameters, such as gate above up, which of them this is. Several entries for one role
+// are tensors whose rows together, in equal shares, are the parameter.
 struct RoleName {
   Role role;
   std::string_view pattern;
+  Part part = {};
+  Order order = Order::as_is;
 };
 using NameMap = std::span<const RoleName>;
 
-// Of model_type deepseek and dsmoe.
+// Of model_type deepseek and dsmoe. Also what this program itself calls parameters, whatever files
+// call them: seeds of random weights, the order of sums and checkpoints depend on these names.
 extern const NameMap kDeepseekNames;
 
-// expert -1: "*", any. Throws Error(internal) when the map has no name for the role.
+// The files of a model_type: what config.json calls it, and how its tensors are named. A format
+// that is not listed is refused.
+struct Format {
+  std::string_view model_type;
+  std::string_view architecture;
+  NameMap names;
+};
+std::span<const Format> formats();
+
+bool names_expert(const RoleName& entry);
+// expert -1: "*", any.
+std::string name_of(const RoleName& entry, int64_t layer, int64_t expert);
+// Throws Error(internal) when the map has no name for the role.
 std::string name_of(NameMap names, Role role, int64_t layer, int64_t expert);
 
 }  // namespace dsmoe::model

@@ -22,7 +22,7 @@ struct Slot {
 
 Slot slot_of(ParameterSet& set, const Stack& stack) {
   const auto layer = static_cast<std::size_t>(std::max<int64_t>(stack.layer, 0));
-  AttentionWeights& attention = set.forward.blocks[layer].attention;
+  attention::Weights& attention = set.forward.blocks[layer].attention;
   moe::LayerWeights& ffn = set.forward.blocks[layer].ffn;
   BlockTransposed& back = set.backward.blocks[layer];
   const auto weight = [](const char* memory, WeightStack& forward, WeightStack& transposed) {
@@ -34,9 +34,9 @@ Slot slot_of(ParameterSet& set, const Stack& stack) {
     case Role::attention_norm:
       return {"norms", &set.forward.blocks[layer].attention_norm};
     case Role::query:
-      return weight("attention", attention.qkv, back.qkv);
+      return weight("attention", attention.qkv, back.attention.qkv);
     case Role::attention_out:
-      return weight("attention", attention.out, back.out);
+      return weight("attention", attention.out, back.attention.out);
     case Role::query_bias:
       return {"attention", &attention.qkv_bias};
     case Role::attention_out_bias:
@@ -189,16 +189,20 @@ void place_tensor(const Context& context, const Placement& placement, const Stor
   }
 }
 
-void load_parameters(const Context& context, const ParameterSet& parameters, TensorSource& source) {
+void load_parameters(const Context& context, const ParameterSet& parameters,
+                     ParameterSource& source) {
   constexpr int64_t kPieceBytes = int64_t{16} << 20;  // what is mapped at a time beside the model
-  std::vector<std::string> names;
-  for (const Placement& placement : parameters.placements) names.push_back(placement.name);
-  source.expect(names);
+  const auto parameter_of = [&](const Placement& placement) -> const Parameter& {
+    return parameters.inventory.parameters[placement.parameter];
+  };
+  std::vector<const Parameter*> expected;
   for (const Placement& placement : parameters.placements) {
-    const TensorView whole = source.tensor(placement.name);
-    const bool integers = whole.dtype == DType::I8 || whole.dtype == DType::U8;
-    const std::string scale_name = tensor::scale_name(placement.name);
-    const TensorView scale = integers ? source.tensor(scale_name) : TensorView{};
+    expected.push_back(&parameter_of(placement));
+  }
+  source.expect(expected);
+  for (const Placement& placement : parameters.placements) {
+    const Parameter& parameter = parameter_of(placement);
+    const auto [whole, scale, first] = source.tensor(parameter);
     const int64_t rows = whole.dim(0);
     const int64_t row_bytes =
         rows > 0 ? std::max<int64_t>(1, static_cast<int64_t>(whole.num_bytes()) / rows) : 1;
@@ -207,12 +211,11 @@ void load_parameters(const Context& context, const ParameterSet& parameters, Ten
       const int64_t end = std::min(rows, begin + step);
       place_tensor(context, placement,
                    {.elements = whole.rows(begin, end),
-                    .scale = integers ? scale.rows(begin, end) : TensorView{},
-                    .row_begin = begin});
-      source.release_rows(placement.name, begin, end);
+                    .scale = scale ? scale.rows(begin, end) : TensorView{},
+                    .row_begin = first + begin});
+      source.release_rows(parameter, begin, end);
     }
-    source.release(placement.name);
-    if (integers) source.release(scale_name);
+    source.release(parameter);
   }
 }
 

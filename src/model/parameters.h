@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "attention/weights.h"
 #include "kernels/context.h"
-#include "model/inventory.h"
+#include "model/parameter_source.h"
 #include "moe/layer.h"
 #include "tensor/arena.h"
-#include "tensor/tensor_source.h"
 
 namespace dsmoe::model {
 
@@ -17,18 +17,10 @@ using kernels::Context;
 using kernels::DType;
 using kernels::TensorView;
 using kernels::WeightStack;
-using tensor::TensorSource;
-
-struct AttentionWeights {
-  WeightStack qkv;      // [(heads + 2 * kv_heads) * head_dim, hidden]: q, then k, then v
-  TensorView qkv_bias;  // [(heads + 2 * kv_heads) * head_dim], or absent
-  WeightStack out;      // [hidden, heads * head_dim]
-  TensorView out_bias;  // [hidden], or absent
-};
 
 struct BlockWeights {
   TensorView attention_norm;  // [hidden]
-  AttentionWeights attention;
+  attention::Weights attention;
   TensorView ffn_norm;  // [hidden]
   moe::LayerWeights ffn;
 };
@@ -43,8 +35,7 @@ struct Parameters {
 // The same matrices transposed, for the products of the backward pass: copies, or the same memory
 // where the table takes transposes.
 struct BlockTransposed {
-  WeightStack qkv;  // [hidden, (heads + 2 * kv_heads) * head_dim]
-  WeightStack out;  // [heads * head_dim, hidden]
+  attention::Transposed attention;
   moe::LayerTransposed ffn;
 };
 
@@ -76,18 +67,12 @@ struct ParameterSet {
 ParameterSet allocate_parameters(const Context& context, const ModelConfig& config, DType operand,
                                  moe::Passes passes, tensor::Arena& arena);
 
-// Rows of one stored tensor, row-major, in host memory; integers come with their scales.
-struct StoredTensor {
-  TensorView elements;
-  TensorView scale;       // [rows, groups] BF16, or absent
-  int64_t row_begin = 0;  // within the tensor
-};
-
 // Converts stored rows into their place.
 void place_tensor(const Context& context, const Placement& placement, const StoredTensor& stored);
 
-// All tensors, one after the other and some rows at a time, so that memory peaks at the model plus
-// what the source holds of a few rows.
-void load_parameters(const Context& context, const ParameterSet& parameters, TensorSource& source);
+// All parameters, one after the other and some rows at a time, so that memory peaks at the model
+// plus what the source holds of a few rows.
+void load_parameters(const Context& context, const ParameterSet& parameters,
+                     ParameterSource& source);
 
 }  // namespace dsmoe::model

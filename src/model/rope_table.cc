@@ -18,10 +18,12 @@ double rope_base(const ModelConfig& config, int64_t context) {
 
 }  // namespace
 
-RopeTable make_rope_table(const ModelConfig& config, int64_t context, tensor::Arena& host_arena) {
+attention::RopeTable make_rope_table(const ModelConfig& config, int64_t context,
+                                     tensor::Arena& host_arena) {
   const int64_t half = config.head_dim / 2;
-  const RopeTable table{.cos = host_arena.tensor("rope", tensor::DType::F32, {context, half}),
-                        .sin = host_arena.tensor("rope", tensor::DType::F32, {context, half})};
+  const attention::RopeTable table{
+      .cos = host_arena.tensor("rope", tensor::DType::F32, {context, half}),
+      .sin = host_arena.tensor("rope", tensor::DType::F32, {context, half})};
   const double base = rope_base(config, context);
   for (int64_t i = 0; i < half; ++i) {
     const double exponent = static_cast<double>(2 * i) / static_cast<double>(config.head_dim);

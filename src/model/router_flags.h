@@ -44,9 +44,9 @@ class RouterFlags {
   // forgets them all.
   std::optional<BadToken> read(const kernels::Context& context, const tensor::TensorView& source,
                                void* host);
+  void forget(const kernels::Context& context);
 
  private:
-  void forget(const kernels::Context& context);
   int64_t num_flags() const { return static_cast<int64_t>(layers_.size()); }
 
   std::vector<int64_t> layers_;  // by MoE layer

@@ -34,32 +34,16 @@ int64_t expected_documents(const TrainingPass::Limits& limits) {
                   limits.max_rows + std::max<int64_t>(64, limits.max_tokens / 32));
 }
 
-// What a batch is on its way to or from the device. Memory of the largest batch is taken at once,
-// so that a step allocates nothing.
-struct HostBatch {
-  std::vector<int32_t> position, kv_slot, is_counted;     // [tokens]
-  std::vector<int32_t> sequence_starts, document_starts;  // [rows + 1], [documents + 1]
-  std::vector<int32_t> page_table;                        // [documents, max_pages]
-  std::vector<int32_t> expert_offsets;                    // as on the device
-  std::vector<std::byte> log_prob;                        // [tokens]
+// What a step's results are on their way from the device. Memory of the largest batch is taken at
+// once, so that a step allocates nothing.
+struct HostResults {
+  std::vector<int32_t> expert_offsets;  // as on the device
+  std::vector<std::byte> log_prob;      // [tokens]
 };
-
-void write_starts(std::span<const int32_t> lengths, std::vector<int32_t>& starts) {
-  starts.assign(1, 0);
-  for (const int32_t length : lengths) starts.push_back(starts.back() + length);
-}
-
-bool lengths_are(std::span<const int32_t> lengths, std::span<const int32_t> starts) {
-  if (starts.size() != lengths.size() + 1) return false;
-  for (std::size_t i = 0; i < lengths.size(); ++i) {
-    if (starts[i + 1] - starts[i] != lengths[i]) return false;
-  }
-  return true;
-}
 
 // The widest row that any op of a step works on.
 int64_t widest_row(const ModelConfig& config) {
-  return std::max({config.hidden_size, config.q_width() + 2 * config.kv_width(),
+  return std::max({config.hidden_size, config.attention_shape().qkv_width(),
                    config.intermediate_size, config.moe_intermediate_size, config.shared_width()});
 }
 
@@ -73,7 +57,7 @@ struct TrainingPass::Impl {
   void reserve_memory();
   int64_t most_pages(int64_t num_documents) const;
   void make_cache(int64_t num_pages);
-  void place_documents(std::span<const int32_t> document_lengths);
+  void place_documents(std::span<const int32_t> lengths);
   BatchViews upload(const MicroBatch& batch);
   BatchViews start(const MicroBatch& batch);
   void forward(const BatchViews& batch);
@@ -82,9 +66,9 @@ struct TrainingPass::Impl {
   double host_log_prob(int64_t token) const;
   void check_loss() const;
   void backward(const BatchViews& batch, const StepScale& scale, kernels::GradientStart start);
-  BlockForward block(int64_t layer, const BatchViews& batch, const BlockTape& tape,
+  BlockForward block(int64_t layer, const BatchViews& batch, const BlockMemory& memory,
                      const TensorView& out) const;
-  BlockTape tape_of(int64_t layer) const;
+  BlockMemory memory_of(int64_t layer) const;
   TensorView stream_before(int64_t layer) const;
 
   Context context;
@@ -95,9 +79,13 @@ struct TrainingPass::Impl {
   Recompute recompute;
   moe::GradientWork work = moe::GradientWork::in_turn;
   tensor::Arena arena;
-  std::optional<KvCache> cache;  // made anew for a micro-batch of more documents than expected
-  KvSequence documents;  // of the current micro-batch: the pages of one follow those of the other
-  HostBatch host;
+  std::optional<attention::KvCache>
+      cache;  // made anew for a micro-batch of more documents than expected
+  attention::KvSequence
+      documents;  // of the current micro-batch: the pages of one follow those of the other
+  std::vector<int32_t> document_lengths;  // those that `documents` has pages for
+  std::vector<BatchBuffer::Document> document_places;
+  HostResults host;
   HeadChunks chunks;
   PassLosses losses;
   int64_t tokens = 0;     // of the current micro-batch
@@ -105,12 +93,11 @@ struct TrainingPass::Impl {
   TensorView u;           // [max_tokens, hidden]
   TensorView d_u;         // [max_tokens, hidden]
   TensorView final_normed;
-  std::vector<TensorView> block_inputs;  // per layer, with Recompute::blocks
-  std::vector<BlockTape>
-      tapes;  // per layer; one (its ffn state set per kind) with Recompute::blocks
-  moe::LayerState shared_moe_state, shared_dense_state;  // with Recompute::blocks
-  BackwardTape scratch;
-  BatchViews device_batch;
+  std::vector<TensorView> block_inputs;       // per layer, with Recompute::blocks
+  std::vector<BlockMemory> blocks;            // per layer; one (its layer's set per kind) with
+                                              // Recompute::blocks
+  moe::LayerMemory moe_memory, dense_memory;  // with Recompute::blocks
+  BatchBuffer batches;
   RouterFlags flags;
   TensorView expert_offsets;  // [moe layers, experts + 1]: of the plans of all layers, to be read
                               // at once
@@ -128,15 +115,21 @@ TrainingPass::Impl::Impl(const Context& ctx, const Model& m, const Gradients& g,
       limits(l),
       recompute(recompute_mode),
       arena("training", ctx.table->allocator),
+      batches(context,
+              {.max_tokens = limits.max_tokens,
+               .max_sequences = limits.max_rows,
+               .max_documents = limits.max_documents,
+               .max_pages = attention::KvCache::pages_for(model.context)},
+              arena),
       flags(context, model.config, m.config.num_moe_layers() * (m.config.n_routed_experts + 1),
             arena) {
   const ModelConfig& config = model.config;
   const DType scalar = kernels::scalar_type(model.operand);
-  TapeSize size{.max_tokens = limits.max_tokens,
-                .max_sequences = limits.max_rows,
-                .top_k = config.num_experts_per_tok,
-                .operand = model.operand,
-                .passes = moe::Passes::forward_and_backward};
+  BlockSize size{.max_tokens = limits.max_tokens,
+                 .max_sequences = limits.max_rows,
+                 .top_k = config.num_experts_per_tok,
+                 .operand = model.operand,
+                 .passes = moe::Passes::forward_and_backward};
   if (recompute == Recompute::blocks && config.num_moe_layers() > 0)
     size.parts = moe::parts_that_fit(context, layer_size(config, true, size), kPartsToSaveMemory);
   if (recompute == Recompute::nothing && kernels::runs_beside(context))
@@ -145,48 +138,28 @@ TrainingPass::Impl::Impl(const Context& ctx, const Model& m, const Gradients& g,
   u = arena.tensor("residual stream", scalar, stream);
   d_u = arena.tensor("residual stream", scalar, stream);
   final_normed = arena.tensor("normed", model.operand, stream);
+  moe::LayerMemory common;  // what all layers share
+  const auto layer_memory = [&](bool is_moe) {
+    return moe::allocate_memory(layer_size(config, is_moe, size), arena, &common);
+  };
   if (recompute == Recompute::blocks) {
-    tapes.push_back(allocate_attention_tape(config, size, arena));
-    if (config.num_moe_layers() > 0)
-      shared_moe_state = moe::allocate_state(layer_size(config, true, size), arena);
-    if (config.num_moe_layers() < config.num_hidden_layers) {
-      shared_dense_state = moe::allocate_state(layer_size(config, false, size), arena);
-    }
+    blocks.push_back(allocate_block_memory(config, size, arena));
+    if (config.num_moe_layers() > 0) moe_memory = layer_memory(true);
+    if (config.num_moe_layers() < config.num_hidden_layers) dense_memory = layer_memory(false);
   }
-  moe::LayerState outputs;  // whose memory all layers share
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     if (recompute == Recompute::blocks) {
-      block_inputs.push_back(layer == 0 ? tapes[0].attention_input
+      block_inputs.push_back(layer == 0 ? blocks[0].tape.attention_input
                                         : arena.tensor("block inputs", scalar, stream));
       continue;
     }
-    tapes.push_back(allocate_attention_tape(config, size, arena, layer > 0 ? &tapes[0] : nullptr));
-    moe::LayerState& own = tapes.back().ffn;
-    own =
-        moe::allocate_state(layer_size(config, config.is_moe_layer(layer), size), arena, &outputs);
-    if (own.routed_out) outputs.routed_out = own.routed_out;
-    if (own.shared_out) outputs.shared_out = own.shared_out;
-    if (own.x_rows) outputs.x_rows = own.x_rows;
-    if (own.d_out_rows) outputs.d_out_rows = own.d_out_rows;
+    blocks.push_back(allocate_block_memory(config, size, arena, layer > 0 ? &blocks[0] : nullptr));
+    blocks.back().ffn = layer_memory(config.is_moe_layer(layer));
   }
-  scratch = allocate_backward_tape(config, size, arena);
   if (config.num_moe_layers() > 0) {
     expert_offsets = flags.room();
     expert_offsets.shape = {config.num_moe_layers(), config.n_routed_experts + 1};
   }
-
-  const int64_t max_pages = KvCache::pages_for(model.context);
-  const auto integers = [&](const kernels::Shape& shape) {
-    return arena.tensor("batch", DType::I32, shape);
-  };
-  device_batch = {.tokens = integers({limits.max_tokens}),
-                  .position = integers({limits.max_tokens}),
-                  .kv_slot = integers({limits.max_tokens}),
-                  .is_counted = integers({limits.max_tokens}),
-                  .sequence_starts = integers({limits.max_rows + 1}),
-                  .document_starts = integers({limits.max_documents + 1}),
-                  .page_table = integers({limits.max_documents, max_pages}),
-                  .token_range = integers({2})};
 
   // Logits of about 64 MiB at a time; on a device, enough to fill it.
   const int64_t budget = ctx.table->device == kernels::Device::cpu ? 64 : 512;
@@ -206,16 +179,12 @@ TrainingPass::Impl::Impl(const Context& ctx, const Model& m, const Gradients& g,
 void TrainingPass::Impl::reserve_memory() {
   const ModelConfig& config = model.config;
   make_cache(most_pages(expected_documents(limits)));
-  const auto tokens_at_most = static_cast<std::size_t>(limits.max_tokens);
-  for (auto* values : {&host.position, &host.kv_slot, &host.is_counted}) {
-    values->reserve(tokens_at_most);
-  }
-  host.sequence_starts.reserve(static_cast<std::size_t>(limits.max_rows) + 1);
-  host.document_starts.reserve(static_cast<std::size_t>(limits.max_documents) + 1);
-  host.page_table.reserve(static_cast<std::size_t>(device_batch.page_table.num_elements()));
+  document_lengths.reserve(static_cast<std::size_t>(limits.max_documents));
+  document_places.reserve(static_cast<std::size_t>(limits.max_documents));
   if (expert_offsets)
     host.expert_offsets.resize(static_cast<std::size_t>(expert_offsets.num_elements()));
   host.log_prob.resize(log_prob.num_bytes());
+  losses.document_nats.reserve(static_cast<std::size_t>(limits.max_documents));
   documents.pages.reserve(static_cast<std::size_t>(most_pages(limits.max_documents)));
   chunks.row_offsets.reserve(static_cast<std::size_t>(limits.max_rows) + 1);
   losses.load.assign(static_cast<std::size_t>(config.num_moe_layers()),
@@ -268,66 +237,39 @@ int64_t TrainingPass::Impl::most_pages(int64_t num_documents) const {
 
 void TrainingPass::Impl::make_cache(int64_t num_pages) {
   documents.pages.clear();
-  cache.emplace(context, model.config, model.operand, num_pages);
+  cache.emplace(context, model.kv_layers(), num_pages);
 }
 
-// Positions, KV slots and page table: a document has whole pages of its own.
-void TrainingPass::Impl::place_documents(std::span<const int32_t> document_lengths) {
+// A document has whole pages of its own.
+void TrainingPass::Impl::place_documents(std::span<const int32_t> lengths) {
   // Documents as long as those before write over all of their keys and values.
-  if (lengths_are(document_lengths, host.document_starts)) return;
+  if (std::ranges::equal(lengths, document_lengths)) return;
+  document_lengths.clear();  // should there be no memory
   int64_t pages = 0;
-  for (const int32_t length : document_lengths) pages += KvCache::pages_for(length);
+  for (const int32_t length : lengths) pages += attention::KvCache::pages_for(length);
   if (pages > cache->num_pages()) {
     make_cache(std::min(most_pages(limits.max_documents), 2 * pages));
   }
   cache->truncate(documents, 0);
   cache->reserve(documents, pages * kernels::kKeyBlock);
-  const int64_t max_pages = device_batch.page_table.dim(1);
-  host.position.clear();
-  host.kv_slot.clear();
-  host.page_table.assign(document_lengths.size() * static_cast<std::size_t>(max_pages), 0);
-  auto table_row = host.page_table.begin();
-  const int32_t* page = documents.pages.data();
-  for (const int32_t length : document_lengths) {
-    const int64_t own_pages = KvCache::pages_for(length);
-    std::copy_n(page, own_pages, table_row);
-    for (int32_t place = 0; place < length; ++place) {
-      host.position.push_back(place);
-      host.kv_slot.push_back(static_cast<int32_t>(
-          page[place / kernels::kKeyBlock] * kernels::kKeyBlock + place % kernels::kKeyBlock));
-    }
-    page += own_pages;
-    table_row += max_pages;
+  document_places.clear();
+  std::span<const int32_t> rest = documents.pages;
+  for (const int32_t length : lengths) {
+    const auto own_pages = static_cast<std::size_t>(attention::KvCache::pages_for(length));
+    document_places.push_back({.pages = rest.first(own_pages), .num_tokens = length});
+    rest = rest.subspan(own_pages);
   }
+  document_lengths.assign(lengths.begin(), lengths.end());
 }
 
 BatchViews TrainingPass::Impl::upload(const MicroBatch& batch) {
   tokens = static_cast<int64_t>(batch.tokens.size());
   sequences = static_cast<int64_t>(batch.row_lengths.size());
-  const auto num_documents = static_cast<int64_t>(batch.document_lengths.size());
   place_documents(batch.document_lengths);
-  host.is_counted.clear();
-  for (const int32_t target : batch.targets) host.is_counted.push_back(target >= 0 ? 1 : 0);
-  write_starts(batch.row_lengths, host.sequence_starts);
-  write_starts(batch.document_lengths, host.document_starts);
-  const auto put = [&](TensorView view, std::span<const int32_t> values,
-                       const kernels::Shape& shape) {
-    view.shape = shape;
-    kernels::upload(context, values.data(), view);
-    return view;
-  };
-  const int32_t range[2] = {0, static_cast<int32_t>(tokens)};
-  return {
-      .tokens = put(device_batch.tokens, batch.tokens, {tokens}),
-      .position = put(device_batch.position, host.position, {tokens}),
-      .kv_slot = put(device_batch.kv_slot, host.kv_slot, {tokens}),
-      .is_counted = put(device_batch.is_counted, host.is_counted, {tokens}),
-      .sequence_starts = put(device_batch.sequence_starts, host.sequence_starts, {sequences + 1}),
-      .document_starts =
-          put(device_batch.document_starts, host.document_starts, {num_documents + 1}),
-      .page_table = put(device_batch.page_table, host.page_table,
-                        {num_documents, device_batch.page_table.dim(1)}),
-      .token_range = put(device_batch.token_range, range, {2})};
+  return batches.upload({.tokens = batch.tokens,
+                         .documents = document_places,
+                         .sequence_lengths = batch.row_lengths,
+                         .targets = batch.targets});
 }
 
 BatchViews TrainingPass::Impl::start(const MicroBatch& batch) {
@@ -336,39 +278,40 @@ BatchViews TrainingPass::Impl::start(const MicroBatch& batch) {
   return upload(batch);
 }
 
-BlockTape TrainingPass::Impl::tape_of(int64_t layer) const {
-  BlockTape tape = recompute == Recompute::blocks ? tapes[0] : tapes[layer];
+BlockMemory TrainingPass::Impl::memory_of(int64_t layer) const {
+  BlockMemory memory = recompute == Recompute::blocks ? blocks[0] : blocks[layer];
   if (recompute == Recompute::blocks) {
-    tape.attention_input = block_inputs[layer];
-    tape.ffn = model.config.is_moe_layer(layer) ? shared_moe_state : shared_dense_state;
+    memory.tape.attention_input = block_inputs[layer];
+    memory.ffn = model.config.is_moe_layer(layer) ? moe_memory : dense_memory;
   }
   if (model.config.is_moe_layer(layer)) {
     int64_t before = 0;
     for (int64_t other = 0; other < layer; ++other) before += model.config.is_moe_layer(other);
-    TensorView& offsets = tape.ffn.plan.expert_offsets;
+    TensorView& offsets = memory.ffn.tape.plan.expert_offsets;
     offsets = expert_offsets.rows(before, before + 1);
     offsets.shape = {offsets.dim(1)};
-    tape.ffn.bad_token = flags.of(before);
+    memory.ffn.tape.bad_token = flags.of(before);
   }
-  return used_part(tape, tokens, sequences, model.config.num_experts_per_tok);
+  return used_part(memory, tokens, sequences, model.config.num_experts_per_tok);
 }
 
 // The stream before a block, or after the last: each block's stays for the backward pass.
 TensorView TrainingPass::Impl::stream_before(int64_t layer) const {
-  return layer < model.config.num_hidden_layers ? tape_of(layer).attention_input
+  return layer < model.config.num_hidden_layers ? memory_of(layer).tape.attention_input
                                                 : u.rows(0, tokens);
 }
 
 BlockForward TrainingPass::Impl::block(int64_t layer, const BatchViews& batch,
-                                       const BlockTape& tape, const TensorView& out) const {
+                                       const BlockMemory& memory, const TensorView& out) const {
   return {.config = model.config,
+          .operand = model.operand,
           .top_k = model.config.num_experts_per_tok,
           .weights = model.parameters.forward.blocks[layer],
           .rope = model.rope,
           .kv = cache->layer(layer),
           .batch = batch,
-          .tape = tape,
-          .u = tape.attention_input,
+          .memory = memory,
+          .u = memory.tape.attention_input,
           .out = out};
 }
 
@@ -377,8 +320,8 @@ void TrainingPass::Impl::forward(const BatchViews& batch) {
   kernels::embedding_forward(
       context, {.ids = batch.tokens, .table = parameters.embedding, .out = stream_before(0)});
   for (int64_t layer = 0; layer < model.config.num_hidden_layers; ++layer) {
-    const BlockTape tape = tape_of(layer);
-    block_forward(context, block(layer, batch, tape, stream_before(layer + 1)));
+    const BlockMemory memory = memory_of(layer);
+    block_forward(context, block(layer, batch, memory, stream_before(layer + 1)));
   }
   kernels::rms_norm_forward(context, {.x = u.rows(0, tokens),
                                       .weight = parameters.final_norm,
@@ -386,7 +329,7 @@ void TrainingPass::Impl::forward(const BatchViews& batch) {
                                       .out = final_normed.rows(0, tokens)});
 }
 
-// Loss, and with a scale its gradient: d_x takes the gradient of the final normed stream, the
+// Loss, and with a scale its gradient: d_normed takes the gradient of the final normed stream, the
 // head's weight its own.
 void TrainingPass::Impl::head(const MicroBatch& batch, const StepScale* scale) {
   const Parameters& parameters = model.parameters.forward;
@@ -397,7 +340,9 @@ void TrainingPass::Impl::head(const MicroBatch& batch, const StepScale* scale) {
     const TensorView target = chunk_target.rows(0, count);
     const TensorView chunk_log_prob = log_prob.rows(chunks.begin, chunks.end);
     kernels::upload(context, batch.targets.data() + chunks.begin, target);
-    kernels::matmul_forward(context, {.x = hidden, .weight = parameters.head, .out = chunk_logits});
+    kernels::matmul_forward(
+        context,
+        {.operand = model.operand, .x = hidden, .weight = parameters.head, .out = chunk_logits});
     if (scale == nullptr) {
       kernels::log_prob_forward(
           context, {.logits = chunk_logits, .target = target, .log_prob = chunk_log_prob});
@@ -409,17 +354,19 @@ void TrainingPass::Impl::head(const MicroBatch& batch, const StepScale* scale) {
                                        .scale = 1.0 / static_cast<double>(scale->counted_targets),
                                        .log_prob = chunk_log_prob,
                                        .d_logits = d_chunk});
-      kernels::matmul_forward(context, {.x = d_chunk,
-                                        .weight = model.parameters.backward.head,
-                                        .out = scratch.d_x.rows(chunks.begin, chunks.end)});
+      kernels::matmul_forward(context,
+                              {.operand = model.operand,
+                               .x = d_chunk,
+                               .weight = model.parameters.backward.head,
+                               .out = blocks[0].gradients.d_normed.rows(chunks.begin, chunks.end)});
       if (gradients.head) {
         TensorView rows = chunk_rows;
         rows.shape = {1, static_cast<int64_t>(chunks.row_offsets.size())};
         kernels::upload(context, chunks.row_offsets.data(), rows);
         kernels::weight_gradient(
             context,
-            {.dy = d_chunk,
-             .x = hidden,
+            {.dy = {d_chunk},
+             .x = {hidden},
              .sequence_offsets = rows,
              .d_weight = gradients.head,
              .start = chunks.begin == 0 ? batch.start : kernels::GradientStart::from_buffer});
@@ -443,6 +390,13 @@ void TrainingPass::Impl::collect() {
   // Summed in double, tokens ascending: the reported loss does not depend on the chunks.
   kernels::download(context, log_prob.rows(0, tokens), host.log_prob.data());
   for (int64_t t = 0; t < tokens; ++t) losses.nats -= host_log_prob(t);
+  losses.document_nats.clear();
+  int64_t t = 0;
+  for (const BatchBuffer::Document& document : document_places) {
+    double nats = 0;
+    for (const int64_t end = t + document.num_tokens; t < end; ++t) nats -= host_log_prob(t);
+    losses.document_nats.push_back(nats);
+  }
 }
 
 double TrainingPass::Impl::host_log_prob(int64_t token) const {
@@ -464,18 +418,18 @@ void TrainingPass::Impl::backward(const BatchViews& batch, const StepScale& scal
                                   kernels::GradientStart start) {
   const TensorView stream = u.rows(0, tokens);
   const TensorView d_stream = d_u.rows(0, tokens);
-  const BackwardTape backward_tape = used_part(scratch, tokens, model.config.num_experts_per_tok);
+  const BlockRowGradients rows = memory_of(0).gradients;
   kernels::zero(context, d_stream.data, d_stream.num_bytes());
   kernels::zero(context, balance_losses.data, balance_losses.num_bytes());
   kernels::zero(context, z_loss.data, z_loss.num_bytes());
   kernels::rms_norm_backward(context, {.x = stream,
                                        .weight = model.parameters.forward.final_norm,
                                        .eps = model.config.rms_norm_eps,
-                                       .d_out = backward_tape.d_x,
+                                       .d_out = rows.d_normed,
                                        .sequence_starts = batch.sequence_starts,
                                        .d_x = d_stream,
                                        .d_weight = gradients.final_norm,
-                                       .rounded = backward_tape.d_ffn_out});
+                                       .rounded = rows.d_after_ffn});
   const moe::BalanceRule balance{
       .alpha = rule.balance_alpha,
       .device_alpha = rule.device_alpha,
@@ -484,32 +438,33 @@ void TrainingPass::Impl::backward(const BatchViews& batch, const StepScale& scal
       .sequences_per_group = rule.rows_per_balance_group,
       .group_weight = 1.0 / static_cast<double>(scale.num_balance_groups),
       .token_weight = 1.0 / static_cast<double>(scale.counted_targets)};
+  BlockWork unfinished;
   for (int64_t layer = model.config.num_hidden_layers - 1; layer >= 0; --layer) {
-    const BlockTape tape = tape_of(layer);
+    const BlockMemory memory = memory_of(layer);
     // Once more, for what lies between; the stream after the last block is free now.
-    if (recompute == Recompute::blocks) block_forward(context, block(layer, batch, tape, stream));
-    block_backward(context, {.config = model.config,
-                             .layer = layer,
-                             .top_k = model.config.num_experts_per_tok,
-                             .weights = model.parameters.forward.blocks[layer],
-                             .transposed = model.parameters.backward.blocks[layer],
-                             .rope = model.rope,
-                             .kv = cache->layer(layer),
-                             .batch = batch,
-                             .tape = tape,
-                             .scratch = backward_tape,
-                             .gradients = gradients.blocks[layer],
-                             .start = start,
-                             .balance = balance,
-                             .losses = {.balance = balance_losses, .z = z_loss},
-                             .d_u = d_stream,
-                             .work = work});
+    if (recompute == Recompute::blocks) block_forward(context, block(layer, batch, memory, stream));
+    unfinished = block_backward(context, {.config = model.config,
+                                          .operand = model.operand,
+                                          .top_k = model.config.num_experts_per_tok,
+                                          .weights = model.parameters.forward.blocks[layer],
+                                          .transposed = model.parameters.backward.blocks[layer],
+                                          .rope = model.rope,
+                                          .kv = cache->layer(layer),
+                                          .batch = batch,
+                                          .memory = memory,
+                                          .gradients = gradients.blocks[layer],
+                                          .start = start,
+                                          .balance = balance,
+                                          .losses = {.balance = balance_losses, .z = z_loss},
+                                          .d_u = d_stream,
+                                          .work = work,
+                                          .before = unfinished});
   }
   if (gradients.embedding) {
     kernels::embedding_backward(
         context, {.ids = batch.tokens, .d_out = d_stream, .d_table = gradients.embedding});
   }
-  if (work == moe::GradientWork::beside) kernels::wait_beside(context, 0);
+  wait_for(context, unfinished);
   double sums[2];
   kernels::download(context, balance_losses, sums);
   kernels::download(context, z_loss, &losses.z);

@@ -36,7 +36,8 @@ struct LossRule {
 };
 
 struct PassLosses {
-  double nats = 0;  // sum of -log p over counted targets
+  double nats = 0;                    // sum of -log p over counted targets
+  std::vector<double> document_nats;  // the same of each document
   double balance = 0;
   double device_balance = 0;
   double z = 0;
