@@ -156,7 +156,7 @@ void PackedBatches::fill_rows(uint64_t first_row, int64_t count, Batch& out) {
     fill_row(first_row + i, out.rows[i]);
     out.counted_targets += out.rows[i].counted_targets;
     out.num_tokens += out.rows[i].num_tokens();
-    if (i == 0) out.epoch = loaded_block_ / blocks_per_epoch_;
+    if (i == 0) out.epoch = epoch();
   }
 }
 

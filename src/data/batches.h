@@ -69,6 +69,7 @@ class PackedBatches {
   // Reuses the memory of `out`.
   void fill(uint64_t step, Batch& out);
   void fill_row(uint64_t row, PackedRow& out);
+  uint64_t epoch() const { return loaded_block_ / blocks_per_epoch_; }  // of the row filled last
   Batch batch(uint64_t step);
 
   // Rows and batches (the last one may be short of rows; fill() would go on into epoch 1) of one

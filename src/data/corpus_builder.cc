@@ -13,6 +13,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/lock_file.h"
 #include "base/log.h"
 #include "data/content_hash.h"
 #include "data/shard_writer.h"
@@ -59,9 +60,10 @@ std::vector<std::string> domains_of(const std::vector<CorpusInput>& inputs) {
       return other.path != input.path && other.path.filename() == input.path.filename();
     };
     const bool clash = std::any_of(inputs.begin(), inputs.end(), same_name);
-    domains.push_back(!input.domain.empty() ? input.domain
-                      : clash               ? input.path.string()
-                                            : input.path.filename().string());
+    domains.push_back(!input.domain.empty()  ? input.domain
+                      : !input.label.empty() ? input.label
+                      : clash                ? input.path.string()
+                                             : input.path.filename().string());
   }
   return domains;
 }
@@ -70,6 +72,7 @@ struct Inputs {
   std::vector<std::string> sources;  // distinct domains, in order of appearance
   std::vector<int32_t> source_of;    // per input
   std::vector<FileState> states;     // per input, before it was hashed
+  std::vector<CorpusFile> files;     // per input
   uint64_t bytes = 0, key = 0, former_key = 0;
 };
 
@@ -95,12 +98,19 @@ Inputs inspect(const CorpusOptions& options, const Encoder& encoder) {
     add(part);
   }
   for (ContentHash* hash : {&key, &former_key}) add_text(*hash, options.reader.separator);
+  if (const JsonKeys& keys = options.reader.keys; keys.are_named()) {
+    for (const std::string* name : {&keys.text, &keys.prompt, &keys.completion, &keys.messages}) {
+      add_text(key, *name);
+    }
+  }
   const std::vector<std::string> domains = domains_of(options.inputs);
   for (size_t i = 0; i < domains.size(); ++i) {
     const CorpusInput& input = options.inputs[i];
     inputs.states.push_back(state_of(input.path));
     const HashedInput hashed = hash_file(input.path, options.poll);
     inputs.bytes += hashed.bytes;
+    inputs.files.push_back(
+        {.path = input.path, .source = domains[i], .bytes = hashed.bytes, .hash = hashed.hash});
     add(hashed.hash);
     add(hashed.bytes);
     add(static_cast<uint64_t>(resolve_format(input.path, input.format)));
@@ -121,8 +131,7 @@ Inputs inspect(const CorpusOptions& options, const Encoder& encoder) {
 class BuildLock {
  public:
   BuildLock(const fs::path& path, const std::function<void()>& poll) {
-    descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (descriptor_ < 0) fail_errno("cannot create " + path.string());
+    descriptor_ = open_lock_file(path);
     try {
       wait(path, poll);
     } catch (...) {
@@ -244,7 +253,8 @@ BuiltCorpus build_corpus(const CorpusOptions& options, const Encoder& encoder) {
     return {.corpus = std::move(*cached),
             .folder = folder,
             .former_key = inputs.former_key,
-            .reused = true};
+            .reused = true,
+            .files = inputs.files};
   }
   HiddenName partial(folder, HiddenName::Kind::folder);
   write_shards(options, encoder, inputs, partial.path());
@@ -253,7 +263,8 @@ BuiltCorpus build_corpus(const CorpusOptions& options, const Encoder& encoder) {
   return {.corpus = ShardCorpus(folder, ShardCheck::structure),
           .folder = folder,
           .former_key = inputs.former_key,
-          .reused = false};
+          .reused = false,
+          .files = inputs.files};
 }
 
 }  // namespace dsmoe::data

@@ -35,6 +35,7 @@ TokenDocument encode_document(const Document& document, const Encoder& encoder, 
 struct CorpusInput {
   std::filesystem::path path;
   std::string domain;  // for reports; empty: the name of the file, which is no part of the key
+  std::string label;   // the same without being part of the key; files of one label are one source
   InputFormat format = InputFormat::automatic;
 };
 
@@ -55,11 +56,20 @@ struct CorpusOptions {
   std::function<void()> poll;
 };
 
+// An input as it was read.
+struct CorpusFile {
+  std::filesystem::path path;
+  std::string source;  // its name among the corpus's sources
+  uint64_t bytes = 0;
+  uint64_t hash = 0;  // XXH64 of the bytes on disk
+};
+
 struct BuiltCorpus {
   ShardCorpus corpus;
   std::filesystem::path folder;  // cache_folder/tokens-<key>
   uint64_t former_key = 0;       // what earlier programs called it, with the names of its files
   bool reused = false;
+  std::vector<CorpusFile> files;
 };
 
 // Builds into a hidden folder, fsyncs, renames: the folder tokens-<key> is whole or absent. A

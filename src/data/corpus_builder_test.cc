@@ -222,11 +222,34 @@ TEST_F(BuildCorpus, DamagedAndPartialCachesAreBuiltAgain) {
 TEST_F(BuildCorpus, AnErrorLeavesNothingBehind) {
   write_file(folder_ / "b.jsonl", "{\"text\": \"fine\"}\n{\"wrong\": 1}\n");
   const std::string error = error_of([&] { build_corpus(options_, byte_encoder()); });
-  EXPECT_NE(error.find("line 2: key \"wrong\""), std::string::npos) << error;
+  EXPECT_NE(error.find("line 2: it has \"wrong\""), std::string::npos) << error;
   EXPECT_TRUE(cache_entries().empty());
   options_.progress = [](const BuildProgress&) { fail(ErrorKind::resource, "stop here"); };
   EXPECT_EQ(error_of([&] { build_corpus(options_, byte_encoder()); }), "stop here");
   EXPECT_TRUE(cache_entries().empty());
+}
+
+TEST_F(BuildCorpus, NamedKeysAreAnotherCorpus) {
+  write_file(folder_ / "b.jsonl", "{\"text\": \"one\", \"body\": \"two\"}\n");
+  const uint64_t usual = build_corpus(options_, byte_encoder()).corpus.corpus_key();
+  options_.reader.keys.text = "body";
+  const BuiltCorpus named = build_corpus(options_, byte_encoder());
+  EXPECT_NE(named.corpus.corpus_key(), usual);
+  const int64_t last = named.corpus.num_documents() - 1;
+  EXPECT_EQ(decode(tokens_of(named.corpus, last)), "<two>");
+}
+
+TEST_F(BuildCorpus, LabelsJoinFilesWithoutBeingInTheKey) {
+  for (CorpusInput& input : options_.inputs) input.label = "folder";
+  const BuiltCorpus built = build_corpus(options_, byte_encoder());
+  EXPECT_EQ(built.corpus.sources(), std::vector<std::string>{"folder"});
+  ASSERT_EQ(built.files.size(), 2u);
+  EXPECT_EQ(built.files[1].source, "folder");
+  EXPECT_EQ(built.files[1].bytes, std::filesystem::file_size(options_.inputs[1].path));
+  for (CorpusInput& input : options_.inputs) input.label = "renamed";
+  const BuiltCorpus renamed = build_corpus(options_, byte_encoder());
+  EXPECT_TRUE(renamed.reused);
+  EXPECT_EQ(renamed.corpus.corpus_key(), built.corpus.corpus_key());
 }
 
 TEST_F(BuildCorpus, RefusesNothing) {

@@ -1,10 +1,9 @@
-// Text cut at separators, and the three JSONL shapes.
+// Text cut at separators, and lines of JSON.
 #include "data/documents.h"
 
 #include <utility>
 
 #include "base/error.h"
-#include "base/json.h"
 #include "base/utf8.h"
 
 namespace dsmoe::data {
@@ -48,55 +47,6 @@ class TextReader : public DocumentReader {
   RecordReader records_;
 };
 
-constexpr std::string_view kShapes =
-    R"(expected {"text"}, {"prompt", "completion"} or {"messages"})";
-
-const std::string& string_field(const Json& object, const char* key, std::string_view where) {
-  const Json& value = object.at(key);
-  if (!value.is_string()) {
-    fail(ErrorKind::input, "{}: \"{}\" must be a string, it is {}", where, key, value.type_name());
-  }
-  return value.get_ref<const std::string&>();
-}
-
-// Every key must be one of `allowed`, and all of those must be there.
-void check_keys(const Json& object, std::initializer_list<const char*> allowed,
-                std::string_view where, std::string_view expectation) {
-  for (const auto& [key, value] : object.items()) {
-    bool known = false;
-    for (const char* name : allowed) known = known || key == name;
-    if (!known)
-      fail(ErrorKind::input, "{}: key {} is not known; {}", where, in_quotes(key), expectation);
-  }
-  for (const char* name : allowed) {
-    if (!object.contains(name)) {
-      fail(ErrorKind::input, "{}: key \"{}\" is missing; {}", where, name, expectation);
-    }
-  }
-}
-
-std::vector<ChatMessage> read_messages(const Json& list, const std::string& where) {
-  if (!list.is_array() || list.empty()) {
-    fail(ErrorKind::input, "{}: \"messages\" must be a list of at least one message", where);
-  }
-  std::vector<ChatMessage> messages;
-  for (size_t i = 0; i < list.size(); ++i) {
-    const std::string place = fmt::format("{}: message {}", where, i);
-    if (!list[i].is_object()) {
-      fail(ErrorKind::input, "{} must be an object, it is {}", place, list[i].type_name());
-    }
-    check_keys(list[i], {"role", "content"}, place, R"(a message is {"role", "content"})");
-    ChatMessage message{string_field(list[i], "role", place),
-                        string_field(list[i], "content", place)};
-    if (message.role != "system" && message.role != "user" && message.role != "assistant") {
-      fail(ErrorKind::input, "{}: role {} is not known; expected system, user or assistant", place,
-           in_quotes(message.role));
-    }
-    messages.push_back(std::move(message));
-  }
-  return messages;
-}
-
 class JsonlReader : public DocumentReader {
  public:
   JsonlReader(std::unique_ptr<ByteStream> stream, std::string name, const ReaderOptions& options)
@@ -128,33 +78,29 @@ class JsonlReader : public DocumentReader {
   void read_line(std::string_view line, Document& document) const {
     check_utf8(line, lines_.position(), name_);
     const std::string where = fmt::format("{}: line {}", name_, lines_.position().line);
-    const Json object = parse_json(line, where);
-    if (!object.is_object()) {
-      fail(ErrorKind::input, "{}: a JSON {} instead of an object; {}, one object per line", where,
-           object.type_name(), kShapes);
-    }
+    const JsonDocument read = read_json_document(line, options_.keys, where);
     document.parts.clear();
-    if (object.contains("messages")) {
-      check_keys(object, {"messages"}, where, kShapes);
-      render(read_messages(object["messages"], where), where, document);
-    } else if (object.contains("prompt") || object.contains("completion")) {
-      check_keys(object, {"prompt", "completion"}, where, kShapes);
-      document.parts.push_back({.text = string_field(object, "prompt", where), .counted = false});
-      document.parts.push_back({.text = string_field(object, "completion", where)});
-    } else {
-      check_keys(object, {"text"}, where, kShapes);
-      document.parts.push_back({.text = string_field(object, "text", where)});
+    switch (read.shape) {
+      case JsonDocument::Shape::text:
+        document.parts.push_back({.text = read.text});
+        break;
+      case JsonDocument::Shape::pair:
+        document.parts.push_back({.text = read.text, .counted = false});
+        document.parts.push_back({.text = read.completion});
+        break;
+      case JsonDocument::Shape::chat:
+        render(read.chat, where, document);
+        break;
     }
   }
 
-  void render(const std::vector<ChatMessage>& messages, const std::string& where,
-              Document& document) const {
+  void render(const Chat& chat, const std::string& where, Document& document) const {
     if (!options_.render_chat) {
       fail(ErrorKind::input, "{}: \"messages\" needs a chat template; give --chat-template FILE",
            where);
     }
     try {
-      document.parts = options_.render_chat(messages);
+      document.parts = options_.render_chat(chat);
     } catch (const Error& error) {
       fail(error.kind(), "{}: {}", where, error.what());
     }

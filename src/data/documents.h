@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "data/byte_stream.h"
+#include "data/json_document.h"
 #include "data/record_reader.h"
 
 namespace dsmoe::data {
@@ -31,17 +32,14 @@ struct Document {
   std::vector<DocumentPart> parts;
 };
 
-struct ChatMessage {
-  std::string role, content;
-};
-
-// Turns the messages of one conversation into its parts, by the chat template of the model. The
-// reader marks them as rendered.
-using RenderChat = std::function<std::vector<DocumentPart>(std::span<const ChatMessage>)>;
+// Turns one conversation into its parts, by the chat template of the model. The reader marks them
+// as rendered.
+using RenderChat = std::function<std::vector<DocumentPart>(const Chat&)>;
 
 struct ReaderOptions {
   std::string separator;   // ends a document of a text file, besides <|endoftext|>; empty: none
   RenderChat render_chat;  // empty: {"messages"} is refused
+  JsonKeys keys;           // of JSONL
   size_t max_document_bytes = size_t{256} << 20;
   size_t max_line_bytes = size_t{64} << 20;
 };
@@ -50,7 +48,7 @@ class DocumentReader {
  public:
   virtual ~DocumentReader() = default;
   // False at the end. Documents without any text are passed over. Throws Error(input) with file and
-  // line on broken UTF-8, broken JSON, unknown keys and lengths beyond the limits.
+  // line on broken UTF-8, broken JSON, lines of no known shape and lengths beyond the limits.
   virtual bool next(Document& document) = 0;
   virtual uint64_t file_bytes_read() const = 0;
 };
@@ -58,8 +56,8 @@ class DocumentReader {
 std::unique_ptr<DocumentReader> read_text(std::unique_ptr<ByteStream> stream, std::string name,
                                           const ReaderOptions& options);
 
-// One JSON object per line: {"text"}, {"prompt", "completion"} or {"messages"}; empty lines are
-// passed over.
+// One JSON object per line: {"text"}, {"prompt", "completion"} or {"messages"}, or as the keys of
+// the options say; other keys are left alone, empty lines passed over.
 std::unique_ptr<DocumentReader> read_jsonl(std::unique_ptr<ByteStream> stream, std::string name,
                                            const ReaderOptions& options);
 

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "base/lock_file.h"
 #include "base/mapped_file.h"
 #include "base/sha256.h"
 #include "base/utf8.h"
@@ -101,7 +103,7 @@ uint64_t folder_bytes(const fs::path& folder) {
 }
 
 bool is_milestone(const Retention& retention, int64_t step) {
-  return retention.every > 0 && step % retention.every == 0;
+  return step == retention.best || (retention.every > 0 && step % retention.every == 0);
 }
 
 // Steps below the newest that room may be made of, the oldest first.
@@ -131,24 +133,38 @@ std::optional<int64_t> checkpoint_step(std::string_view name) {
   return checkpoint_name(step) == name ? std::optional(step) : std::nullopt;
 }
 
-RunLock::RunLock(const fs::path& run) {
+namespace {
+
+// Whoever held it may have removed the file meanwhile; a lock on that would keep nobody out.
+bool is_removed(int descriptor) {
+  struct stat state {};
+  return ::fstat(descriptor, &state) == 0 && state.st_nlink == 0;
+}
+
+int open_locked(const fs::path& run) {
   std::error_code error;
   fs::create_directories(run, error);
   if (error) fail(ErrorKind::io, "cannot create {}: {}", run.string(), error.message());
   const std::string path = (run / ".lock").string();
-  descriptor_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) fail_errno("cannot open " + path);
-  if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
-    const int code = errno;
-    char owner[32] = {};
-    const ssize_t count = ::pread(descriptor_, owner, sizeof owner - 1, 0);
+  const int descriptor = open_lock_file(path);
+  if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return descriptor;
+  const int code = errno;
+  char owner[32] = {};
+  const ssize_t count = ::pread(descriptor, owner, sizeof owner - 1, 0);
+  ::close(descriptor);
+  errno = code;
+  if (code != EWOULDBLOCK) fail_errno("cannot lock " + path);
+  const std::string number(owner, count > 0 ? std::min<ssize_t>(count, 20) : 0);
+  fail(ErrorKind::resource,
+       "{}: process {} is training there; wait for it, stop it, or choose another --out",
+       run.string(), number.empty() ? "another" : in_quotes(number));
+}
+
+}  // namespace
+
+RunLock::RunLock(const fs::path& run) {
+  for (descriptor_ = open_locked(run); is_removed(descriptor_); descriptor_ = open_locked(run)) {
     ::close(descriptor_);
-    errno = code;
-    if (code != EWOULDBLOCK) fail_errno("cannot lock " + path);
-    const std::string number(owner, count > 0 ? std::min<ssize_t>(count, 20) : 0);
-    fail(ErrorKind::resource,
-         "{}: process {} is training there; wait for it, stop it, or choose another --out",
-         run.string(), number.empty() ? "another" : in_quotes(number));
   }
   const std::string number = std::to_string(::getpid());
   // For the message above only: a failure to write it is no failure to lock.
@@ -238,7 +254,7 @@ void CheckpointWriter::commit() {
   });
 }
 
-void verify_checkpoint(const fs::path& folder) {
+void verify_checkpoint(const fs::path& folder, Verify verify) {
   const std::string what = (folder / kManifestName).string();
   const std::string text = read_small_file(what, kMaxManifestBytes);
   const Json manifest = parse_json(text, what);
@@ -267,18 +283,19 @@ void verify_checkpoint(const fs::path& folder) {
       fail(ErrorKind::input, "{}: {} bytes, the manifest says {}", path, file.bytes().size(),
            expected);
     }
+    if (verify == Verify::lengths) continue;
     if (file_hash(file) != entry["sha256"].get<std::string>()) {
       fail(ErrorKind::input, "{}: its content does not match the manifest's sha256", path);
     }
   }
 }
 
-NewestCheckpoint newest_checkpoint(const fs::path& run) {
+NewestCheckpoint newest_checkpoint(const fs::path& run, Verify verify) {
   NewestCheckpoint newest;
   for (const int64_t step : listed_steps(run)) {
     const std::string name = checkpoint_name(step);
     try {
-      verify_checkpoint(run / name);
+      verify_checkpoint(run / name, verify);
       newest.folder = run / name;
       newest.step = step;
       return newest;

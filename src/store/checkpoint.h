@@ -76,9 +76,10 @@ class CheckpointWriter {
   std::unique_ptr<SafetensorsWriter> state_;
 };
 
-// Every file of the manifest is there with its length and hash; else Error(input) with the first
-// fault.
-void verify_checkpoint(const std::filesystem::path& folder);
+// Every file of the manifest is there with its length and hash, or only its length; else
+// Error(input) with the first fault.
+enum class Verify { everything, lengths };
+void verify_checkpoint(const std::filesystem::path& folder, Verify verify = Verify::everything);
 
 struct PassedOver {
   std::string name;
@@ -89,14 +90,17 @@ struct NewestCheckpoint {
   int64_t step = 0;
   std::vector<PassedOver> passed_over;  // newer than it
 };
-NewestCheckpoint newest_checkpoint(const std::filesystem::path& run);
+NewestCheckpoint newest_checkpoint(const std::filesystem::path& run,
+                                   Verify verify = Verify::everything);
 // Whether there is any, without a look inside.
 bool has_checkpoints(const std::filesystem::path& run);
 
-// Keeps the last `last` and those whose step is a multiple of `every` (0: none besides).
+// Keeps the last `last`, those whose step is a multiple of `every` (0: none besides), and the
+// `best`.
 struct Retention {
   int64_t last = 3;
   int64_t every = 0;
+  int64_t best = -1;  // a step; below 0: none
 };
 // Counts from `newest`, the step just written: folders above it did not verify when the run was
 // resumed and must not push good ones out. Nor may those below it that did not verify then, the

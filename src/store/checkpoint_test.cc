@@ -238,5 +238,16 @@ TEST(RunLock, TheSecondWriterIsRefused) {
   const RunLock again(run);
 }
 
+// Its target would be cut to nothing.
+TEST(RunLock, ALinkIsNoLock) {
+  ScratchFolder scratch;
+  const fs::path precious = scratch / "precious", run = scratch / "run";
+  std::ofstream(precious) << "text";
+  fs::create_directory(run);
+  fs::create_symlink(precious, run / ".lock");
+  EXPECT_THROW(RunLock{run}, Error);
+  EXPECT_EQ(fs::file_size(precious), 4u);
+}
+
 }  // namespace
 }  // namespace dsmoe::store

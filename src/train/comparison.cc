@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "model/inventory.h"
 
 namespace dsmoe::train {
 namespace {
@@ -134,16 +135,18 @@ std::string percent(int64_t part, int64_t whole) {
 
 }  // namespace
 
-ExpertParameters count_expert_parameters(const ModelConfig& config, int64_t num_layers) {
-  const int64_t matrices = 3 * num_layers * config.hidden_size;
-  if (config.num_moe_layers() == 0) {
-    return {.total = matrices * config.intermediate_size,
-            .active = matrices * config.intermediate_size};
+ExpertParameters count_expert_parameters(const ModelConfig& config, const ModelConfig& base) {
+  ExpertParameters sum;
+  for (const model::Stack& stack : model::stacks(config, model::share_of(config))) {
+    if (stack.layer < 0 || !base.is_moe_layer(stack.layer)) continue;
+    if (stack.role == model::Role::router) {
+      sum.router += stack.num_elements();
+    } else if (model::is_expert(stack.role)) {
+      sum.total += stack.count * stack.num_elements();
+      sum.active += model::elements_per_token(config, stack);
+    }
   }
-  const Counts counts = counts_of(config);
-  return {.total = matrices * counts.all * config.moe_intermediate_size,
-          .active = matrices * counts.chosen * config.moe_intermediate_size,
-          .router = num_layers * config.n_routed_experts * config.hidden_size};
+  return sum;
 }
 
 std::vector<ComparedModel> compared_models(const ModelConfig& base, const ComparisonShape& shape) {
@@ -191,8 +194,8 @@ void check_equal_parameters(std::span<const ComparedModel> models) {
     if (model.budget == Budget::total) last = &model;
   }
   DSMOE_CHECK(last != nullptr, "none of {} models has experts", models.size());
-  const int64_t layers = last->config.num_moe_layers();
-  const ExpertParameters wanted = count_expert_parameters(last->config, layers);
+  const ModelConfig& base = last->config;
+  const ExpertParameters wanted = count_expert_parameters(base, base);
   const auto check = [&](const ComparedModel& model, const char* which, int64_t found,
                          int64_t expected) {
     if (found == expected) return;
@@ -201,7 +204,7 @@ void check_equal_parameters(std::span<const ComparedModel> models) {
          model.title, found, which, last->title, expected, percent(found, expected));
   };
   for (const ComparedModel& model : models) {
-    const ExpertParameters found = count_expert_parameters(model.config, layers);
+    const ExpertParameters found = count_expert_parameters(model.config, base);
     if (model.budget != Budget::active) check(model, "total", found.total, wanted.total);
     if (model.budget != Budget::upper_bound) check(model, "active", found.active, wanted.active);
   }

@@ -17,8 +17,9 @@ struct ExpertParameters {
   int64_t active = 0;  // of the experts that one token meets
   int64_t router = 0;  // centroids
 };
-// In the MoE layers, or in so many layers of a dense model.
-ExpertParameters count_expert_parameters(const model::ModelConfig& config, int64_t num_layers);
+// In the layers that are MoE in `base`.
+ExpertParameters count_expert_parameters(const model::ModelConfig& config,
+                                         const model::ModelConfig& base);
 
 // total: every number of the model equals the others' but the router's; active: only what a token
 // meets does (a dense model); upper_bound: a dense model as wide as all experts.

@@ -77,7 +77,7 @@ TEST(Comparison, ExpertParametersAreEqualAndTheRoutersAlmost) {
   EXPECT_EQ(last.active, 3 * 3 * 32 * 8 * 8);
   for (const ComparedModel& model : models) {
     const ExpertParameters found = count_tensors(model.config);
-    const ExpertParameters computed = count_expert_parameters(model.config, 3);
+    const ExpertParameters computed = count_expert_parameters(model.config, paper_shape());
     EXPECT_EQ(found.total, computed.total) << model.title;
     EXPECT_EQ(found.active, computed.active) << model.title;
     EXPECT_EQ(found.router, computed.router) << model.title;

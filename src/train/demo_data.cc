@@ -1,12 +1,12 @@
 // Sizes of the embedded corpus.
-#include "demo_data.h"
+#include "train/demo_data.h"
 
 #include <algorithm>
 
 #include "data/demo_corpus.h"
 #include "data/documents.h"
 
-namespace dsmoe::app {
+namespace dsmoe::train {
 namespace {
 
 constexpr uint64_t kTokenizerDocuments = 5000;
@@ -15,8 +15,8 @@ constexpr uint64_t kMaxDocuments = 100000;  // memory and the time to make them;
 
 }  // namespace
 
-void make_demo_tokenizer(const std::filesystem::path& run, FoundTokenizer found,
-                         const model::ModelConfig& config, uint64_t seed, ThreadPool& pool) {
+void make_demo_tokenizer(const NewTokenizer& request, const model::ModelConfig& config,
+                         uint64_t seed, ThreadPool& pool) {
   const auto count = [&](text::WordCounts& counts) {
     const data::DemoCorpus corpus(seed);
     std::string text;
@@ -26,7 +26,7 @@ void make_demo_tokenizer(const std::filesystem::path& run, FoundTokenizer found,
     }
     counts.add_text(text, pool);
   };
-  ensure_tokenizer(run, found, config, {.text_key = seed, .count = count});
+  ensure_tokenizer(request, config, {.text_key = seed, .count = count});
 }
 
 uint64_t num_demo_documents(int64_t num_tokens, int64_t tokens_per_document) {
@@ -34,4 +34,4 @@ uint64_t num_demo_documents(int64_t num_tokens, int64_t tokens_per_document) {
                     kMaxDocuments);
 }
 
-}  // namespace dsmoe::app
+}  // namespace dsmoe::train

@@ -35,6 +35,7 @@ int64_t num_checkpoints_added(const RunOptions& options, int64_t steps_done, int
     if (ends_between && total % every == 0) ++milestones;
   }
   const int64_t room = std::max<int64_t>(1, options.retention.last + 1 - num_kept);
+  if (options.keep_best) ++milestones;
   return milestones + std::min(saves - milestones, room);
 }
 

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <chrono>
@@ -112,18 +113,102 @@ void EventFile::write_record(const std::string& event) {
   }
 }
 
-void EventFile::add(int64_t step, std::span<const Scalar> scalars) {
-  std::string summary;
-  for (const Scalar& scalar : scalars) {
-    std::string value;  // Summary.Value: tag 1, simple_value 2
-    append_bytes(value, 1, scalar.tag);
-    append_key(value, 2, kFixed32);
-    append_little_endian(value, static_cast<float>(scalar.value));
-    append_bytes(summary, 1, value);
-  }
+void EventFile::write_summary(int64_t step, std::string_view summary) {
   std::string event = event_head(step);
   append_bytes(event, 5, summary);
   write_record(event);
+}
+
+void EventFile::add(int64_t step, const Event& event) { write_summary(step, event.summary_); }
+
+// Summary.Value: tag 1, simple_value 2.
+void EventFile::Event::add(std::string_view tag, double value) {
+  std::string entry;
+  append_bytes(entry, 1, tag);
+  append_key(entry, 2, kFixed32);
+  append_little_endian(entry, static_cast<float>(value));
+  append_bytes(summary_, 1, entry);
+}
+
+// Summary.Value: tag 1, histo 5. HistogramProto: min 1, max 2, num 3, sum 4, sum_squares 5,
+// bucket_limit 6, bucket 7; the last two packed.
+void EventFile::Event::add_histogram(std::string_view tag, std::span<const double> values) {
+  if (values.empty()) return;
+  constexpr std::size_t kBuckets = 30;
+  const auto [low, high] = std::minmax_element(values.begin(), values.end());
+  const double min = *low, max = *high, width = (max - min) / kBuckets;
+  double sum = 0, squares = 0;
+  std::array<double, kBuckets> counts{};
+  for (const double value : values) {
+    sum += value;
+    squares += value * value;
+    const double at = width > 0 ? (value - min) / width : 0;
+    counts[std::min(static_cast<std::size_t>(at), kBuckets - 1)] += 1;
+  }
+  std::string limits, buckets;
+  for (std::size_t i = 0; i < kBuckets; ++i) {
+    const bool is_last = i + 1 == kBuckets;
+    append_little_endian(limits, is_last ? max : min + width * static_cast<double>(i + 1));
+    append_little_endian(buckets, counts[i]);
+  }
+  std::string histogram;
+  uint32_t field = 0;
+  for (const double value : {min, max, static_cast<double>(values.size()), sum, squares}) {
+    append_key(histogram, ++field, kFixed64);
+    append_little_endian(histogram, value);
+  }
+  append_bytes(histogram, 6, limits);
+  append_bytes(histogram, 7, buckets);
+  std::string entry;
+  append_bytes(entry, 1, tag);
+  append_bytes(entry, 5, histogram);
+  append_bytes(summary_, 1, entry);
+}
+
+namespace {
+
+// google.protobuf.Value: number 2, string 3, bool 4.
+std::string protobuf_value(const OrderedJson& value) {
+  std::string bytes;
+  if (value.is_number()) {
+    append_key(bytes, 2, kFixed64);
+    append_little_endian(bytes, value.get<double>());
+  } else if (value.is_boolean()) {
+    append_key(bytes, 4, kVarint);
+    append_varint(bytes, value.get<bool>() ? 1 : 0);
+  } else {
+    append_bytes(bytes, 3, value.is_string() ? value.get<std::string>() : value.dump());
+  }
+  return bytes;
+}
+
+}  // namespace
+
+// The plugin "hparams" reads its own message, HParamsPluginData: version 1, session_start_info 3.
+// SessionStartInfo: hparams 1, a map of key 1 to value 2; start_time_secs 5. It lies in
+// Summary.Value's metadata 9: plugin_data 1, of plugin_name 1 and content 2.
+void EventFile::add_hyper_parameters(int64_t step, const OrderedJson& parameters) {
+  if (parameters.empty()) return;
+  std::string start;
+  for (const auto& [key, value] : parameters.items()) {
+    std::string entry;
+    append_bytes(entry, 1, key);
+    append_bytes(entry, 2, protobuf_value(value));
+    append_bytes(start, 1, entry);
+  }
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  append_key(start, 5, kFixed64);
+  append_little_endian(start, std::chrono::duration<double>(now).count());
+  std::string content;
+  append_bytes(content, 3, start);
+  std::string plugin, metadata, value, summary;
+  append_bytes(plugin, 1, "hparams");
+  append_bytes(plugin, 2, content);
+  append_bytes(metadata, 1, plugin);
+  append_bytes(value, 1, "_hparams_/session_start_info");
+  append_bytes(value, 9, metadata);
+  append_bytes(summary, 1, value);
+  write_summary(step, summary);
 }
 
 }  // namespace dsmoe::train

@@ -1,4 +1,5 @@
-// TensorBoard event files: scalars, readable by the tensorboard package.
+// TensorBoard event files: scalars, histograms and hyper-parameters, readable by the tensorboard
+// package.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +9,9 @@
 #include <string>
 #include <string_view>
 
-namespace dsmoe::train {
+#include "base/json.h"
 
-struct Scalar {
-  std::string_view tag;
-  double value;
-};
+namespace dsmoe::train {
 
 // One file per process that trains. `first_step` > 1: earlier files' points from there on are no
 // longer shown.
@@ -24,10 +22,25 @@ class EventFile {
   EventFile(const EventFile&) = delete;
   EventFile& operator=(const EventFile&) = delete;
 
-  void add(int64_t step, std::span<const Scalar> scalars);
+  // What one step shows.
+  class Event {
+   public:
+    void add(std::string_view tag, double value);
+    // How many of the values lie where.
+    void add_histogram(std::string_view tag, std::span<const double> values);
+
+   private:
+    friend class EventFile;
+    std::string summary_;
+  };
+  void add(int64_t step, const Event& event);
+  // Numbers, words and truths of an object, for the table of runs; what else it holds is told as
+  // its JSON.
+  void add_hyper_parameters(int64_t step, const OrderedJson& parameters);
 
  private:
   void write_record(const std::string& event);
+  void write_summary(int64_t step, std::string_view summary);
 
   std::string path_;
   std::FILE* file_;

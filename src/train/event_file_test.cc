@@ -38,7 +38,10 @@ TEST(EventFile, HoldsVersionRestartAndScalars) {
   ScratchFolder folder;
   {
     EventFile file(folder.path(), 8);
-    file.add(8, std::vector<Scalar>{{"loss", 2.5}, {"lr", 1e-3}});
+    EventFile::Event event;
+    event.add("loss", 2.5);
+    event.add("lr", 1e-3);
+    file.add(8, event);
   }
   const auto path = std::filesystem::directory_iterator(folder.path())->path();
   EXPECT_TRUE(path.filename().string().starts_with("events.out.tfevents."));

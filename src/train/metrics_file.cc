@@ -35,6 +35,20 @@ class Fields {
     }
     return value->get<double>();
   }
+  // By name; none where the key is missing.
+  std::vector<std::pair<std::string, double>> numbers(const char* key) const {
+    std::vector<std::pair<std::string, double>> values;
+    const Json* object = find(key);
+    if (object == nullptr) return values;
+    if (!object->is_object()) refuse(key, "an object", object);
+    for (const auto& [name, value] : object->items()) {
+      if (!value.is_number() || !std::isfinite(value.get<double>())) {
+        refuse(key, "an object of numbers", object);
+      }
+      values.emplace_back(name, value.get<double>());
+    }
+    return values;
+  }
   int64_t count(const char* key) const {
     const Json* value = find(key);
     if (value == nullptr || !value->is_number_integer() || *value < 0 ||
@@ -87,6 +101,17 @@ LoggedStep parse_step(const Json& json, const std::string& what) {
   if (fields.find("validation_loss") != nullptr) {
     step.validation_loss = fields.number("validation_loss");
   }
+  step.wall_seconds =
+      fields.find("wall_seconds") != nullptr ? fields.number("wall_seconds") : step.seconds;
+  if (fields.find("validation_bits_per_byte") != nullptr) {
+    step.validation_bits_per_byte = fields.number("validation_bits_per_byte");
+  }
+  if (fields.find("first_validation_loss") != nullptr) {
+    step.first_validation_loss = fields.number("first_validation_loss");
+  }
+  step.source_losses = fields.numbers("source_losses");
+  step.validation_source_losses = fields.numbers("validation_source_losses");
+  step.figures = fields.numbers("figures");
   const Json* layers = fields.find("layers");
   if (layers == nullptr || !layers->is_array()) fields.refuse("layers", "an array", layers);
   for (const Json& layer : *layers) step.layers.push_back(parse_layer(layer, what));

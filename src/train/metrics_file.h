@@ -6,6 +6,7 @@
 #include <istream>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace dsmoe::train {
@@ -24,7 +25,11 @@ struct LoggedStep {
   double lr = 0, gradient_norm = 0;
   int64_t tokens = 0;
   double seconds = 0;
+  double wall_seconds = 0;  // those of the step where an earlier program wrote the line
   std::optional<double> validation_loss;
+  std::optional<double> validation_bits_per_byte;
+  std::optional<double> first_validation_loss;  // before the first step
+  std::vector<std::pair<std::string, double>> source_losses, validation_source_losses, figures;
   std::vector<LoggedLayer> layers;  // the MoE layers, the same on every line
 };
 

@@ -44,7 +44,7 @@ void convert(ThreadPool& pool, const TensorView& from, const TensorView& to) {
 
 Optimizer::Optimizer(const Context& context, const model::Model& model,
                      const model::GradientBuffers& gradients,
-                     FunctionRef<bool(const std::string&)> trains, TensorSource& initial,
+                     FunctionRef<bool(const std::string&)> trains, ParameterSource& initial,
                      const OptimizerRule& rule)
     : context_(context), model_(model), rule_(rule), arena_("optimiser", context.table->allocator) {
   std::map<std::string, model::NamedGradient> trained;
@@ -137,7 +137,7 @@ void Optimizer::describe_for_device() {
 }
 
 void Optimizer::add_tensor(const model::NamedGradient& gradient, const Placements& placements,
-                           TensorSource& initial) {
+                           ParameterSource& initial) {
   const std::string& name = gradient.name;
   const model::Parameter& parameter = model_.parameters.inventory.parameters[gradient.parameter];
   DSMOE_CHECK(parameter.name == name, "the model has {} where gradients have {}", parameter.name,
@@ -152,7 +152,7 @@ void Optimizer::add_tensor(const model::NamedGradient& gradient, const Placement
     if (model_.config.is_moe_layer(layer)) ++place.moe_layer_idx;
   }
 
-  const TensorView source = initial.tensor(name);
+  const TensorView source = initial.tensor(parameter).elements;
   const DType scalar = model_.operand == DType::F64 ? DType::F64 : DType::F32;
   TrainedTensor tensor{.name = name, .master = arena_.tensor("masters", scalar, source.shape)};
   if (gradient.gradient) {
@@ -165,7 +165,7 @@ void Optimizer::add_tensor(const model::NamedGradient& gradient, const Placement
   host.device = tensor::Device::cpu;
   convert(*context_.pool, source, host);
   kernels::upload(context_, values.data(), tensor.master);
-  initial.release(name);
+  initial.release(parameter);
   tensors_.push_back(tensor);
   places_.push_back(place);
 }

@@ -13,8 +13,8 @@
 namespace dsmoe::train {
 
 using kernels::Context;
+using model::ParameterSource;
 using tensor::DType;
-using tensor::TensorSource;
 using tensor::TensorView;
 
 struct OptimizerRule {
@@ -41,7 +41,7 @@ class Optimizer {
   // tensors of `initial`, which the model was made from. All references must outlive it.
   Optimizer(const Context& context, const model::Model& model,
             const model::GradientBuffers& gradients,
-            FunctionRef<bool(const std::string& name)> trains, TensorSource& initial,
+            FunctionRef<bool(const std::string& name)> trains, ParameterSource& initial,
             const OptimizerRule& rule);
 
   // One update; the gradients are used up: left zero, or to be assigned next
@@ -77,7 +77,7 @@ class Optimizer {
     int64_t moe_layer_idx = 0;  // of a selection bias
   };
   void add_tensor(const model::NamedGradient& gradient, const Placements& placements,
-                  TensorSource& initial);
+                  ParameterSource& initial);
   // Rows of a tensor that a thread takes from gradients to the model's weights, small enough to
   // stay in its caches on the way.
   struct Piece {

@@ -11,11 +11,16 @@
 #include "base/sha256.h"
 #include "base/system_memory.h"
 #include "kernels/table.h"
+#include "model/file_layout.h"
 #include "train/disk_plan.h"
+#include "train/folded_names.h"
+#include "train/metrics_file.h"
 #include "train/name_pattern.h"
 #include "train/routing_stats.h"
 #include "train/run_state.h"
 #include "train/sources.h"
+#include "train/time_share.h"
+#include "train/validation.h"
 
 namespace dsmoe::train {
 namespace {
@@ -74,6 +79,10 @@ std::optional<store::NewestCheckpoint> find_start(const RunOptions& options) {
   return newest;
 }
 
+data::BatchOptions batch_options(const RunOptions& options) {
+  return {.batch = options.batch, .seq = options.seq, .seed = options.seed};
+}
+
 class Run {
  public:
   Run(const Context& context, const RunOptions& options, const RunInput& input,
@@ -87,20 +96,30 @@ class Run {
   void describe_memory() const;
   void expect_workspace() const;
   void save();
-  std::optional<double> validate();
+  Measured measure();
+  Measured measure_first();
+  void recall_best();
+  void train_step(StepMetrics& metrics);
+  bool after_step(MetricsLog& log, StepMetrics& metrics, RunOutcome& outcome);
   bool is_due(int64_t every) const { return every > 0 && step_ % every == 0; }
 
   RunOptions options_;
   const RunHooks& hooks_;
   RunIdentity identity_;
   std::optional<store::NewestCheckpoint> start_;
-  std::unique_ptr<FolderTensors> resumed_;
-  TensorSource& base_;  // the first weights, or the resumed checkpoint's
-  StoredTensors frozen_;
+  std::unique_ptr<ParameterSource> resumed_;
+  ParameterSource& base_;  // the first weights, or the resumed checkpoint's
+  RoundedParameters frozen_;
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<Trainer> trainer_;
-  data::PackedBatches batches_;
-  std::unique_ptr<data::PackedBatches> validation_;
+  data::MixedBatches batches_;
+  Validation validation_;
+  data::Batch batch_;
+  StepRows rows_;
+  const StepResult* result_ = nullptr;  // of the last step
+  TimeShare save_time_, valid_time_;
+  double began_ = 0, step_ended_ = 0;  // seconds_now()
+  BestValidation best_;
   int64_t step_ = 0;  // done
   int64_t saved_step_ = -1;
   uint64_t checkpoint_bytes_ = 0;
@@ -113,11 +132,16 @@ Run::Run(const Context& context, const RunOptions& options, const RunInput& inpu
       hooks_(hooks),
       identity_(identity_of(options)),
       start_(find_start(options)),
-      resumed_(start_ ? std::make_unique<FolderTensors>(store::HfFolder::open(*start_->folder))
+      resumed_(start_ ? folder_parameters(store::HfFolder::open(*start_->folder),
+                                          model::kDeepseekNames, options.config, *context.pool)
                       : nullptr),
       base_(resumed_ ? *resumed_ : input.initial),
       frozen_(base_, options.config),
-      batches_(input.split, {.batch = options.batch, .seq = options.seq, .seed = options.seed}) {
+      batches_(input.training, batch_options(options)),
+      validation_(input.validation, batch_options(options),
+                  {.rows = options.valid_rows, .token_bytes = options_.token_bytes}),
+      save_time_(options.save_share),
+      valid_time_(options.valid_share) {
   make_model(context);
   if (start_) {
     for (const std::string& change :
@@ -130,27 +154,15 @@ Run::Run(const Context& context, const RunOptions& options, const RunInput& inpu
     }
     log_info("resumed from {}", start_->folder->string());
   }
-  try {
-    validation_ = std::make_unique<data::PackedBatches>(
-        input.split, data::BatchOptions{.batch = options.batch,
-                                        .seq = options.seq,
-                                        .seed = options.seed,
-                                        .part = data::SplitPart::validation});
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::input) throw;
-    log_info("no validation: {}", error.what());
-  }
 }
 
 void Run::make_model(const Context& context) {
-  const std::vector<tensor::TensorSpec> all = model::expected_tensors(options_.config);
+  const std::vector<tensor::TensorSpec> all = model::written_tensors(options_.config);
   const std::vector<tensor::TensorSpec> trained = select_tensors(all, options_.patterns);
   int64_t bytes = 0;  // masters, two moments, gradients
   for (const tensor::TensorSpec& spec : trained) bytes += spec.shape.num_elements() * 16;
   if (trained.size() < all.size()) {
-    for (const tensor::TensorSpec& spec : trained) {
-      log_info("trains {} {}", spec.name, to_string(spec.shape));
-    }
+    for (const std::string& line : folded_names(trained)) log_info("trains {}", line);
     log_info("{} of {} tensors train; with masters, moments and gradients they take {} bytes",
              trained.size(), all.size(), bytes);
   }
@@ -250,27 +262,92 @@ void Run::save() {
                    .files = options_.files},
                   trainer_->optimizer(), frozen_);
   saved_step_ = step_;
+  if (options_.keep_best && best_.step == step_) options_.retention.best = step_;
   store::remove_old_checkpoints(options_.out, options_.retention, step_, damaged_);
   if (hooks_.on_saved) hooks_.on_saved(options_.out / store::checkpoint_name(step_));
 }
 
-std::optional<double> Run::validate() {
-  if (!validation_) return std::nullopt;
-  const auto total = static_cast<int64_t>(validation_->rows_in_first_epoch());
-  const int64_t rows = std::min(total, options_.valid_rows);
-  Trainer::Evaluation sum;
-  data::Batch batch;
-  StepRows packed;
-  for (int64_t first = 0; first < rows; first += options_.batch) {
-    validation_->fill_rows(static_cast<uint64_t>(first), std::min(options_.batch, rows - first),
-                           batch);
-    pack_rows(batch, packed);
-    const Trainer::Evaluation part = trainer_->evaluate(packed);
-    sum.nats += part.nats;
-    sum.counted += part.counted;
+// What is worth knowing of the model as it is.
+Measured Run::measure() {
+  const double start = seconds_now();
+  Measured measured{.validation = validation_.run(*trainer_), .figures = {}};
+  if (hooks_.measure) {
+    const std::vector<double> values = hooks_.measure(*model_);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      measured.figures.push_back({.name = options_.figures[i], .value = values[i]});
+    }
   }
-  if (sum.counted == 0) return std::nullopt;
-  return sum.nats / static_cast<double>(sum.counted);
+  valid_time_.add(seconds_now() - start);
+  return measured;
+}
+
+// The lowest loss among those logged before.
+void Run::recall_best() {
+  if (step_ == 0 || !(options_.keep_best || options_.patience > 0)) return;
+  for (const LoggedStep& logged : read_metrics(options_.out / "metrics.jsonl")) {
+    if (logged.first_validation_loss) best_.update(0, *logged.first_validation_loss);
+    if (logged.validation_loss) best_.update(logged.step, *logged.validation_loss);
+  }
+  if (options_.keep_best && best_.step > 0) options_.retention.best = best_.step;
+}
+
+// Before the first step of a run that has not begun.
+Measured Run::measure_first() {
+  if (step_ > 0 || !options_.valid_first) return {};
+  Measured first = measure();
+  if (first.validation) {
+    log_info("validation loss before step 1: {:.4f}", first.validation->loss);
+    best_.update(0, first.validation->loss);
+  }
+  return first;
+}
+
+void Run::train_step(StepMetrics& metrics) {
+  const double start = seconds_now();
+  batches_.fill(static_cast<uint64_t>(step_), batch_);
+  pack_rows(batch_, rows_);
+  metrics.step = step_ + 1;
+  metrics.lr = options_.schedule.lr(step_ + 1);
+  metrics.epoch = batch_.epoch;
+  result_ = &trainer_->step(rows_, metrics.lr);
+  ++step_;
+  metrics.seconds = seconds_now() - start;
+}
+
+// What happens after a step besides the next one. True: the run ends here.
+bool Run::after_step(MetricsLog& log, StepMetrics& metrics, RunOutcome& outcome) {
+  const int64_t total = options_.schedule.total_steps;
+  const double elapsed = seconds_now() - began_;
+  bool is_best = false;
+  if (step_ == total || (is_due(options_.valid_every) && valid_time_.allows(elapsed))) {
+    metrics.measured = outcome.last = measure();
+    const auto& validation = metrics.measured.validation;
+    is_best = validation && best_.update(step_, validation->loss);
+  }
+  // A log that cannot be written ends the run; its steps are not lost for that.
+  const auto or_save = [&](auto&& write) {
+    try {
+      write();
+    } catch (const Error&) {
+      save();
+      throw;
+    }
+  };
+  metrics.wall_seconds = seconds_now() - step_ended_;
+  step_ended_ = seconds_now();
+  or_save([&] { log.add(metrics, *result_); });
+  if (hooks_.on_step) hooks_.on_step(metrics, *result_);
+  outcome.early = options_.patience > 0 && best_.since >= options_.patience;
+  const bool ends = (hooks_.should_stop && hooks_.should_stop()) || outcome.early || step_ == total;
+  const bool keeps = is_best && options_.keep_best;
+  if (ends || keeps || (is_due(options_.save_every) && save_time_.allows(elapsed))) {
+    or_save([&] { log.sync(); });
+    const double start = seconds_now();
+    save();
+    save_time_.add(seconds_now() - start);
+    if (keeps && hooks_.on_best) hooks_.on_best(best_);
+  }
+  return ends;
 }
 
 RunOutcome Run::loop() {
@@ -289,56 +366,52 @@ RunOutcome Run::loop() {
                   .steps_done = step_,
                   .layers = moe_layers,
                   .top_k = options_.config.num_experts_per_tok,
-                  .load_every = std::max<int64_t>(1, total / 500)});
+                  .load_every = std::max<int64_t>(1, total / 500),
+                  .sources = batches_.sources(),
+                  .validation_sources = validation_.sources(),
+                  .figures = options_.figures,
+                  .recipe = recipe_of(options_)});
+  recall_best();
   CollapseWatch watch(moe_layers, options_.config.n_routed_experts,
                       options_.config.num_experts_per_tok);
-  // A log that cannot be written ends the run; its steps are not lost for that.
-  const auto or_save = [&](auto&& write) {
-    try {
-      write();
-    } catch (const Error&) {
-      save();
-      throw;
-    }
-  };
   if (hooks_.on_start) hooks_.on_start(step_);
+  began_ = step_ended_ = seconds_now();
   RunOutcome outcome;
-  if (step_ == 0 && options_.valid_first) outcome.first_validation_loss = validate();
-  if (outcome.first_validation_loss) {
-    log_info("validation loss before step 1: {:.4f}", *outcome.first_validation_loss);
+  Measured first = measure_first();
+  if (first.validation) outcome.first_validation_loss = first.validation->loss;
+  for (bool ends = false; !ends;) {
+    StepMetrics metrics{.first = std::move(first)};
+    first = {};
+    train_step(metrics);
+    for (const std::string& warning : watch.add(result_->load)) log_warning("{}", warning);
+    ends = after_step(log, metrics, outcome);
   }
-  data::Batch batch;
-  StepRows rows;
-  while (step_ < total) {
-    const double start = seconds_now();
-    batches_.fill(static_cast<uint64_t>(step_), batch);
-    pack_rows(batch, rows);
-    StepMetrics metrics{
-        .step = step_ + 1, .lr = options_.schedule.lr(step_ + 1), .epoch = batch.epoch};
-    if (step_ == 0) metrics.first_validation_loss = outcome.first_validation_loss;
-    const StepResult& result = trainer_->step(rows, metrics.lr);
-    ++step_;
-    metrics.seconds = seconds_now() - start;
-    if (step_ == total || is_due(options_.valid_every)) {
-      metrics.validation_loss = outcome.validation_loss = validate();
-    }
-    or_save([&] { log.add(metrics, result); });
-    for (const std::string& warning : watch.add(result.load)) log_warning("{}", warning);
-    if (hooks_.on_step) hooks_.on_step(metrics, result);
-    const bool stop = hooks_.should_stop && hooks_.should_stop();
-    if (stop || step_ == total || is_due(options_.save_every)) {
-      or_save([&] { log.sync(); });
-      save();
-    }
-    if (stop) break;
-  }
+  if (outcome.last.validation) outcome.validation_loss = outcome.last.validation->loss;
+  outcome.sources = validation_.sources();
+  outcome.best = best_;
   outcome.steps_done = step_;
-  outcome.finished = step_ == total;
+  outcome.finished = step_ == total || outcome.early;
   if (saved_step_ >= 0) outcome.checkpoint = options_.out / store::checkpoint_name(saved_step_);
   return outcome;
 }
 
 }  // namespace
+
+OrderedJson recipe_of(const RunOptions& options) {
+  const RunIdentity identity = identity_of(options);
+  OrderedJson recipe = nlohmann::ordered_json::object();
+  for (const Json* part : {&identity.plan, &identity.fixed}) {
+    for (const auto& [key, value] : part->items()) {
+      if (key != "config") recipe[key] = value;  // a hash; run.json holds the config itself
+    }
+  }
+  recipe["dtype"] = options.config.torch_dtype == tensor::DType::F32 ? "fp32" : "bf16";
+  recipe["micro_batch"] = options.micro_batch;
+  recipe["recompute"] = options.recompute == model::Recompute::blocks;
+  recipe["parameters"] = options.config.num_parameters();
+  recipe["active_parameters"] = options.config.num_active_parameters();
+  return recipe;
+}
 
 int64_t rows_of_about(int64_t batch, int64_t seq, int64_t tokens) {
   int64_t rows = std::clamp<int64_t>(tokens / seq, 1, batch);
@@ -388,21 +461,6 @@ void check_start(const RunOptions& options) {
          "{}: already holds checkpoints; add --resume to go on from them, or choose "
          "another --out",
          options.out.string());
-  }
-}
-
-void pack_rows(const data::Batch& batch, StepRows& rows) {
-  rows.clear();
-  std::size_t room = 0;  // for every step: rows are padded to one length, a document has a token
-  for (const data::PackedRow& row : batch.rows) room += row.tokens.size();
-  for (auto* values : {&rows.tokens, &rows.targets, &rows.document_lengths}) values->reserve(room);
-  for (const data::PackedRow& row : batch.rows) {
-    const auto count = static_cast<std::ptrdiff_t>(row.num_tokens());
-    rows.tokens.insert(rows.tokens.end(), row.tokens.begin(), row.tokens.begin() + count);
-    rows.targets.insert(rows.targets.end(), row.targets.begin(), row.targets.begin() + count);
-    rows.row_lengths.push_back(static_cast<int32_t>(count));
-    rows.documents_per_row.push_back(static_cast<int32_t>(row.pieces.size()));
-    for (const data::Piece& piece : row.pieces) rows.document_lengths.push_back(piece.length);
   }
 }
 

@@ -9,9 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "data/batches.h"
-#include "data/split.h"
+#include "base/json.h"
+#include "data/mixture.h"
 #include "store/checkpoint.h"
+#include "train/best_validation.h"
 #include "train/metrics.h"
 #include "train/schedule.h"
 #include "train/step.h"
@@ -37,13 +38,23 @@ struct RunOptions {
   int64_t valid_every = 0;   // 0: only at the end
   int64_t valid_rows = 64;   // at most so many rows of the validation part
   bool valid_first = false;  // also before the first step: what the run began with
+  // Of the time: saves and validations that would take more are passed over, but not the last ones.
+  // 0: no limit. What a run computes does not depend on them, only what is measured and kept.
+  double save_share = 0, valid_share = 0;
+  bool keep_best = false;  // the checkpoint of the lowest validation loss, saved when it is found
+  int64_t patience = 0;    // ends after so many validations without a new best; 0: never
+  std::vector<std::string> figures;  // names of what RunHooks::measure measures
   store::Retention retention;
   bool resume = false;
   std::string data_identity;                 // of corpus, tokenizer and split
   std::string former_data_identity;          // what an earlier program called the same; or empty
   std::string init_identity;                 // where the first weights came from
+  std::vector<int32_t> token_bytes;          // per id, for bits per byte; empty: not known
   std::map<std::string, std::string> files;  // put into every checkpoint: tokenizer.json, ...
 };
+
+// Everything that decides the weights, and how they were computed: for run.json.
+OrderedJson recipe_of(const RunOptions& options);
 
 // The most rows of at most so many tokens that divide the batch; at least one.
 int64_t rows_of_about(int64_t batch, int64_t seq, int64_t tokens);
@@ -64,28 +75,34 @@ struct RunHooks {
   std::function<void(const StepMetrics&, const StepResult&)> on_step;
   std::function<void(int64_t steps_done)> on_start;
   std::function<void(const std::filesystem::path&)> on_saved;
+  // With every validation: other figures of the model as it is, in the order of
+  // RunOptions::figures.
+  std::function<std::vector<double>(const model::Model&)> measure;
+  std::function<void(const BestValidation&)> on_best;  // a checkpoint of it is there
 };
 
 struct RunOutcome {
   int64_t steps_done = 0;
   bool finished = false;  // false: stopped by should_stop
+  bool early = false;     // finished because patience was used up
   std::filesystem::path checkpoint;
   std::optional<double> validation_loss;
   std::optional<double> first_validation_loss;  // before the first step
+  Measured last;                                // of the newest validation
+  std::vector<std::string> sources;             // that its losses are told by
+  BestValidation best;                          // with keep_best or patience
 };
 
 // `lock` is that of `out`, held by the caller from before it wrote anything there. `initial` gives
-// the first weights unless a checkpoint is resumed; `split` the data. Throws Error(usage) for
+// the first weights unless a checkpoint is resumed. Throws Error(usage) for
 // options that cannot be, Error(input) when `out` holds checkpoints and resume is not set.
 struct RunInput {
   const store::RunLock& lock;
-  TensorSource& initial;
-  const data::DocumentSplit& split;
+  ParameterSource& initial;
+  std::vector<data::MixturePart> training;
+  std::vector<data::MixturePart> validation;  // none: no validation
 };
 RunOutcome run_training(const Context& context, const RunOptions& options, const RunInput& input,
                         const RunHooks& hooks);
-
-// Rows of a batch without their padding.
-void pack_rows(const data::Batch& batch, StepRows& rows);
 
 }  // namespace dsmoe::train

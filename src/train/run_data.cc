@@ -1,5 +1,5 @@
 // Tokenizer and corpus of a training run.
-#include "train_data.h"
+#include "train/run_data.h"
 
 #include "base/error.h"
 #include "base/json.h"
@@ -8,9 +8,8 @@
 #include "base/progress.h"
 #include "base/utf8.h"
 #include "data/content_hash.h"
-#include "interrupt.h"
 
-namespace dsmoe::app {
+namespace dsmoe::train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -30,7 +29,9 @@ fs::path tokenizer_folder(const TokenizerRequest& request, const model::ModelCon
     ensure_tokenizer({.run = request.run,
                       .data = request.data,
                       .separator = request.separator,
-                      .found = request.found},
+                      .keys = request.keys,
+                      .found = request.found,
+                      .cancelled = request.cancelled},
                      config, pool);
   }
   return request.run;
@@ -85,42 +86,86 @@ void check_special_id(const fs::path& folder, const text::Tokenizer& tokenizer, 
   log_warning("{}: {}, no special token", folder.string(), fault);
 }
 
-// One part per message; an assistant's answer counts, the words that introduce it do not.
-std::vector<data::DocumentPart> render_chat(const text::ChatTemplate& chat_template,
-                                            const text::ChatInput& base,
-                                            std::span<const data::ChatMessage> messages) {
-  std::vector<data::DocumentPart> parts;
-  text::ChatInput input = base;
-  std::string before;
-  const auto add = [&](const std::string& whole, bool counted) {
-    if (!whole.starts_with(before)) {
+// Name of a tool, or of a call of one.
+std::string name_in(const OrderedJson& object) {
+  const OrderedJson& function = object.contains("function") ? object["function"] : object;
+  return function.is_object() ? function.value("name", "") : "";
+}
+
+// A template without a place for something would train on a conversation that nobody had.
+void check_said(const OrderedJson& message, std::string_view rendered) {
+  const auto role = message["role"].get<std::string>();
+  if (rendered.empty() && !data::text_of(message).empty()) {
+    fail(ErrorKind::input, "the chat template leaves out messages of role {}", in_quotes(role));
+  }
+  for (const OrderedJson& call : message.value("tool_calls", OrderedJson::array())) {
+    if (rendered.find(name_in(call)) != std::string_view::npos) continue;
+    fail(ErrorKind::input,
+         "the chat template leaves out \"tool_calls\"; give a model's that has them");
+  }
+}
+
+void check_offered(const OrderedJson& tools, const std::string& rendered) {
+  for (const OrderedJson& tool : tools) {
+    if (rendered.find(name_in(tool)) != std::string::npos) continue;
+    fail(ErrorKind::input, "the chat template leaves out \"tools\"; give a model's that has them");
+  }
+}
+
+// A conversation, message by message. An assistant's answer counts, the words that introduce it do
+// not. Answers of tools that follow each other are one part: templates put them together.
+class ChatRenderer {
+ public:
+  ChatRenderer(const text::ChatTemplate& chat_template, const text::ChatInput& base)
+      : template_(chat_template), input_(base) {}
+
+  std::vector<data::DocumentPart> render(const data::Chat& chat) {
+    if (!chat.tools.empty()) input_.extra["tools"] = chat.tools;
+    const OrderedJson& messages = chat.messages;
+    for (std::size_t i = 0; i < messages.size(); ++i) {
+      const bool answers = messages[i]["role"] == "assistant";
+      if (answers) add(Introduces::yes, false);
+      input_.messages.push_back(messages[i]);
+      const auto is_tool = [&](std::size_t k) {
+        return k < messages.size() && messages[k]["role"] == "tool";
+      };
+      if (is_tool(i) && is_tool(i + 1)) continue;
+      const std::size_t before = whole_.size();
+      add(Introduces::no, answers);
+      check_said(messages[i], std::string_view(whole_).substr(before));
+    }
+    check_offered(chat.tools, whole_);
+    return std::move(parts_);
+  }
+
+ private:
+  enum class Introduces : bool { no, yes };
+
+  void add(Introduces introduces, bool counted) {
+    input_.add_generation_prompt = introduces == Introduces::yes;
+    std::string whole = template_.render(input_);
+    if (!whole.starts_with(whole_)) {
       fail(
           ErrorKind::input,
           "the chat template rewrites earlier messages when one is added; it cannot be trained on");
     }
-    if (whole.size() > before.size()) {
-      parts.push_back(
-          {.text = whole.substr(before.size()), .counted = counted, .ends_turn = counted});
+    if (whole.size() > whole_.size()) {
+      parts_.push_back(
+          {.text = whole.substr(whole_.size()), .counted = counted, .ends_turn = counted});
     }
-    before = whole;
-  };
-  for (const data::ChatMessage& message : messages) {
-    const bool answers = message.role == "assistant";
-    if (answers) {
-      input.add_generation_prompt = true;
-      add(chat_template.render(input), false);
-    }
-    input.messages.push_back({{"role", message.role}, {"content", message.content}});
-    input.add_generation_prompt = false;
-    add(chat_template.render(input), answers);
+    whole_ = std::move(whole);
   }
-  return parts;
-}
+
+  const text::ChatTemplate& template_;
+  text::ChatInput input_;
+  std::string whole_;
+  std::vector<data::DocumentPart> parts_;
+};
 
 }  // namespace
 
-TrainTokenizer prepare_tokenizer(const TokenizerRequest& request, const model::ModelConfig& config,
-                                 ThreadPool& pool) {
+RunTokenizer prepare_tokenizer(const TokenizerRequest& request, const model::ModelConfig& config,
+                               ThreadPool& pool) {
   const fs::path folder = tokenizer_folder(request, config, pool);
   const bool is_file = !request.given.empty() && !fs::is_directory(request.given);
   const fs::path path = is_file ? fs::path(request.given) : folder / "tokenizer.json";
@@ -147,10 +192,26 @@ TrainTokenizer prepare_tokenizer(const TokenizerRequest& request, const model::M
   }
   std::string& tokens = files.at(text::kTokenizerConfigFile);
   tokens = text::with_chat_template(tokens, text::kTokenizerConfigFile, own->source());
-  return {.tokenizer = std::move(tokenizer), .files = std::move(files), .chat_template = *own};
+  return {.tokenizer = std::move(tokenizer),
+          .folder = folder,
+          .files = std::move(files),
+          .chat_template = *own};
 }
 
-data::Encoder encoder_of(const TrainTokenizer& tokenizer, const model::ModelConfig& config) {
+std::vector<int32_t> token_bytes(const RunTokenizer& tokenizer, const model::ModelConfig& config) {
+  std::vector<int32_t> bytes(static_cast<std::size_t>(config.vocab_size), 0);
+  for (int32_t id = 0; id < static_cast<int32_t>(bytes.size()); ++id) {
+    if (tokenizer.tokenizer.is_special(id)) continue;
+    // Some decoders drop a space at the very beginning: the second of two has all its bytes.
+    const int32_t twice[] = {id, id};
+    const text::Tokenizer& decoder = tokenizer.tokenizer;
+    bytes[static_cast<std::size_t>(id)] = static_cast<int32_t>(
+        decoder.decode(twice).size() - decoder.decode(std::span(twice).first(1)).size());
+  }
+  return bytes;
+}
+
+data::Encoder encoder_of(const RunTokenizer& tokenizer, const model::ModelConfig& config) {
   const auto encode = [&tokens = tokenizer.tokenizer](std::string_view text,
                                                       text::ParseSpecial special) {
     return tokens.encode(text, {.add_special = text::AddSpecial::no, .parse_special = special});
@@ -172,7 +233,7 @@ data::Encoder encoder_of(const TrainTokenizer& tokenizer, const model::ModelConf
   return encoder;
 }
 
-data::BuiltCorpus prepare_corpus(const CorpusRequest& request, const TrainTokenizer& tokenizer,
+data::BuiltCorpus prepare_corpus(const CorpusRequest& request, const RunTokenizer& tokenizer,
                                  const model::ModelConfig& config) {
   const data::Encoder encoder = encoder_of(tokenizer, config);
   text::ChatInput chat;
@@ -181,15 +242,16 @@ data::BuiltCorpus prepare_corpus(const CorpusRequest& request, const TrainTokeni
   data::CorpusOptions options;
   options.cache_folder = request.cache;
   options.reader.separator = request.separator;
-  options.reader.render_chat = [&](std::span<const data::ChatMessage> messages) {
-    return render_chat(tokenizer.chat_template, chat, messages);
+  options.reader.keys = request.keys;
+  options.reader.render_chat = [&](const data::Chat& conversation) {
+    return ChatRenderer(tokenizer.chat_template, chat).render(conversation);
   };
   options.chat_template_hash = data::content_hash(tokenizer.chat_template.source());
-  for (const std::string& path : request.data) options.inputs.push_back({.path = path});
+  options.inputs = request.inputs;
 
   std::unique_ptr<Progress> progress;
-  options.poll = [] {
-    if (InterruptScope::flag()) throw DataInterrupted();
+  options.poll = [cancelled = request.cancelled] {
+    if (cancelled != nullptr && *cancelled) throw DataInterrupted();
   };
   options.progress = [&](const data::BuildProgress& state) {
     options.poll();
@@ -203,4 +265,4 @@ data::BuiltCorpus prepare_corpus(const CorpusRequest& request, const TrainTokeni
   return data::build_corpus(options, encoder);
 }
 
-}  // namespace dsmoe::app
+}  // namespace dsmoe::train

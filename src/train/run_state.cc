@@ -3,11 +3,13 @@
 
 #include <algorithm>
 
+#include "base/engine_version.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "kernels/memory.h"
 #include "kernels/table.h"
+#include "model/file_layout.h"
 #include "store/safetensors.h"
 
 namespace dsmoe::train {
@@ -88,12 +90,13 @@ std::vector<std::string> identity_differences(const fs::path& folder, Json store
 
 }  // namespace
 
-void save_checkpoint(const SaveRequest& request, Optimizer& optimizer, TensorSource& frozen) {
-  store::CheckpointContent content{.model = model::expected_tensors(request.config),
+void save_checkpoint(const SaveRequest& request, Optimizer& optimizer, ParameterSource& frozen) {
+  store::CheckpointContent content{.model = model::written_tensors(request.config),
                                    .state_metadata = {{"format", "pt"},
                                                       {"train_state", std::to_string(kFormat)},
                                                       {"step", std::to_string(request.step)},
                                                       {"device", device_of(optimizer.context())},
+                                                      {"engine", std::to_string(kEngineVersion)},
                                                       {"identity", request.identity.fixed.dump()},
                                                       {"plan", request.identity.plan.dump()}}};
   std::map<std::string, std::size_t> trained;
@@ -103,7 +106,6 @@ void save_checkpoint(const SaveRequest& request, Optimizer& optimizer, TensorSou
       content.state.push_back({part.name, part.view.dtype, part.view.shape});
     }
   }
-  const std::vector<tensor::TensorSpec> specs = content.model;
   store::CheckpointWriter writer(request.run, request.step, std::move(content));
   writer.add_file("config.json", request.config.to_json().dump(2) + "\n");
   for (const auto& [name, bytes] : request.files) writer.add_file(name, bytes);
@@ -113,13 +115,13 @@ void save_checkpoint(const SaveRequest& request, Optimizer& optimizer, TensorSou
       writer.write_state(part.name, on_host(optimizer.context(), part.view, buffer));
     }
   }
-  for (const tensor::TensorSpec& spec : specs) {
-    const auto found = trained.find(spec.name);
+  for (const model::Parameter& parameter : model::inventory(request.config).parameters) {
+    const auto found = trained.find(parameter.name);
     if (found != trained.end()) {
-      writer.write_model(spec.name, optimizer.stored(found->second));
+      writer.write_model(parameter.name, optimizer.stored(found->second));
     } else {
-      writer.write_model(spec.name, frozen.tensor(spec.name));
-      frozen.release(spec.name);
+      writer.write_model(parameter.name, frozen.tensor(parameter).elements);
+      frozen.release(parameter);
     }
   }
   writer.commit();
@@ -175,6 +177,13 @@ std::vector<std::string> restore_checkpoint(const Context& context, const fs::pa
   if (made_on != file.metadata().end() && made_on->second != device_of(context)) {
     log_warning("{} was made on {}, the run goes on on {}: with other bits than there",
                 folder.string(), made_on->second, device_of(context));
+  }
+  const auto made_by = file.metadata().find("engine");  // absent likewise
+  if (made_by != file.metadata().end() && made_by->second != std::to_string(kEngineVersion)) {
+    log_warning(
+        "{} was made by engine version {}, the run goes on with version {}: with other bits than "
+        "there (CHANGELOG.md says why)",
+        folder.string(), made_by->second, kEngineVersion);
   }
   return differences(parse_json(text("plan"), path.string()), identity.plan);
 }

@@ -30,11 +30,12 @@ struct SaveRequest {
 
 // Writes RUN/step-N: trained tensors from the optimiser, the others from `frozen`, in the compute
 // type; masters and moments in train_state.safetensors.
-void save_checkpoint(const SaveRequest& request, Optimizer& optimizer, TensorSource& frozen);
+void save_checkpoint(const SaveRequest& request, Optimizer& optimizer, ParameterSource& frozen);
 
 // Reads train_state.safetensors of a verified checkpoint into the optimiser and places the weights.
 // Throws Error(input) that names every difference of the identity, or the first tensor that does
-// not fit. Returns differences of the plan, in words; warns when another kind of device made it.
+// not fit. Returns differences of the plan, in words; warns when another kind of
+// device or another engine version made it.
 std::vector<std::string> restore_checkpoint(const Context& context,
                                             const std::filesystem::path& folder,
                                             const RunIdentity& identity, Optimizer& optimizer);

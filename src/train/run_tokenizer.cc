@@ -1,5 +1,5 @@
 // Counts words, merges pairs, writes the files.
-#include "train_tokenizer.h"
+#include "train/run_tokenizer.h"
 
 #include "base/atomic_file.h"
 #include "base/error.h"
@@ -9,16 +9,15 @@
 #include "data/byte_stream.h"
 #include "data/content_hash.h"
 #include "data/documents.h"
-#include "interrupt.h"
 #include "store/checkpoint.h"
-#include "text/tokenizer_config.h"
-#include "token_list.h"
+#include "text/tokenizer/tokenizer_config.h"
 
-namespace dsmoe::app {
+namespace dsmoe::train {
 namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 30;
 constexpr const char* kKeyFile = ".tokenizer-key";
 
 text::SpecialTokens special_tokens(const model::ModelConfig& config) {
@@ -41,8 +40,8 @@ text::SpecialTokens special_tokens(const model::ModelConfig& config) {
   return special;
 }
 
-void stop_if_interrupted() {
-  if (InterruptScope::flag()) throw DataInterrupted();
+void stop_if(const std::atomic<bool>* cancelled) {
+  if (cancelled != nullptr && *cancelled) throw DataInterrupted();
 }
 
 // So that a tokenizer sees what will be encoded.
@@ -52,10 +51,12 @@ void count_words(const NewTokenizer& request, text::WordCounts& counts, ThreadPo
   Progress progress({.label = "read", .total = static_cast<int64_t>(total), .unit = "bytes"});
   for (const std::string& path : request.data) {
     uint64_t read = 0;
-    count_documents(path, request.separator, counts, pool, [&](uint64_t bytes) {
-      read = bytes;
-      progress.update(static_cast<int64_t>(done + read));
-    });
+    count_documents(path, {.separator = request.separator, .keys = request.keys}, counts, pool,
+                    [&](uint64_t bytes) {
+                      stop_if(request.cancelled);
+                      read = bytes;
+                      progress.update(static_cast<int64_t>(done + read));
+                    });
     done += read;
   }
 }
@@ -65,11 +66,18 @@ uint64_t key_of_files(const NewTokenizer& request) {
   data::ContentHash key;
   key.update_u64(request.separator.size());
   key.update(request.separator);
+  if (request.keys.are_named()) {
+    for (const std::string* name : {&request.keys.text, &request.keys.prompt,
+                                    &request.keys.completion, &request.keys.messages}) {
+      key.update_u64(name->size());
+      key.update(*name);
+    }
+  }
   std::vector<char> buffer(std::size_t{1} << 20);
   for (const std::string& path : request.data) {
     data::FileStream file(path);
     while (const std::size_t count = file.read(buffer)) {
-      stop_if_interrupted();
+      stop_if(request.cancelled);
       key.update(std::string_view(buffer.data(), count));
     }
     key.update_u64(file.file_bytes_read());
@@ -109,12 +117,13 @@ int32_t eos_of(const model::ModelConfig& config) {
   return static_cast<int32_t>(config.eos_token_ids.front());
 }
 
-void count_documents(const fs::path& path, const std::string& separator, text::WordCounts& counts,
+void count_documents(const fs::path& path, data::ReaderOptions reader, text::WordCounts& counts,
                      ThreadPool& pool, FunctionRef<void(uint64_t)> on_bytes) {
-  data::ReaderOptions reader{.separator = separator};
-  reader.render_chat = [](std::span<const data::ChatMessage> messages) {
+  reader.render_chat = [](const data::Chat& chat) {
     std::vector<data::DocumentPart> parts;
-    for (const data::ChatMessage& message : messages) parts.push_back({.text = message.content});
+    for (const OrderedJson& message : chat.messages) {
+      parts.push_back({.text = data::text_of(message)});
+    }
     return parts;
   };
   constexpr std::size_t kPiece = std::size_t{16} << 20;  // counted at once, by all threads
@@ -128,7 +137,6 @@ void count_documents(const fs::path& path, const std::string& separator, text::W
     on_bytes(documents->file_bytes_read());
   };
   for (data::Document document; documents->next(document);) {
-    stop_if_interrupted();
     for (const data::DocumentPart& part : document.parts) {
       // Words never reach over the border of two documents: the delimiter stands between.
       text += part.text;
@@ -144,8 +152,8 @@ void write_tokenizer(const fs::path& folder, const text::TrainedBpe& trained, in
   std::error_code ignored;
   std::string json = text::to_tokenizer_config_json(trained, max_length);
   if (const fs::path chat = folder / "chat_template.jinja"; fs::is_regular_file(chat, ignored)) {
-    json =
-        text::with_chat_template(json, text::kTokenizerConfigFile, read_text_file(chat.string()));
+    json = text::with_chat_template(json, text::kTokenizerConfigFile,
+                                    read_small_file(chat, kMaxTemplateBytes));
   }
   const fs::path config = folder / text::kTokenizerConfigFile;
   atomic_write_file(config, json);
@@ -169,16 +177,16 @@ void ensure_tokenizer(const NewTokenizer& request, const model::ModelConfig& con
     log_info("no --tokenizer: training one of {} tokens on the data", config.vocab_size);
     count_words(request, counts, pool);
   };
-  ensure_tokenizer(request.run, request.found, config,
-                   {.text_key = key_of_files(request), .count = count});
+  ensure_tokenizer(request, config, {.text_key = key_of_files(request), .count = count});
 }
 
-void ensure_tokenizer(const fs::path& run, FoundTokenizer found, const model::ModelConfig& config,
+void ensure_tokenizer(const NewTokenizer& request, const model::ModelConfig& config,
                       const CountedText& text) {
+  const fs::path& run = request.run;
   text::BpeTrainOptions options{.vocab_size = static_cast<int32_t>(config.vocab_size),
                                 .special = special_tokens(config)};
   const std::string key = key_of(text.text_key, options, config);
-  if (is_usable(run, found, key)) return;
+  if (is_usable(run, request.found, key)) return;
   text::check_train_options(options);
   std::vector<std::string> delimiters = options.special.contents();
   delimiters.emplace_back(data::kEndOfText);
@@ -186,7 +194,7 @@ void ensure_tokenizer(const fs::path& run, FoundTokenizer found, const model::Mo
   text.count(counts);
   Progress progress({.label = "merge", .total = config.vocab_size, .unit = "tokens"});
   options.on_progress = [&](int64_t done, int64_t) {
-    stop_if_interrupted();
+    stop_if(request.cancelled);
     progress.update(done);
   };
   const text::TrainedBpe trained = text::train_bpe(counts, options);
@@ -198,4 +206,4 @@ void ensure_tokenizer(const fs::path& run, FoundTokenizer found, const model::Mo
   write_tokenizer(run, trained, static_cast<int32_t>(config.max_position_embeddings));
 }
 
-}  // namespace dsmoe::app
+}  // namespace dsmoe::train

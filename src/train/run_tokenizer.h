@@ -1,6 +1,7 @@
 // A tokenizer of the config's vocabulary size, trained on a run's data.
 #pragma once
 
+#include <atomic>
 #include <exception>
 #include <filesystem>
 #include <string>
@@ -8,11 +9,12 @@
 
 #include "base/function_ref.h"
 #include "base/thread_pool.h"
+#include "data/documents.h"
 #include "model/config.h"
-#include "text/bpe_train.h"
-#include "text/word_counts.h"
+#include "text/tokenizer/bpe_train.h"
+#include "text/tokenizer/word_counts.h"
 
-namespace dsmoe::app {
+namespace dsmoe::train {
 
 // Throws Error(input) where the config names none.
 int32_t eos_of(const model::ModelConfig& config);
@@ -22,12 +24,12 @@ int32_t eos_of(const model::ModelConfig& config);
 // it.
 enum class FoundTokenizer { is_the_runs, must_fit };
 
-// A signal came while the data was read.
+// `cancelled` was raised while the data was read.
 struct DataInterrupted : std::exception {};
 
-// Adds all text of a file's documents, chats as their contents; `on_bytes` hears of the file's
-// bytes read so far. Throws DataInterrupted.
-void count_documents(const std::filesystem::path& path, const std::string& separator,
+// Adds all text of a file's documents, chats as what their messages say; `on_bytes` hears of the
+// file's bytes read so far, and may throw.
+void count_documents(const std::filesystem::path& path, data::ReaderOptions reader,
                      text::WordCounts& counts, ThreadPool& pool,
                      FunctionRef<void(uint64_t)> on_bytes);
 
@@ -42,18 +44,20 @@ struct NewTokenizer {
   std::filesystem::path run;  // tokenizer.json and tokenizer_config.json are written here
   std::vector<std::string> data;
   std::string separator;
+  data::JsonKeys keys;
   FoundTokenizer found = FoundTokenizer::must_fit;
+  const std::atomic<bool>* cancelled = nullptr;
 };
 // Both train one unless it is there, and throw DataInterrupted.
 void ensure_tokenizer(const NewTokenizer& request, const model::ModelConfig& config,
                       ThreadPool& pool);
 
-// The same of whatever text `count` adds; `text_key` stands for that text.
+// The same of whatever text `count` adds, in place of `data`; `text_key` stands for that text.
 struct CountedText {
   uint64_t text_key = 0;
   FunctionRef<void(text::WordCounts&)> count;
 };
-void ensure_tokenizer(const std::filesystem::path& run, FoundTokenizer found,
-                      const model::ModelConfig& config, const CountedText& text);
+void ensure_tokenizer(const NewTokenizer& request, const model::ModelConfig& config,
+                      const CountedText& text);
 
-}  // namespace dsmoe::app
+}  // namespace dsmoe::train

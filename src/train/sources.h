@@ -1,39 +1,34 @@
-// Where a run's tensors come from: a model folder, and any source seen in the type a run stores.
+// Where a run's parameters come from: any source, seen in the type a run stores.
 #pragma once
 
 #include <memory>
-#include <string>
 #include <vector>
 
-#include "model/inventory.h"
+#include "base/thread_pool.h"
+#include "model/parameter_source.h"
 #include "store/hf_folder.h"
-#include "tensor/tensor_source.h"
 
 namespace dsmoe::train {
 
-// Mapped for as long as it lives, also when the folder is removed meanwhile.
-class FolderTensors : public tensor::TensorSource {
- public:
-  explicit FolderTensors(store::HfFolder folder) : folder_(std::move(folder)) {}
-  tensor::TensorView tensor(const std::string& name) override;
-  void release(const std::string& name) override { folder_.release(name); }
-
- private:
-  store::HfFolder folder_;
-};
+// The parameters of a model folder, mapped for as long as the source lives, also when the folder is
+// removed meanwhile. `names`: the config's, or of a checkpoint, kDeepseekNames.
+std::unique_ptr<model::ParameterSource> folder_parameters(store::HfFolder folder,
+                                                          model::NameMap names,
+                                                          const model::ModelConfig& config,
+                                                          ThreadPool& pool);
 
 // `base` rounded to what the run's checkpoints hold, so that a forward pass never sees more
 // precision than a reader of the checkpoint. Valid until the next call.
-class StoredTensors : public tensor::TensorSource {
+class RoundedParameters : public model::ParameterSource {
  public:
-  StoredTensors(tensor::TensorSource& base, const model::ModelConfig& config)
-      : base_(base), stored_(model::stored_parameters(config)) {}
-  tensor::TensorView tensor(const std::string& name) override;
-  void release(const std::string& name) override { base_.release(name); }
+  RoundedParameters(model::ParameterSource& base, const model::ModelConfig& config)
+      : base_(base), of_model_(config.torch_dtype) {}
+  model::StoredTensor tensor(const model::Parameter& parameter) override;
+  void release(const model::Parameter& parameter) override { base_.release(parameter); }
 
  private:
-  tensor::TensorSource& base_;
-  std::map<std::string, model::StoredParameter> stored_;
+  model::ParameterSource& base_;
+  tensor::DType of_model_;
   std::vector<std::byte> values_;
 };
 

@@ -18,6 +18,7 @@ void StepRows::clear() {
   row_lengths.clear();
   documents_per_row.clear();
   document_lengths.clear();
+  document_sources.clear();
 }
 
 namespace {
@@ -30,10 +31,27 @@ int64_t most_documents(const TrainerOptions& options) {
                   std::min(options.rows_per_micro_batch * options.max_row_tokens, kUsual));
 }
 
+// A document is in one micro-batch whole, so that the sums do not depend on the cut.
+void add_sources(const StepRows& rows, const model::MicroBatch& batch, std::size_t first_document,
+                 const model::PassLosses& losses, std::vector<SourceLoss>& sources) {
+  if (rows.document_sources.empty()) return;
+  std::size_t token = 0;
+  for (std::size_t d = 0; d < batch.document_lengths.size(); ++d) {
+    const auto source = static_cast<std::size_t>(rows.document_sources[first_document + d]);
+    if (source >= sources.size()) sources.resize(source + 1);
+    const auto targets =
+        batch.targets.subspan(token, static_cast<std::size_t>(batch.document_lengths[d]));
+    sources[source].nats += losses.document_nats[d];
+    sources[source].counted +=
+        std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; });
+    token += targets.size();
+  }
+}
+
 }  // namespace
 
 Trainer::Trainer(const Context& context, const model::Model& model,
-                 FunctionRef<bool(const std::string&)> trains, TensorSource& initial,
+                 FunctionRef<bool(const std::string&)> trains, ParameterSource& initial,
                  const TrainerOptions& options)
     : options_(options),
       gradient_arena_("gradients", context.table->allocator),
@@ -51,6 +69,8 @@ Trainer::Trainer(const Context& context, const model::Model& model,
   result_.load.assign(
       static_cast<std::size_t>(model.config.num_moe_layers()),
       std::vector<int64_t>(static_cast<std::size_t>(model.config.n_routed_experts), 0));
+  result_.sources.reserve(kUsualSources);
+  evaluation_.sources.reserve(kUsualSources);
 }
 
 template <class F>
@@ -77,7 +97,8 @@ void Trainer::for_each_micro_batch(const StepRows& rows, F&& f) {
     f(model::MicroBatch{.tokens = tokens.subspan(first_token, num_tokens),
                         .targets = targets.subspan(first_token, num_tokens),
                         .row_lengths = part,
-                        .document_lengths = documents.subspan(first_document, num_documents)});
+                        .document_lengths = documents.subspan(first_document, num_documents)},
+      first_document);
     first_token += num_tokens;
     first_document += num_documents;
   }
@@ -94,12 +115,14 @@ const StepResult& Trainer::accumulate(const StepRows& rows) {
   for (std::vector<int64_t>& layer : result_.load) std::fill(layer.begin(), layer.end(), 0);
   const model::StepScale scale{.counted_targets = result_.counted,
                                .num_balance_groups = rows.num_rows() / group};
+  std::fill(result_.sources.begin(), result_.sources.end(), SourceLoss());
   double nats = 0;
-  for_each_micro_batch(rows, [&](model::MicroBatch batch) {
+  for_each_micro_batch(rows, [&](model::MicroBatch batch, std::size_t first_document) {
     if (gradients_are_zero_) batch.start = kernels::GradientStart::from_zero;
     gradients_are_zero_ = false;
     const model::PassLosses& losses = pass_.run(batch, scale);
     nats += losses.nats;
+    add_sources(rows, batch, first_document, losses, result_.sources);
     result_.balance += losses.balance;
     result_.device_balance += losses.device_balance;
     result_.z += losses.z;
@@ -121,11 +144,16 @@ const StepResult& Trainer::step(const StepRows& rows, double lr) {
   return result_;
 }
 
-Trainer::Evaluation Trainer::evaluate(const StepRows& rows) {
-  Evaluation evaluation{.counted = rows.num_counted()};
-  for_each_micro_batch(
-      rows, [&](const model::MicroBatch& batch) { evaluation.nats += pass_.evaluate(batch).nats; });
-  return evaluation;
+const Trainer::Evaluation& Trainer::evaluate(const StepRows& rows) {
+  evaluation_.nats = 0;
+  evaluation_.counted = rows.num_counted();
+  evaluation_.sources.clear();
+  for_each_micro_batch(rows, [&](const model::MicroBatch& batch, std::size_t first_document) {
+    const model::PassLosses& losses = pass_.evaluate(batch);
+    evaluation_.nats += losses.nats;
+    add_sources(rows, batch, first_document, losses, evaluation_.sources);
+  });
+  return evaluation_;
 }
 
 std::vector<const tensor::Arena*> Trainer::arenas() const {

@@ -72,7 +72,6 @@ class Loop {
   explicit Loop(const Kind& kind, int64_t seq = kSeq)
       : pool_(kind.threads),
         context_{.table = &kernels::select_cpu_table(), .pool = &pool_},
-        weights_(kind.config),
         stored_(weights_, kind.config),
         model_(model::make_model(context_, kind.config, stored_,
                                  {.operand = kind.config.torch_dtype,
@@ -105,7 +104,7 @@ class Loop {
   ThreadPool pool_;
   kernels::Context context_;
   RandomWeights weights_;
-  train::StoredTensors stored_;
+  train::RoundedParameters stored_;
   std::unique_ptr<model::Model> model_;
   train::Trainer trainer_;
   data::MemoryCorpus corpus_;

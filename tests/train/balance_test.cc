@@ -176,7 +176,6 @@ TEST(ZLoss, EqualLogits) {
 struct Trained {
   explicit Trained(const model::LossRule& losses, double bias_rate = 0.001)
       : config(tiny_v3_config(DType::F32)),
-        weights(config),
         model(model::make_model(
             context, config, weights,
             {.operand = DType::F32, .passes = moe::Passes::forward_and_backward})),

@@ -133,7 +133,7 @@ fi
   become_train "$work/log" 1000 --save-every 0
 ) > /dev/null 2> "$work/err"
 [ $? = 1 ] || fail "a log that is full: exit $?"
-grep -q "cannot write .*metrics.jsonl" "$work/err" || fail "a full log: $(cat "$work/err")"
+grep -q "cannot write .*\(metrics\|events\)" "$work/err" || fail "a full log: $(cat "$work/err")"
 ls -d "$work"/log/step-* > /dev/null 2>&1 || fail "the steps before the log was full are lost"
 
 # The model a run began with is not needed to go on.
@@ -160,9 +160,9 @@ loud "$work/gone-on-with" --init "$work/whole/step-00000030" --lr 0.002
 grep -q '"lr":0.002' "$work/gone-on-with/metrics.jsonl" || fail "--lr was not used: $(cat "$work/gone-on-with/metrics.jsonl")"
 grep -q -- "--lr" "$work/err" && fail "a default is named beside --lr: $(cat "$work/err")"
 loud "$work/new" --config "$work/config.json"
+grep -q "validation loss before step 1: [0-9]" "$work/err" || fail "random weights were not measured: $(cat "$work/err")"
 grep -q -- "--lr 0.001: the default from random weights" "$work/err" || fail "no word of --lr: $(cat "$work/err")"
 grep -q '"lr":0.001,' "$work/new/metrics.jsonl" || fail "another --lr was used: $(cat "$work/new/metrics.jsonl")"
-grep -q "before step 1" "$work/err" "$work/out" && fail "random weights were measured: $(cat "$work/err")"
 
 # An error that nobody can be told of.
 "$program" info /no/such/model 2> /dev/full
@@ -200,8 +200,9 @@ for wrong in "--seq 65" "--train nothing.*" "--init $work/nowhere"; do
   "$program" train --config "$work/config.json" --data /no/such/file --out "$work/y" $wrong 2> "$work/err"
   grep -q "/no/such/file" "$work/err" && fail "$wrong is told after the data was read"
 done
-"$program" train --init "$work/whole" --data "$work/corpus.txt" --out "$work/y" 2> "$work/err"
-grep -q "is a training run; its newest model is .*step-00000030" "$work/err" || fail "--init RUN says: $(cat "$work/err")"
+"$program" train --init "$work/whole" --data "$work/corpus.txt" --out "$work/from-run" --steps 1 --batch 4 --seq 32 --threads 1 \
+  > /dev/null 2> "$work/err" || fail "--init RUN: $(cat "$work/err")"
+grep -q "whole/step-00000030: the newest checkpoint of .*whole" "$work/err" || fail "--init RUN says: $(cat "$work/err")"
 [ ! -e "$work/y" ] || fail "wrong usage left a run"
 "$program" train --config "$work/config.json" --data /no/such/file --out "$work/whole" 2> "$work/err"
 grep -q -- "--resume" "$work/err" || fail "a run in the way is told after the data was read: $(cat "$work/err")"

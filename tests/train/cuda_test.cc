@@ -36,7 +36,8 @@ class CudaTraining : public ::testing::TestWithParam<Kind> {
  protected:
   void SetUp() override {
     if (!kernels::cuda_declined().empty()) GTEST_SKIP() << kernels::cuda_declined();
-    device_ = {.table = &kernels::cuda_table(), .stream = kernels::make_cuda_stream()};
+    device_ = {.table = &kernels::cuda_table(),
+               .stream = kernels::make_cuda_stream(kernels::KernelsThatWait::allowed)};
   }
   void TearDown() override {
     if (device_.stream != nullptr) kernels::release_cuda_stream(device_.stream);

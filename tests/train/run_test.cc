@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "base/atomic_file.h"
+#include "base/engine_version.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -171,28 +172,26 @@ TEST(Run, DamagedCheckpointsArePassedOver) {
   EXPECT_EQ(logged_steps(out / "cut"), (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8}));
 }
 
-// A checkpoint with the other device's name in it, and a manifest that agrees.
-void rename_device(const fs::path& checkpoint) {
-  const auto replace = [](const fs::path& path, const std::string& from, const std::string& to) {
+// A checkpoint whose state says something else of who made it, and a manifest that agrees.
+void change_maker(const fs::path& checkpoint, const std::string& from, const std::string& to) {
+  const auto replace = [](const fs::path& path, const std::string& was, const std::string& is) {
     std::string bytes = read_small_file(path, 1 << 24);
-    const std::size_t at = bytes.find(from);
-    ASSERT_NE(at, std::string::npos) << from;
-    atomic_write_file(path, bytes.replace(at, from.size(), to));
+    const std::size_t at = bytes.find(was);
+    ASSERT_NE(at, std::string::npos) << was;
+    atomic_write_file(path, bytes.replace(at, was.size(), is));
   };
   const fs::path state = checkpoint / store::kTrainStateName;
   const std::string before = sha256(read_small_file(state, 1 << 24));
-  replace(state, "\"device\":\"cpu\"", "\"device\":\"gpu\"");
+  replace(state, from, to);
   replace(checkpoint / "MANIFEST.json", before, sha256(read_small_file(state, 1 << 24)));
 }
 
-TEST(Run, SaysWhenItGoesOnOnAnotherKindOfDevice) {
+TEST(Run, SaysWhenItGoesOnWithOtherBits) {
   ScratchFolder out;
   TinyRun run{.steps = 2, .stop_after = 1};
   const fs::path first = run_tiny(run, out / "run").checkpoint;
   run.stop_after = 0;
   run.resume = true;
-  fs::copy(out / "run", out / "renamed", fs::copy_options::recursive);
-  rename_device(out / "renamed" / first.filename());
   const auto warnings = [&](const fs::path& folder) {
     const LogLevel level = log_level();
     set_log_level(LogLevel::warning);
@@ -201,9 +200,19 @@ TEST(Run, SaysWhenItGoesOnOnAnotherKindOfDevice) {
     set_log_level(level);
     return ::testing::internal::GetCapturedStderr();
   };
+  const auto warnings_of = [&](const std::string& from, const std::string& to) {
+    const fs::path copy = out / ("made by " + std::to_string(to.size()));
+    fs::copy(out / "run", copy, fs::copy_options::recursive);
+    change_maker(copy / first.filename(), from, to);
+    return warnings(copy);
+  };
+  const std::string device = warnings_of("\"device\":\"cpu\"", "\"device\":\"gpu\"");
+  EXPECT_NE(device.find("was made on gpu, the run goes on on cpu"), std::string::npos) << device;
+  const std::string now = std::to_string(kEngineVersion);
+  const std::string engine = warnings_of("\"engine\":\"" + now + "\"",
+                                         "\"engine\":\"" + std::string(now.size(), '0') + "\"");
+  EXPECT_NE(engine.find("was made by engine version 0"), std::string::npos) << engine;
   EXPECT_EQ(warnings(out / "run"), "");
-  const std::string said = warnings(out / "renamed");
-  EXPECT_NE(said.find("was made on gpu, the run goes on on cpu"), std::string::npos) << said;
 }
 
 TEST(Run, NothingThatVerifiesIsAnError) {

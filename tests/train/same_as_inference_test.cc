@@ -20,9 +20,8 @@ using tensor::DType;
 using tensor::TensorView;
 
 struct Step {
-  Step(const model::ModelConfig& config, const model::Model& model, const kernels::Context& context)
-      : initial(config),
-        trainer(context, model, [](const std::string&) { return true; }, initial,
+  Step(const model::Model& model, const kernels::Context& context)
+      : trainer(context, model, [](const std::string&) { return true; }, initial,
                 {.losses = {.balance_alpha = 0.01, .z_alpha = 1e-3},
                  .rows_per_micro_batch = 2,
                  .max_row_tokens = 22}) {}
@@ -44,9 +43,9 @@ std::vector<float> inference_log_prob(const kernels::Context& context, const mod
                                       std::span<const int32_t> tokens,
                                       std::span<const int32_t> targets) {
   const auto count = static_cast<int64_t>(tokens.size());
-  model::KvCache cache(context, model.config, model.operand, model::KvCache::pages_for(count));
+  attention::KvCache cache(context, model.kv_layers(), attention::KvCache::pages_for(count));
   model::ForwardPass pass(context, model, cache, {.max_tokens = count, .max_sequences = 1});
-  model::KvSequence sequence;
+  attention::KvSequence sequence;
   const model::Segment segment{.sequence = &sequence, .num_tokens = count};
   const TensorView hidden = pass.run({.tokens = tokens, .segments = {&segment, 1}});
   tensor::Arena arena("test", context.table->allocator);
@@ -75,7 +74,9 @@ TEST_P(SameAsInference, OnCuda) {
   if (!kernels::cuda_declined().empty()) GTEST_SKIP() << kernels::cuda_declined();
   ThreadPool pool(2);
   const kernels::Context context{
-      .table = &kernels::cuda_table(), .pool = &pool, .stream = kernels::make_cuda_stream()};
+      .table = &kernels::cuda_table(),
+      .pool = &pool,
+      .stream = kernels::make_cuda_stream(kernels::KernelsThatWait::allowed)};
   expect_same(context, GetParam());
   kernels::release_cuda_stream(context.stream);
 }
@@ -89,7 +90,7 @@ void SameAsInference::expect_same(const kernels::Context& context,
   const auto for_training =
       infer::load_model(context, folder, {.passes = moe::Passes::forward_and_backward});
   ASSERT_EQ(for_inference->operand, config.torch_dtype);
-  Step step(config, *for_training, context);
+  Step step(*for_training, context);
   const train::StepRows rows = tiny_rows(config.vocab_size, 3);
   ASSERT_GT(rows.document_lengths.size(), rows.row_lengths.size()) << "no row is packed";
 
@@ -130,11 +131,11 @@ std::vector<std::string> gradient_bytes(const train::StepRows& rows) {
   const model::ModelConfig config = tiny_config(DType::F32);
   ThreadPool pool(1);
   const kernels::Context context{.table = &kernels::select_cpu_table(), .pool = &pool};
-  RandomWeights weights(config);
+  RandomWeights weights;
   const auto model =
       model::make_model(context, config, weights,
                         {.operand = DType::F32, .passes = moe::Passes::forward_and_backward});
-  Step step(config, *model, context);
+  Step step(*model, context);
   step.trainer.accumulate(rows);
   std::vector<std::string> bytes;
   for (const model::NamedGradient& named : step.trainer.gradients().named) {

@@ -61,9 +61,11 @@ class TenSteps : public ::testing::TestWithParam<std::string> {
     const auto model =
         infer::load_model(context, golden.folder(),
                           {.operand = operand, .passes = moe::Passes::forward_and_backward});
-    train::FolderTensors initial(store::HfFolder::open(golden.folder()));
+    const auto initial =
+        train::folder_parameters(store::HfFolder::open(golden.folder()), model->config.file_names,
+                                 model->config, *context.pool);
     train::Trainer trainer(
-        context, *model, [](const std::string&) { return true; }, initial,
+        context, *model, [](const std::string&) { return true; }, *initial,
         golden_options(golden, model->config));
     for (int64_t step = 0; step < 10; ++step) {
       const train::StepResult result =
@@ -109,7 +111,9 @@ TEST_P(TenSteps, Fp32OnCuda) {
   if (!kernels::cuda_declined().empty()) GTEST_SKIP() << kernels::cuda_declined();
   ThreadPool pool(1);
   const kernels::Context context{
-      .table = &kernels::cuda_table(), .pool = &pool, .stream = kernels::make_cuda_stream()};
+      .table = &kernels::cuda_table(),
+      .pool = &pool,
+      .stream = kernels::make_cuda_stream(kernels::KernelsThatWait::allowed)};
   expect_equal_to_oracle(context, DType::F32, {.loss = 2e-6, .weight = 1e-5});
   kernels::release_cuda_stream(context.stream);
 }

@@ -79,20 +79,64 @@ data::MemoryCorpus tiny_corpus(int64_t vocab_size) {
   return corpus;
 }
 
-tensor::TensorView RandomWeights::tensor(const std::string& name) {
-  for (const tensor::TensorSpec& spec : model::expected_tensors(config_)) {
-    if (spec.name != name) continue;
-    uint64_t seed = 7;
-    for (const char c : name) seed = seed * 131 + static_cast<unsigned char>(c);
-    const Rng rng{.seed = seed, .purpose = RngPurpose::test};
-    values_.resize(static_cast<std::size_t>(spec.shape.num_elements()));
-    rng.fill_normal(0, values_);
-    const bool is_norm = name.ends_with("norm.weight");
-    for (float& value : values_) value = is_norm ? 1 + 0.1f * value : 0.2f * value;
-    return {.data = values_.data(), .dtype = tensor::DType::F32, .shape = spec.shape};
-  }
-  fail(ErrorKind::internal, "no tensor {}", name);
+model::StoredTensor RandomWeights::tensor(const model::Parameter& parameter) {
+  uint64_t seed = 7;
+  for (const char c : parameter.name) seed = seed * 131 + static_cast<unsigned char>(c);
+  const Rng rng{.seed = seed, .purpose = RngPurpose::test};
+  values_.resize(static_cast<std::size_t>(parameter.shape.num_elements()));
+  rng.fill_normal(0, values_);
+  const bool is_norm = parameter.initial == model::Initial::ones;
+  for (float& value : values_) value = is_norm ? 1 + 0.1f * value : 0.2f * value;
+  return {
+      .elements = {.data = values_.data(), .dtype = tensor::DType::F32, .shape = parameter.shape}};
 }
+
+namespace {
+
+// The tiny corpus as it is, or by source with weights.
+class TinyParts {
+ public:
+  explicit TinyParts(const TinyRun& run) : weights_(run.weights) {
+    const data::MemoryCorpus all = tiny_corpus(run.config.vocab_size);
+    corpus_ = std::make_unique<data::MemoryCorpus>(run.config.vocab_size, all.sources());
+    const auto num_sources = static_cast<int32_t>(all.sources().size());
+    for (int32_t source = 0; source < (weights_.empty() ? 1 : num_sources); ++source) {
+      for (int64_t d = 0; d < all.num_documents(); ++d) {
+        if (!weights_.empty() && all.source(d) != source) continue;
+        data::TokenDocument document{.tokens = data::all_tokens(all, d), .source = all.source(d)};
+        document.counted.resize(document.tokens.size());
+        all.copy_counted(d, 0, document.counted);
+        corpus_->add(std::move(document));
+      }
+    }
+    constexpr data::SplitOptions kSplit{.fraction = 0.1, .seed = 3};
+    if (weights_.empty()) {
+      splits_.push_back(std::make_unique<data::DocumentSplit>(*corpus_, kSplit));
+      return;
+    }
+    ranges_ = data::ranges_of_sources(*corpus_);
+    for (const data::CorpusRange& range : ranges_) {
+      splits_.push_back(std::make_unique<data::DocumentSplit>(range, kSplit));
+    }
+  }
+
+  std::vector<data::MixturePart> of(data::SplitPart part) const {
+    std::vector<data::MixturePart> parts;
+    for (std::size_t i = 0; i < splits_.size(); ++i) {
+      parts.push_back(
+          {.split = splits_[i].get(), .part = part, .weight = weights_.empty() ? 1 : weights_[i]});
+    }
+    return parts;
+  }
+
+ private:
+  std::vector<double> weights_;
+  std::unique_ptr<data::MemoryCorpus> corpus_;
+  std::vector<data::CorpusRange> ranges_;
+  std::vector<std::unique_ptr<data::DocumentSplit>> splits_;
+};
+
+}  // namespace
 
 train::RunOutcome run_tiny(const TinyRun& run, const fs::path& out) {
   ThreadPool pool(run.threads);
@@ -100,11 +144,10 @@ train::RunOutcome run_tiny(const TinyRun& run, const fs::path& out) {
       .table = run.device.table != nullptr ? run.device.table : &kernels::select_cpu_table(),
       .pool = &pool,
       .stream = run.device.stream};
-  const data::MemoryCorpus corpus = tiny_corpus(run.config.vocab_size);
-  const data::DocumentSplit split(corpus, {.fraction = 0.1, .seed = 3});
-  RandomWeights initial(run.config);
+  const TinyParts parts(run);
+  RandomWeights initial;
   int64_t steps_now = 0;
-  const train::RunOptions options{
+  train::RunOptions options{
       .out = out,
       .config = run.config,
       .batch = kBatch,
@@ -124,12 +167,19 @@ train::RunOutcome run_tiny(const TinyRun& run, const fs::path& out) {
       .former_data_identity = run.former_data,
       .init_identity = "tiny weights",
       .files = {{"tokenizer.json", "{}"}}};
-  const train::RunHooks hooks{
-      .should_stop = [&] { return steps_now == run.stop_after; },
-      .on_step = [&](const train::StepMetrics& metrics,
-                     const train::StepResult&) { steps_now = metrics.step; }};
+  if (run.change) run.change(options);
+  train::RunHooks hooks = run.hooks;
+  hooks.should_stop = [&] { return steps_now == run.stop_after; };
+  hooks.on_step = [&](const train::StepMetrics& metrics, const train::StepResult& result) {
+    steps_now = metrics.step;
+    if (run.hooks.on_step) run.hooks.on_step(metrics, result);
+  };
   const store::RunLock lock(out);
-  return train::run_training(context, options, {.lock = lock, .initial = initial, .split = split},
+  return train::run_training(context, options,
+                             {.lock = lock,
+                              .initial = initial,
+                              .training = parts.of(data::SplitPart::training),
+                              .validation = parts.of(data::SplitPart::validation)},
                              hooks);
 }
 

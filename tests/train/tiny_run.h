@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -11,7 +12,7 @@
 #include "data/token_corpus.h"
 #include "kernels/table.h"
 #include "model/config.h"
-#include "tensor/tensor_source.h"
+#include "model/parameter_source.h"
 #include "train/run.h"
 
 namespace dsmoe::testing {
@@ -25,14 +26,11 @@ model::ModelConfig tiny_v3_config(tensor::DType type);
 data::MemoryCorpus tiny_corpus(int64_t vocab_size);
 
 // Random weights lively enough for routing to differ between tokens.
-class RandomWeights : public tensor::TensorSource {
+class RandomWeights : public model::ParameterSource {
  public:
-  explicit RandomWeights(const model::ModelConfig& config) : config_(config) {}
-  tensor::TensorView tensor(const std::string& name) override;
-  void release(const std::string&) override {}
+  model::StoredTensor tensor(const model::Parameter& parameter) override;
 
  private:
-  model::ModelConfig config_;
   std::vector<float> values_;
 };
 
@@ -51,6 +49,9 @@ struct TinyRun {
   uint64_t seed = 1;
   std::string data = "tiny corpus", former_data = "";
   double lr = 3e-3;
+  std::vector<double> weights = {};                     // of the corpus's two sources
+  std::function<void(train::RunOptions&)> change = {};  // of what is not named above
+  train::RunHooks hooks = {};
   kernels::Context device = {};  // table and stream; without a table: the CPU's
 };
 

@@ -1,0 +1,122 @@
+// Words -> paths and weights; folders -> their files.
+#include "data/data_files.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <set>
+#include <system_error>
+
+#include "base/error.h"
+#include "base/utf8.h"
+
+namespace dsmoe::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Word {
+  fs::path path;
+  std::optional<double> weight;
+};
+
+Word split_weight(const std::string& word, const std::string& flag) {
+  std::error_code ignored;
+  const std::size_t colon = word.rfind(':');
+  if (colon == std::string::npos || fs::exists(word, ignored)) return {.path = word};
+  double weight = 0;
+  const char* end = word.data() + word.size();
+  const auto [rest, error] = std::from_chars(word.data() + colon + 1, end, weight);
+  if (error != std::errc() || rest != end) return {.path = word};
+  if (!(weight > 0 && std::isfinite(weight))) {
+    fail(ErrorKind::usage, "{} {}: expected a weight above zero", flag, in_quotes(word));
+  }
+  return {.path = word.substr(0, colon), .weight = weight};
+}
+
+bool is_hidden(const fs::path& path) { return path.filename().string().starts_with("."); }
+
+std::vector<fs::path> files_in(const fs::path& folder) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  fs::recursive_directory_iterator entry(folder, error), end;
+  for (; !error && entry != end; entry.increment(error)) {
+    std::error_code gone;
+    if (is_hidden(entry->path())) {
+      if (entry->is_directory(gone)) entry.disable_recursion_pending();
+    } else if (entry->is_regular_file(gone)) {
+      files.push_back(entry->path());
+    }
+  }
+  if (error) fail(ErrorKind::io, "cannot list {}: {}", folder.string(), error.message());
+  if (files.empty()) {
+    fail(ErrorKind::input, "{}: no file in it; expected text or JSONL", folder.string());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+void check_weights(const std::vector<std::string>& words, const std::string& flag,
+                   const std::vector<NamedSource>& sources) {
+  const auto is_weighted = [](const NamedSource& source) { return source.weight.has_value(); };
+  if (std::none_of(sources.begin(), sources.end(), is_weighted)) return;
+  std::set<fs::path> seen;
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    if (!sources[i].weight) {
+      fail(ErrorKind::usage,
+           "{} {}: it has no weight, others have; give each one, such as {}:0.5, or none", flag,
+           in_quotes(words[i]), words[i]);
+    }
+    for (const fs::path& file : sources[i].files) {
+      if (seen.insert(fs::weakly_canonical(file)).second) continue;
+      fail(ErrorKind::usage, "{}: {} is named twice; give it one weight", flag, file.string());
+    }
+  }
+}
+
+// Folders of one name are told apart by their paths.
+void name_folders(std::vector<NamedSource>& sources, const std::vector<fs::path>& paths) {
+  std::vector<std::string> names;
+  for (const fs::path& path : paths) {
+    names.push_back((path.has_filename() ? path : path.parent_path()).filename().string());
+  }
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    if (sources[i].name.empty()) continue;
+    const bool is_alone = std::count(names.begin(), names.end(), names[i]) == 1;
+    sources[i].name = is_alone ? names[i] : paths[i].string();
+  }
+}
+
+}  // namespace
+
+std::vector<NamedSource> find_sources(const std::vector<std::string>& words,
+                                      const std::string& flag) {
+  std::vector<NamedSource> sources;
+  std::vector<fs::path> paths;
+  for (const std::string& text : words) {
+    const Word word = split_weight(text, flag);
+    std::error_code ignored;
+    NamedSource source{.weight = word.weight};
+    if (fs::is_directory(word.path, ignored)) {
+      source.name = word.path.string();
+      source.files = files_in(word.path);
+    } else {
+      source.files.push_back(word.path);
+    }
+    paths.push_back(word.path);
+    sources.push_back(std::move(source));
+  }
+  check_weights(words, flag, sources);
+  name_folders(sources, paths);
+  return sources;
+}
+
+std::vector<fs::path> files_of(const std::vector<NamedSource>& sources) {
+  std::vector<fs::path> files;
+  for (const NamedSource& source : sources) {
+    files.insert(files.end(), source.files.begin(), source.files.end());
+  }
+  return files;
+}
+
+}  // namespace dsmoe::data

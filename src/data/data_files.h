@@ -1,0 +1,26 @@
+// What --data names: files, folders of files, and the share of each.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace dsmoe::data {
+
+struct NamedSource {
+  std::string name;                          // of a folder; empty: that of the file
+  std::vector<std::filesystem::path> files;  // of a folder: all in it and below, by path
+  std::optional<double> weight;
+};
+
+// Each word is "PATH" or "PATH:WEIGHT". A path that exists as it is written has no weight; hidden
+// files of a folder are passed over. Throws Error(io) for what is not there, Error(usage) where
+// only some have weights, or one with a weight is named twice.
+std::vector<NamedSource> find_sources(const std::vector<std::string>& words,
+                                      const std::string& flag = "--data");
+
+// All files of all sources.
+std::vector<std::filesystem::path> files_of(const std::vector<NamedSource>& sources);
+
+}  // namespace dsmoe::data
