@@ -405,6 +405,43 @@ missing | int
 d | items | list
 missing | items | list
 n | items
+xs | sort
+xs | sort(reverse=true)
+names | sort
+names | sort(case_sensitive=true)
+names | sort(true, true)
+msgs | sort(attribute='content') | map(attribute='role') | list
+msgs | sort(attribute='role', reverse=true) | map(attribute='content') | list
+[1, 'a'] | sort
+[[2, 1], [1, 2]] | sort(attribute=0)
+ys | sort
+'cab' | sort
+missing | sort
+[3, 1, 3, 1.0, 2] | unique | list
+['b', 'B', 'a', 'A'] | unique | list
+['b', 'B', 'a', 'A'] | unique(true) | list
+msgs | unique(attribute='role') | map(attribute='content') | list
+xs | min
+xs | max
+names | min
+names | max(case_sensitive=true)
+ys | min
+(ys | max) is defined
+msgs | max(attribute='content')
+[1, none] | min
+[2, 1.5] | max
+'{}-{}'.format(1, 'x')
+'{0}{1}{0}'.format('a', none)
+'{a} {{}} {}'.format(1, a=2.5)
+'{}'.format([1, 'x'])
+'{} {}'.format(1)
+'{x}'.format(1)
+'{'.format()
+'plain'.format(1)
+'[1, {"a": null, "b": [true, 2.5]}]' | from_json
+('{"b": 1, "a": 2}' | from_json).keys() | list
+'nope' | from_json
+'"x"' | from_json
 {'b': 1, 'A': 2, 'c': 3} | dictsort
 {'b': 1, 'A': 2} | dictsort(true)
 {'b': 1, 'A': 2} | dictsort(reverse=true)

@@ -1,8 +1,8 @@
 """Writes src/text/testdata/chat/{conversations,goldens,expressions}.json with Python's jinja2.
 
 The environment is the one transformers gives chat templates: immutable sandbox, trim_blocks, lstrip_blocks, loop controls,
-a tojson that keeps non-ASCII text, raise_exception. Two differences on purpose: strftime_now is left undefined, and
-{% generation %} only prints its body. Needs jinja2; the files come out byte-equal.
+a tojson that keeps non-ASCII text, raise_exception. Three differences on purpose: strftime_now is left undefined,
+{% generation %} only prints its body, and there is from_json, which some published templates expect. Needs jinja2; the files come out byte-equal.
 """
 
 import copy
@@ -43,6 +43,7 @@ def environment():
     env = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols])
     env.filters["tojson"] = tojson
+    env.filters["from_json"] = env.filters["fromjson"] = json.loads
     env.globals["raise_exception"] = raise_exception
     return env
 

@@ -23,4 +23,8 @@ fi
 if "$PYTHON" -c 'import jinja2' 2>/dev/null; then
   "$PYTHON" make_chat_goldens.py
 fi
+# The constraint goldens need `jsonschema` and `rfc3339_validator`, and likewise stay.
+if "$PYTHON" -c 'import jsonschema, rfc3339_validator' 2>/dev/null; then
+  "$PYTHON" make_constraint_goldens.py ../src/constrain/testdata/cases.json
+fi
 "$PYTHON" -m pytest -q -p no:cacheprovider test_twin.py

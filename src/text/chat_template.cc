@@ -4,8 +4,8 @@
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "base/utf8.h"
-#include "text/jinja_eval.h"
-#include "text/tokenizer_config.h"
+#include "text/jinja/jinja_eval.h"
+#include "text/tokenizer/tokenizer_config.h"
 
 namespace dsmoe::text {
 namespace {

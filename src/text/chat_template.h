@@ -18,7 +18,7 @@ struct Limits;
 
 // Order matters to a template that prints or walks a dict. Json converts to it, with its keys
 // sorted.
-using OrderedJson = nlohmann::ordered_json;
+using dsmoe::OrderedJson;
 
 struct ChatInput {
   OrderedJson messages =

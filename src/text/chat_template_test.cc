@@ -1,6 +1,6 @@
 // Published template shapes against jinja2's output, and where a folder keeps its template.
 #include "text/chat_template.h"
-#include "text/tokenizer_config.h"
+#include "text/tokenizer/tokenizer_config.h"
 
 #include <gtest/gtest.h>
 

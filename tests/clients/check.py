@@ -1,4 +1,4 @@
-"""The openai SDK, LangChain and lm-evaluation-harness against a running server; see run.sh."""
+"""The openai and anthropic SDKs, LangChain and lm-evaluation-harness against a running server; see run.sh."""
 
 import argparse
 import json
@@ -6,8 +6,11 @@ import os
 import pathlib
 import subprocess
 import sys
+import typing
 
+import anthropic
 import openai
+import pydantic
 from langchain_openai import ChatOpenAI
 from recorder import Recorder
 
@@ -49,7 +52,7 @@ def check_openai(url, key):
     for bad, error in [
         ({"temperature": 9}, openai.BadRequestError),
         ({"model": "other"}, openai.NotFoundError),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, openai.BadRequestError),
+        ({"functions": [{"name": "f"}]}, openai.BadRequestError),
     ]:
         try:
             client.chat.completions.create(**{"model": model, "messages": MESSAGES, **bad})
@@ -63,6 +66,99 @@ def check_openai(url, key):
         pass
     print("openai SDK: ok")
     return model
+
+
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather of a town",
+        "parameters": {
+            "type": "object",
+            "properties": {"town": {"type": "string", "maxLength": 8}, "days": {"enum": [1, 2, 3]}},
+            "required": ["town", "days"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+def check_tools(url, key, model):
+    """A forced call by the openai SDK, plain and streamed, its result sent back; bind_tools of LangChain; parse()."""
+    client = openai.OpenAI(base_url=url, api_key=key)
+    asked = {"model": model, "messages": MESSAGES, "tools": [TOOL], "max_tokens": 120, "seed": 2,
+             "tool_choice": {"type": "function", "function": {"name": "weather"}}}
+    plain = client.chat.completions.create(**asked).choices[0]
+    call = plain.message.tool_calls[0]
+    assert plain.finish_reason == "tool_calls" and call.function.name == "weather", plain
+    arguments = json.loads(call.function.arguments)
+    assert arguments["days"] in (1, 2, 3) and isinstance(arguments["town"], str), arguments
+    pieces = [c.choices[0].delta for c in client.chat.completions.create(**asked, stream=True) if c.choices]
+    streamed = "".join(d.tool_calls[0].function.arguments for d in pieces if d.tool_calls)
+    assert streamed == call.function.arguments, (streamed, call)
+    back = [*MESSAGES, plain.message.model_dump(exclude_none=True),
+            {"role": "tool", "tool_call_id": call.id, "content": "sun"}]
+    again = client.chat.completions.create(model=model, messages=back, max_tokens=8, seed=2)
+    assert again.choices[0].finish_reason in ("stop", "length")
+
+    class Weather(pydantic.BaseModel):
+        """Two fields that every answer can have."""
+
+        sunny: bool
+        days: typing.Literal[1, 2, 3]
+
+    parsed = client.chat.completions.parse(model=model, messages=MESSAGES, response_format=Weather, max_tokens=60, seed=2)
+    assert parsed.choices[0].message.parsed.days in (1, 2, 3), parsed
+    chat = ChatOpenAI(base_url=url, api_key=key, model=model, max_tokens=120, seed=2)
+    bound = chat.bind_tools([TOOL], tool_choice="weather").invoke("The dog sat on")
+    assert bound.tool_calls[0]["args"]["days"] in (1, 2, 3), bound
+    for method in ("json_schema", "function_calling"):
+        told = chat.with_structured_output(Weather, method=method).invoke("The dog sat on")
+        assert told.days in (1, 2, 3), told
+    print("tools and structured output: ok")
+
+
+def check_responses(url, key, model):
+    """The openai SDK's other routes: responses, plain and streamed, and embeddings."""
+    client = openai.OpenAI(base_url=url, api_key=key)
+    asked = {"model": model, "input": "The cat sat on", "instructions": "Be brief.", "max_output_tokens": 12,
+             "temperature": 0, "store": False}
+    plain = client.responses.create(**asked)
+    assert plain.status in ("completed", "incomplete"), plain
+    assert plain.usage.output_tokens <= 12
+    with client.responses.stream(**asked) as stream:
+        events = [event.type for event in stream]
+        final = stream.get_final_response()
+    assert events[0] == "response.created" and "response.output_text.delta" in events, events
+    assert final.output_text == plain.output_text, (final, plain)
+    floats = client.embeddings.create(model=model, input=["The cat", "The dog"], encoding_format="float")
+    packed = client.embeddings.create(model=model, input=["The cat", "The dog"])  # base64 behind the scenes
+    assert [e.index for e in floats.data] == [0, 1]
+    assert floats.data[0].embedding == [float(x) for x in packed.data[0].embedding]
+    print("openai SDK, responses and embeddings: ok")
+
+
+def check_anthropic(url, key, model):
+    """The anthropic SDK: plain, streamed, counted, refused."""
+    client = anthropic.Anthropic(base_url=url.removesuffix("/v1"), api_key=key, max_retries=0)
+    asked = {"model": model, "max_tokens": 12, "temperature": 0, "system": "Be brief.",
+             "messages": [{"role": "user", "content": "The cat sat on"}]}
+    plain = client.messages.create(**asked)
+    assert plain.stop_reason in ("end_turn", "max_tokens"), plain
+    with client.messages.stream(**asked) as stream:
+        text = "".join(stream.text_stream)
+        final = stream.get_final_message()
+    said = "".join(block.text for block in plain.content)
+    assert text == said == "".join(block.text for block in final.content), (text, plain)
+    count = client.messages.count_tokens(**{name: asked[name] for name in ("model", "system", "messages")})
+    used = plain.usage.input_tokens + plain.usage.cache_read_input_tokens
+    assert count.input_tokens == used, (count, plain.usage)
+    try:
+        client.messages.create(**{**asked, "thinking": {"type": "enabled", "budget_tokens": 1024}})
+        raise AssertionError("thinking was not refused")
+    except anthropic.BadRequestError as error:
+        assert "thinking" in error.body["error"]["message"]
+    print("anthropic SDK: ok")
 
 
 def check_langchain(url, key, model):
@@ -120,6 +216,9 @@ def main():
     recorder = Recorder(options.port)
     url = f"http://127.0.0.1:{recorder.port}/v1"
     model = check_openai(url, options.key)
+    check_tools(url, options.key, model)
+    check_responses(url, options.key, model)
+    check_anthropic(url, options.key, model)
     check_langchain(url, options.key, model)
     check_lm_eval(url, options.key, model, options.model, options.program, options.work)
     if options.record:

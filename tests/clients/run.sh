@@ -1,5 +1,5 @@
 #!/bin/sh
-# run.sh: the openai SDK, LangChain and lm-evaluation-harness against `dsmoe serve` on a small random model.
+# run.sh: the openai SDK, LangChain, lm-evaluation-harness and constrained answers to 200 schemas against `dsmoe serve` on a small random model.
 # PYTHON names the interpreter; CLIENTS_VENV an environment that has requirements.txt, else one is made under build/.
 # RECORD=1 writes tests/clients/recorded.jsonl, which `make test` replays without Python.
 set -eu
@@ -37,6 +37,7 @@ record=
 HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 HF_HOME="$work/hf" NO_PROXY=127.0.0.1 no_proxy=127.0.0.1 PYTHONPATH=$here \
   "$venv/bin/python" $here/check.py --port "$port" --key test-key --model "$work/model" --program "$program" \
   --work "$work" $record
+"$venv/bin/python" $here/structured.py --url "http://127.0.0.1:$port"
 kill -TERM "$server"
 wait "$server" || { echo "clients: the server did not end cleanly" >&2; exit 1; }
 server=

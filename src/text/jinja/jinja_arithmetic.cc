@@ -1,6 +1,6 @@
 // Numbers follow Python's rules (floor division, sign of %, true division), sequences can be added
 // and repeated.
-#include "text/jinja_arithmetic.h"
+#include "text/jinja/jinja_arithmetic.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 // Python's operators on template values, in 64-bit integers: what would need more is refused.
 #pragma once
 
-#include "text/jinja_ast.h"
+#include "text/jinja/jinja_ast.h"
 
 namespace dsmoe::text::jinja {
 

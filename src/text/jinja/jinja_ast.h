@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "text/jinja_value.h"
+#include "text/jinja/jinja_value.h"
 
 namespace dsmoe::text::jinja {
 

@@ -1,5 +1,5 @@
 // Matching arguments to parameters, and Jinja's attribute and item lookup.
-#include "text/jinja_callables.h"
+#include "text/jinja/jinja_callables.h"
 
 #include <algorithm>
 #include <array>

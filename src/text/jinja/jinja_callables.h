@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "text/jinja_value.h"
+#include "text/jinja/jinja_value.h"
 
 namespace dsmoe::text::jinja {
 
@@ -61,6 +61,16 @@ class BoundArgs {
 // x.name / x[key] with Jinja's rules: what is missing is undefined.
 Value get_attribute(Run& run, const Value& object, const std::string& name);
 Value get_item(Run& run, const Value& object, const Value& key);
+
+// "a.b.0": looked up step by step, numbers as indices. `otherwise`, if given, stands for each step
+// that leads nowhere.
+Value lookup_path(Run& run, Value object, const Value& path, const Value* otherwise = nullptr);
+
+// Filters that compare elements.
+Value sort_filter(Run& run, const Value& input, const CallArgs& args);
+Value unique_filter(Run& run, const Value& input, const CallArgs& args);
+Value min_filter(Run& run, const Value& input, const CallArgs& args);
+Value max_filter(Run& run, const Value& input, const CallArgs& args);
 
 // Exist both as a filter and as a method.
 Value replace_text(Run& run, const std::string& text, const BoundArgs& args);

@@ -1,10 +1,10 @@
 // Statements: scopes, loops, output and its limits.
-#include "text/jinja_eval.h"
+#include "text/jinja/jinja_eval.h"
 
 #include <utility>
 
 #include "base/json.h"
-#include "text/jinja_evaluator.h"
+#include "text/jinja/jinja_evaluator.h"
 
 namespace dsmoe::text::jinja {
 

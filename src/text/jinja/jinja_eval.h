@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "text/jinja_ast.h"
+#include "text/jinja/jinja_ast.h"
 
 namespace dsmoe::text::jinja {
 

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "text/jinja_arithmetic.h"
-#include "text/jinja_evaluator.h"
+#include "text/jinja/jinja_arithmetic.h"
+#include "text/jinja/jinja_evaluator.h"
 
 namespace dsmoe::text::jinja {
 namespace {

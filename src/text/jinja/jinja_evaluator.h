@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "text/jinja_ast.h"
-#include "text/jinja_callables.h"
+#include "text/jinja/jinja_ast.h"
+#include "text/jinja/jinja_callables.h"
 
 namespace dsmoe::text::jinja {
 

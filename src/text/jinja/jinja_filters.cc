@@ -5,7 +5,8 @@
 #include <cmath>
 #include <optional>
 
-#include "text/jinja_callables.h"
+#include "base/json.h"
+#include "text/jinja/jinja_callables.h"
 
 namespace dsmoe::text::jinja {
 namespace {
@@ -53,28 +54,6 @@ Value default_filter(Run& run, const Value& input, const CallArgs& args) {
   const BoundArgs bound(run, "default", args, {"default_value", "boolean"});
   const bool absent = is<Undefined>(input) || (bound.flag(1) && !truthy(input));
   return absent ? bound.value_or(0, make_string("")) : input;
-}
-
-// "a.b.0": looked up step by step, numbers as indices. `otherwise`, if given, stands for each step
-// that leads nowhere.
-Value lookup_path(Run& run, Value object, const Value& path, const Value* otherwise = nullptr) {
-  const auto step = [&](const Value& key) {
-    object = get_item(run, object, key);
-    if (otherwise != nullptr && is<Undefined>(object)) object = *otherwise;
-  };
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  const std::string* text = as_string(path);
-  if (text == nullptr) {
-    step(path);
-    return object;
-  }
-  for (const std::string_view part : split_at(*text, ".", -1, Side::left)) {
-    const bool index =
-        !part.empty() && part.size() < 10 && std::all_of(part.begin(), part.end(), is_digit);
-    step(index ? Value{static_cast<std::int64_t>(std::stoll(std::string(part)))}
-               : make_string(run, part));
-  }
-  return object;
 }
 
 Value join(Run& run, const Value& input, const CallArgs& args) {
@@ -260,6 +239,24 @@ Value tojson(Run& run, const Value& input, const CallArgs& args) {
   return make_string(std::move(out));
 }
 
+// Text -> value, as Python's json.loads; no filter of jinja2's own.
+Value from_json_filter(Run& run, const Value& input, const CallArgs& args) {
+  const BoundArgs bound(run, "from_json", args, {});
+  const std::string* text = as_string(input);
+  if (text == nullptr) run.fail("the filter 'from_json' needs a string, not {}", type_name(input));
+  run.bytes(64 * text->size());
+  OrderedJson json;
+  try {
+    json = parse_ordered_json(*text, "from_json", {.max_depth = kMaxValueDepth});
+  } catch (const Error&) {
+    run.fail("the filter 'from_json' got what is no JSON");
+  }
+  std::int64_t size = 0;
+  Value value = from_json(run, json, size);
+  run.step(size);
+  return value;
+}
+
 // map, select and their kin take anything false, none and 0 included, for an empty list.
 ListPtr elements(Run& run, const Value& input) {
   return iterate(run, truthy(input) ? input : Value{Undefined{}});
@@ -353,9 +350,35 @@ constexpr std::array kFilters = {
     Filter{"selectattr", choose<Keep::matching, Subject::attribute>},
     Filter{"rejectattr", choose<Keep::others, Subject::attribute>},
     Filter{"safe", safe},
+    Filter{"sort", sort_filter},
+    Filter{"unique", unique_filter},
+    Filter{"min", min_filter},
+    Filter{"max", max_filter},
+    Filter{"from_json", from_json_filter},
+    Filter{"fromjson", from_json_filter},
 };
 
 }  // namespace
+
+Value lookup_path(Run& run, Value object, const Value& path, const Value* otherwise) {
+  const auto step = [&](const Value& key) {
+    object = get_item(run, object, key);
+    if (otherwise != nullptr && is<Undefined>(object)) object = *otherwise;
+  };
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  const std::string* text = as_string(path);
+  if (text == nullptr) {
+    step(path);
+    return object;
+  }
+  for (const std::string_view part : split_at(*text, ".", -1, Side::left)) {
+    const bool index =
+        !part.empty() && part.size() < 10 && std::all_of(part.begin(), part.end(), is_digit);
+    step(index ? Value{static_cast<std::int64_t>(std::stoll(std::string(part)))}
+               : make_string(run, part));
+  }
+  return object;
+}
 
 const Filter* find_filter(std::string_view name) {
   for (const Filter& filter : kFilters) {

@@ -1,5 +1,5 @@
 // A hand-written scanner with jinja2's two modes: text outside of tags, Python-like tokens inside.
-#include "text/jinja_lexer.h"
+#include "text/jinja/jinja_lexer.h"
 
 #include <fmt/core.h>
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "text/jinja_run.h"
+#include "text/jinja/jinja_run.h"
 
 namespace dsmoe::text::jinja {
 

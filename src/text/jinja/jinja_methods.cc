@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <array>
 
-#include "text/jinja_callables.h"
+#include "text/jinja/jinja_callables.h"
 
 namespace dsmoe::text::jinja {
 namespace {
@@ -150,6 +150,43 @@ Value view_method(Run& run, const Value& self, const CallArgs& args) {
   return make_list(run, ListKind::view, std::move(items));
 }
 
+// '{}'.format(x): fields that are empty, a number or a name; no conversions, no widths.
+Value format_method(Run& run, const Value& self, const CallArgs& args) {
+  const std::string& text = text_of(self);
+  run.bytes(text.size());
+  std::string out;
+  std::size_t next = 0;
+  const auto value_of = [&](const std::string& field) -> const Value& {
+    for (const auto& [name, value] : args.keyword) {
+      if (name == field) return value;
+    }
+    const bool is_number =
+        !field.empty() && field.size() < 6 &&
+        std::all_of(field.begin(), field.end(), [](char c) { return c >= '0' && c <= '9'; });
+    if (!field.empty() && !is_number) run.fail("'format' has no value for '{}'", field);
+    const std::size_t index = field.empty() ? next++ : static_cast<std::size_t>(std::stoi(field));
+    if (index >= args.positional.size()) run.fail("'format' has no value for place {}", index);
+    return args.positional[index];
+  };
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool is_brace = text[i] == '{' || text[i] == '}';
+    if (!is_brace || (i + 1 < text.size() && text[i + 1] == text[i])) {
+      out += text[i];
+      if (is_brace) ++i;
+      continue;
+    }
+    const std::size_t end = text.find('}', i);
+    if (text[i] == '}' || end == std::string::npos) run.fail("'format' of a single brace");
+    const std::string field = text.substr(i + 1, end - i - 1);
+    if (field.find_first_of(":!.[{") != std::string::npos) {
+      run.fail("'format' with '{{{}}}' is not supported", field);
+    }
+    append_text(run, out, value_of(field));
+    i = end;
+  }
+  return make_string(std::move(out));
+}
+
 constexpr std::array kMethods = {
     Method{"strip", Receiver::string, strip_method<Side::both>},
     Method{"lstrip", Receiver::string, strip_method<Side::left>},
@@ -169,6 +206,7 @@ constexpr std::array kMethods = {
     Method{"find", Receiver::string, find_method_of_string},
     Method{"count", Receiver::string, count_method},
     Method{"join", Receiver::string, join_method},
+    Method{"format", Receiver::string, format_method},
     Method{"items", Receiver::dict, view_method<DictPart::items>},
     Method{"keys", Receiver::dict, view_method<DictPart::keys>},
     Method{"values", Receiver::dict, view_method<DictPart::values>},

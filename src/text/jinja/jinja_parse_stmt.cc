@@ -2,8 +2,8 @@
 #include <algorithm>
 
 #include "base/utf8.h"
-#include "text/jinja_callables.h"
-#include "text/jinja_parser.h"
+#include "text/jinja/jinja_callables.h"
+#include "text/jinja/jinja_parser.h"
 
 namespace dsmoe::text::jinja {
 namespace {

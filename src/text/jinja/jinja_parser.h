@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "text/jinja_ast.h"
-#include "text/jinja_lexer.h"
+#include "text/jinja/jinja_ast.h"
+#include "text/jinja/jinja_lexer.h"
 
 namespace dsmoe::text::jinja {
 

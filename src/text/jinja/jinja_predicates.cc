@@ -1,8 +1,8 @@
 // The tests after `is`.
 #include <array>
 
-#include "text/jinja_arithmetic.h"
-#include "text/jinja_callables.h"
+#include "text/jinja/jinja_arithmetic.h"
+#include "text/jinja/jinja_callables.h"
 
 namespace dsmoe::text::jinja {
 namespace {

@@ -1,7 +1,7 @@
 // Values as text: Python's str() and repr(), and json.dumps as transformers' tojson calls it.
 #include <algorithm>
 
-#include "text/jinja_value.h"
+#include "text/jinja/jinja_value.h"
 
 namespace dsmoe::text::jinja {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "text/jinja_eval.h"
+#include "text/jinja/jinja_eval.h"
 
 namespace dsmoe::text::jinja {
 namespace {

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "text/jinja_text.h"
+#include "text/jinja/jinja_text.h"
 
 namespace dsmoe::text::jinja {
 

@@ -1,5 +1,5 @@
 // Code-point walks over UTF-8, and the tables behind Python's isspace and isprintable.
-#include "text/jinja_text.h"
+#include "text/jinja/jinja_text.h"
 
 #include <fmt/core.h>
 

@@ -1,5 +1,5 @@
 // Python's rules for truth, equality, order, membership and iteration.
-#include "text/jinja_value.h"
+#include "text/jinja/jinja_value.h"
 #include "base/json.h"
 #include "base/utf8.h"
 

@@ -13,7 +13,7 @@
 #include <variant>
 #include <vector>
 
-#include "text/jinja_run.h"
+#include "text/jinja/jinja_run.h"
 
 namespace dsmoe::text::jinja {
 

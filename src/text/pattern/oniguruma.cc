@@ -1,5 +1,5 @@
 // Recursive descent over the pattern; every construct is either rewritten or refused.
-#include "text/oniguruma.h"
+#include "text/pattern/oniguruma.h"
 
 #include <algorithm>
 #include <cctype>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "text/oniguruma_class.h"
+#include "text/pattern/oniguruma_class.h"
 
 namespace dsmoe::text {
 namespace {

@@ -1,6 +1,6 @@
 // One set type for everything that matches one character; PCRE2 has no nested classes, so unions
 // are flattened.
-#include "text/oniguruma_class.h"
+#include "text/pattern/oniguruma_class.h"
 
 #include <array>
 #include <cctype>

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "text/oniguruma.h"
+#include "text/pattern/oniguruma.h"
 
 namespace dsmoe::text {
 

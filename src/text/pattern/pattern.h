@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/utf8.h"
-#include "text/regex.h"
+#include "text/pattern/regex.h"
 
 namespace dsmoe::text {
 

@@ -1,5 +1,5 @@
 // Two compiled forms per pattern, a table of possible first bytes, and the limits.
-#include "text/regex.h"
+#include "text/pattern/regex.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
-#include "text/oniguruma.h"
+#include "text/pattern/oniguruma.h"
 
 namespace dsmoe::text {
 namespace {

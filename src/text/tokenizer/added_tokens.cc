@@ -1,5 +1,5 @@
 // A trie over bytes, entered only at bytes that start a token.
-#include "text/added_tokens.h"
+#include "text/tokenizer/added_tokens.h"
 
 #include <algorithm>
 

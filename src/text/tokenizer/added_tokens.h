@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "text/regex.h"
+#include "text/pattern/regex.h"
 
 namespace dsmoe::text {
 

@@ -1,5 +1,5 @@
 // Loading the model, cutting long pieces, and the step from text to initial symbols.
-#include "text/bpe.h"
+#include "text/tokenizer/bpe.h"
 
 #include <fmt/core.h>
 
@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
-#include "text/byte_alphabet.h"
+#include "text/tokenizer/byte_alphabet.h"
 
 namespace dsmoe::text {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "text/bpe.h"
+#include "text/tokenizer/bpe.h"
 
 namespace dsmoe::text {
 namespace {

@@ -1,5 +1,5 @@
 // A merge touches only the words that hold the pair; a queue with stale entries finds the next one.
-#include "text/bpe_pairs.h"
+#include "text/tokenizer/bpe_pairs.h"
 
 #include <algorithm>
 

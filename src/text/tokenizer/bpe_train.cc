@@ -1,5 +1,5 @@
 // Merge the most frequent pair, give it the next free id, repeat.
-#include "text/bpe_train.h"
+#include "text/tokenizer/bpe_train.h"
 
 #include <algorithm>
 #include <map>
@@ -8,9 +8,9 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
-#include "text/bpe_pairs.h"
-#include "text/byte_alphabet.h"
-#include "text/tokenizer_parts.h"
+#include "text/tokenizer/bpe_pairs.h"
+#include "text/tokenizer/byte_alphabet.h"
+#include "text/tokenizer/tokenizer_parts.h"
 
 namespace dsmoe::text {
 namespace {

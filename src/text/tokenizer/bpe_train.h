@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "text/word_counts.h"
+#include "text/tokenizer/word_counts.h"
 
 namespace dsmoe::text {
 

@@ -1,5 +1,5 @@
 // Training: determinism, ids, refusals, and that what was trained encodes as it was trained.
-#include "text/bpe_train.h"
+#include "text/tokenizer/bpe_train.h"
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 #include "base/json.h"
 #include "base/scratch_folder.h"
 #include "base/utf8.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace dsmoe::text {
 namespace {

@@ -1,5 +1,5 @@
 // Two small tables, built once.
-#include "text/byte_alphabet.h"
+#include "text/tokenizer/byte_alphabet.h"
 
 #include <array>
 

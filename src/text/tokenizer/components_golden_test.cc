@@ -9,10 +9,10 @@
 
 #include "base/json.h"
 #include "base/utf8.h"
-#include "text/byte_alphabet.h"
-#include "text/decoder.h"
-#include "text/tokenizer.h"
-#include "text/tokenizer_components.h"
+#include "text/tokenizer/byte_alphabet.h"
+#include "text/tokenizer/decoder.h"
+#include "text/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer_components.h"
 #include "text/unicode.h"
 
 namespace dsmoe::text {

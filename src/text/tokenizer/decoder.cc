@@ -1,9 +1,9 @@
 // The per-token steps, and the strip at both ends of the whole text.
-#include "text/decoder.h"
+#include "text/tokenizer/decoder.h"
 
 #include <algorithm>
 
-#include "text/byte_alphabet.h"
+#include "text/tokenizer/byte_alphabet.h"
 
 namespace dsmoe::text {
 namespace {

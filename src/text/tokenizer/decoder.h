@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "text/normalizer.h"
+#include "text/tokenizer/normalizer.h"
 
 namespace dsmoe::text {
 

@@ -1,11 +1,11 @@
 // Typed access with messages that say what was expected and what came.
-#include "text/json_fields.h"
+#include "text/tokenizer/json_fields.h"
 
 #include <algorithm>
 
 #include "base/error.h"
 #include "base/utf8.h"
-#include "text/tokenizer_parts.h"
+#include "text/tokenizer/tokenizer_parts.h"
 
 namespace dsmoe::text {
 namespace {

@@ -1,5 +1,5 @@
 // Each step writes the next of two buffers; a text that no step touches is never copied.
-#include "text/normalizer.h"
+#include "text/tokenizer/normalizer.h"
 
 #include <algorithm>
 

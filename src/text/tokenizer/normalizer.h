@@ -6,7 +6,7 @@
 #include <variant>
 #include <vector>
 
-#include "text/pattern.h"
+#include "text/pattern/pattern.h"
 
 namespace dsmoe::text {
 

@@ -1,6 +1,6 @@
 // Depth first over the steps; the behaviours that join neighbours collect the matches of one piece
 // first.
-#include "text/pre_tokenizer.h"
+#include "text/tokenizer/pre_tokenizer.h"
 
 #include <algorithm>
 

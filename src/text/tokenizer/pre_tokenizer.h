@@ -7,8 +7,8 @@
 #include <variant>
 #include <vector>
 
-#include "text/normalizer.h"
-#include "text/pattern.h"
+#include "text/pattern/pattern.h"
+#include "text/tokenizer/normalizer.h"
 
 namespace dsmoe::text {
 

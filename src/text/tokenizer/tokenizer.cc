@@ -1,6 +1,6 @@
 // The order of work: broken bytes, added tokens, normalizer, pre-tokenizer, model; and the way
 // back.
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <fmt/core.h>
 
@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "base/utf8.h"
-#include "text/tokenizer_parts.h"
+#include "text/tokenizer/tokenizer_parts.h"
 #include "text/unicode.h"
 
 namespace dsmoe::text {

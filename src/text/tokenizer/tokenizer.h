@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "text/added_tokens.h"
-#include "text/tokenizer_config.h"
+#include "text/tokenizer/added_tokens.h"
+#include "text/tokenizer/tokenizer_config.h"
 
 namespace dsmoe::text {
 

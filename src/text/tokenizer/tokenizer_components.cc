@@ -1,11 +1,11 @@
 // One small function per component type.
-#include "text/tokenizer_components.h"
+#include "text/tokenizer/tokenizer_components.h"
 
 #include <algorithm>
 
 #include "base/error.h"
 #include "base/utf8.h"
-#include "text/json_fields.h"
+#include "text/tokenizer/json_fields.h"
 
 namespace dsmoe::text {
 namespace {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "base/json.h"
-#include "text/json_fields.h"
-#include "text/tokenizer_parts.h"
+#include "text/tokenizer/json_fields.h"
+#include "text/tokenizer/tokenizer_parts.h"
 
 namespace dsmoe::text {
 

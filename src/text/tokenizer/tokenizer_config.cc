@@ -1,5 +1,5 @@
 // Reads the few fields of tokenizer_config.json that change what a model is given.
-#include "text/tokenizer_config.h"
+#include "text/tokenizer/tokenizer_config.h"
 
 #include <utility>
 

@@ -1,8 +1,8 @@
 // The decoder family of tokenizer.json, with the orders that can be streamed.
 #include "base/error.h"
 #include "base/utf8.h"
-#include "text/json_fields.h"
-#include "text/tokenizer_components.h"
+#include "text/tokenizer/json_fields.h"
+#include "text/tokenizer/tokenizer_components.h"
 
 namespace dsmoe::text {
 namespace {

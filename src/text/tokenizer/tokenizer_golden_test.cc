@@ -11,7 +11,7 @@
 
 #include "base/json.h"
 #include "base/utf8.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace dsmoe::text {
 namespace {

@@ -7,9 +7,9 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/utf8.h"
-#include "text/json_fields.h"
-#include "text/tokenizer_components.h"
-#include "text/tokenizer_parts.h"
+#include "text/tokenizer/json_fields.h"
+#include "text/tokenizer/tokenizer_components.h"
+#include "text/tokenizer/tokenizer_parts.h"
 
 namespace dsmoe::text {
 namespace {

@@ -6,12 +6,12 @@
 #include <string_view>
 #include <vector>
 
-#include "text/added_tokens.h"
-#include "text/bpe.h"
-#include "text/decoder.h"
-#include "text/normalizer.h"
-#include "text/pre_tokenizer.h"
-#include "text/tokenizer_config.h"
+#include "text/tokenizer/added_tokens.h"
+#include "text/tokenizer/bpe.h"
+#include "text/tokenizer/decoder.h"
+#include "text/tokenizer/normalizer.h"
+#include "text/tokenizer/pre_tokenizer.h"
+#include "text/tokenizer/tokenizer_config.h"
 
 namespace dsmoe::text {
 

@@ -1,5 +1,5 @@
 // What the goldens do not say: options, limits, time, threads, and the parts by themselves.
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "text/byte_alphabet.h"
-#include "text/regex.h"
+#include "text/pattern/regex.h"
+#include "text/tokenizer/byte_alphabet.h"
 #include "text/unicode.h"
 
 namespace dsmoe::text {

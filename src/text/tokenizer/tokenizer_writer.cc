@@ -6,8 +6,8 @@
 #include <string>
 
 #include "base/json.h"
-#include "text/bpe_train.h"
-#include "text/byte_alphabet.h"
+#include "text/tokenizer/bpe_train.h"
+#include "text/tokenizer/byte_alphabet.h"
 
 namespace dsmoe::text {
 namespace {

@@ -1,5 +1,5 @@
 // Blocks are cut where GPT-2's pattern always ends a word, so cutting changes nothing.
-#include "text/word_counts.h"
+#include "text/tokenizer/word_counts.h"
 
 #include <fmt/core.h>
 
@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
-#include "text/tokenizer_parts.h"
+#include "text/tokenizer/tokenizer_parts.h"
 #include "text/unicode.h"
 
 namespace dsmoe::text {

@@ -11,8 +11,8 @@
 
 #include "base/function_ref.h"
 #include "base/thread_pool.h"
-#include "text/added_tokens.h"
-#include "text/pre_tokenizer.h"
+#include "text/tokenizer/added_tokens.h"
+#include "text/tokenizer/pre_tokenizer.h"
 
 namespace dsmoe::text {
 
