@@ -24,18 +24,19 @@ const KernelTable& chosen() { return kernels::select_cpu_table(); }
 // picking a kernel by size.
 void matmul_by_batch_size(const Context& context, const kernels::MatmulForward& args) {
   if (args.x.dim(0) == 1) return kernels::ref::matmul_forward(context, args);
-  kernels::ref::with_operand(args.x.dtype, [&]<class Operand>() {
+  kernels::ref::with_operand(args.operand, [&]<class Operand>() {
     using S = kernels::ref::Scalar<Operand>;
-    const int64_t size = args.weight.k;
-    const auto* w = static_cast<const Operand*>(args.weight.matrix(0));
+    const kernels::WeightStack& weight = args.weight.stack;
+    const int64_t size = weight.k;
+    const auto* w = static_cast<const Operand*>(weight.matrix(0));
     for (int64_t t = 0; t < args.x.dim(0); ++t) {
-      for (int64_t n = 0; n < args.weight.n; ++n) {
+      for (int64_t n = 0; n < weight.n; ++n) {
         S sum = 0;
         for (int64_t k = size - 1; k >= 0; --k) {
           sum += kernels::ref::widen(args.x.as<Operand>()[t * size + k]) *
-                 kernels::ref::widen(w[kernels::panel_index(args.weight.dtype, size, n, k)]);
+                 kernels::ref::widen(w[kernels::panel_index(weight.dtype, size, n, k)]);
         }
-        S& out = args.out.as<S>()[t * args.weight.n + n];
+        S& out = args.out.as<S>()[t * weight.n + n];
         if (args.bias) sum += args.bias.as<S>()[n];
         out = args.store == kernels::Store::accumulate ? out + sum : sum;
       }

@@ -5,15 +5,16 @@
 #include <algorithm>
 #include <future>
 #include <limits>
+#include <new>
 
 #include "base/rng.h"
 #include "base/thread_pool.h"
-#include "infer/engine.h"
-#include "infer/evaluate.h"
-#include "infer/greedy.h"
-#include "infer/session.h"
-#include "infer/specialisation.h"
-#include "infer/trace.h"
+#include "infer/engine/engine.h"
+#include "infer/measure/evaluate.h"
+#include "infer/measure/specialisation.h"
+#include "infer/sequence/greedy.h"
+#include "infer/sequence/session.h"
+#include "infer/sequence/trace.h"
 #include "kernels/cuda/cuda_table.h"
 #include "kernels/elements.h"
 #include "kernels/table.h"
@@ -43,19 +44,20 @@ struct Damage {
   double value = kNan;
 };
 
-class DamagedWeights : public tensor::TensorSource {
+class DamagedWeights : public model::ParameterSource {
  public:
   DamagedWeights(const model::ModelConfig& config, const Damage& damage)
       : weights_(config, 5), damage_(damage) {}
-  tensor::TensorView tensor(const std::string& name) override {
-    const tensor::TensorView view = weights_.tensor(name);
-    if (name == damage_.tensor) {
+  model::StoredTensor tensor(const model::Parameter& parameter) override {
+    const model::StoredTensor stored = weights_.tensor(parameter);
+    const tensor::TensorView& view = stored.elements;
+    if (parameter.name == damage_.tensor) {
       for (int64_t i = 0; i < damage_.count; ++i)
         kernels::write_element(view.data, view.dtype, damage_.first + i, damage_.value);
     }
-    return view;
+    return stored;
   }
-  void release(const std::string& name) override { weights_.release(name); }
+  void release(const model::Parameter& parameter) override { weights_.release(parameter); }
 
  private:
   model::InitialWeights weights_;
@@ -74,8 +76,9 @@ class BrokenNumbers : public ::testing::TestWithParam<Case> {
     context_ = {.table = &kernels::select_cpu_table(), .pool = &pool_};
     if (GetParam().device == kernels::Device::cpu) return;
     if (!kernels::cuda_declined().empty()) GTEST_SKIP() << kernels::cuda_declined();
-    context_ = {
-        .table = &kernels::cuda_table(), .pool = &pool_, .stream = kernels::make_cuda_stream()};
+    context_ = {.table = &kernels::cuda_table(),
+                .pool = &pool_,
+                .stream = kernels::make_cuda_stream(kernels::KernelsThatWait::allowed)};
   }
   void TearDown() override {
     if (context_.stream != nullptr) kernels::release_cuda_stream(context_.stream);
@@ -134,9 +137,9 @@ class BrokenNumbers : public ::testing::TestWithParam<Case> {
       infer::trace_sequence(
           context_, model, tokens, {.chunk_tokens = chunk},
           {.logits = [](std::span<const float>) {},
-           .routing =
-               [](int64_t, std::span<const int32_t> index, std::span<const float>) {
-                 EXPECT_TRUE(std::all_of(index.begin(), index.end(),
+           .routes =
+               [](const infer::RoutesView& routes) {
+                 EXPECT_TRUE(std::all_of(routes.index.begin(), routes.index.end(),
                                          [](int32_t e) { return 0 <= e && e < 16; }));
                }});
     });
@@ -289,6 +292,33 @@ TEST_P(BrokenNumbers, ASessionKeepsWhatIsSound) {
   EXPECT_EQ(session.tokens(), Tokens(good.begin(), good.begin() + 36));
   for (std::size_t i = 36; i < 40; ++i) session.append(good[i]);
   EXPECT_EQ(logits_of(session), expected);
+}
+
+// Whether it ended in its middle or was given up: the next one is not blamed.
+TEST_P(BrokenNumbers, ARunThatDoesNotCountTellsNothing) {
+  const auto model = make(config(), bad_embedding());
+  attention::KvCache cache(context_, model->kv_layers(), 4);
+  model::ForwardPass pass(context_, *model, cache, {.max_tokens = 8, .max_sequences = 1});
+  attention::KvSequence sequence;
+  const model::Segment segment{.sequence = &sequence, .num_tokens = 8};
+  const auto run = [&](const Tokens& tokens, model::BlockObserver* observer) {
+    pass.run({.tokens = tokens, .segments = {&segment, 1}, .observer = observer});
+  };
+  const auto run_out_of_memory = [](int64_t layer, const moe::LayerTape&,
+                                    const tensor::TensorView&) {
+    if (layer == 3) throw std::bad_alloc();
+  };
+  model::BlockObserver observer(run_out_of_memory);
+  EXPECT_THROW(run(with_bad(8, 3), &observer), std::bad_alloc);
+  run(tokens(8), nullptr);
+  pass.read({}, nullptr);
+  run(with_bad(8, 3), nullptr);
+  pass.forget();
+  cache.truncate(sequence, 8);
+  run(tokens(8), nullptr);
+  pass.read({}, nullptr);
+  run(with_bad(8, 0), nullptr);
+  EXPECT_EQ(error_of([&] { pass.read({}, nullptr); }), scores_of(1, 16));
 }
 
 TEST_P(BrokenNumbers, TrainingAndItsValidation) {

@@ -31,7 +31,8 @@ class CudaDecode : public ::testing::TestWithParam<DecodeCase> {
 
   void SetUp() override {
     if (!kernels::cuda_declined().empty()) GTEST_SKIP() << kernels::cuda_declined();
-    context_ = {.table = &kernels::cuda_table(), .stream = kernels::make_cuda_stream()};
+    context_ = {.table = &kernels::cuda_table(),
+                .stream = kernels::make_cuda_stream(kernels::KernelsThatWait::allowed)};
     ModelConfig config = GetParam().config;
     config.vocab_size = 304;
     config.initializer_range = 0.05;
@@ -67,8 +68,8 @@ class CudaDecode : public ::testing::TestWithParam<DecodeCase> {
   // them.
   Result run(int64_t batch) {
     const int64_t at_once = std::max<int64_t>(batch, 1);
-    model::KvCache cache(context_, model_->config, model_->operand,
-                         at_once * model::KvCache::pages_for(1200));
+    attention::KvCache cache(context_, model_->kv_layers(),
+                             at_once * attention::KvCache::pages_for(1200));
     model::ForwardPass pass(
         context_, *model_, cache,
         {.max_tokens = 1200, .max_sequences = at_once, .keep_routing = model::KeepRouting::yes});
@@ -78,7 +79,7 @@ class CudaDecode : public ::testing::TestWithParam<DecodeCase> {
          first += static_cast<std::size_t>(at_once)) {
       const std::size_t end =
           std::min(documents_.size(), first + static_cast<std::size_t>(at_once));
-      std::vector<model::KvSequence> sequences(end - first);
+      std::vector<attention::KvSequence> sequences(end - first);
       for (std::size_t d = first; d < end; ++d) {
         const Tokens& all = documents_[d];
         const auto length = static_cast<int64_t>(all.size()) - (batch > 0 ? kSteps : 0);
@@ -101,7 +102,7 @@ class CudaDecode : public ::testing::TestWithParam<DecodeCase> {
           take(pass, hidden.rows(row, row + 1), d, step, result);
         }
       }
-      for (model::KvSequence& sequence : sequences) cache.truncate(sequence, 0);
+      for (attention::KvSequence& sequence : sequences) cache.truncate(sequence, 0);
     }
     take_routing(pass, result);
     return result;

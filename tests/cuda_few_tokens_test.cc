@@ -45,22 +45,24 @@ class FewTokens : public OnCuda<::testing::TestWithParam<LayerCase>> {
   };
   Result run(const moe::LayerWeights& weights, const LayerCase& shape, int64_t begin, int64_t end) {
     const int64_t tokens = end - begin;
-    const moe::LayerState state = moe::allocate_state({.max_tokens = tokens,
-                                                       .max_sequences = 1,
-                                                       .hidden = shape.hidden,
-                                                       .num_experts = shape.experts,
-                                                       .top_k = shape.top_k,
-                                                       .routed_width = shape.width,
-                                                       .shared_width = shape.shared_width,
-                                                       .operand = DType::BF16},
-                                                      *arena_);
+    const moe::LayerMemory memory = moe::allocate_memory({.max_tokens = tokens,
+                                                          .max_sequences = 1,
+                                                          .hidden = shape.hidden,
+                                                          .num_experts = shape.experts,
+                                                          .top_k = shape.top_k,
+                                                          .routed_width = shape.width,
+                                                          .shared_width = shape.shared_width,
+                                                          .operand = DType::BF16},
+                                                         *arena_);
     const TensorView range = integers({0, static_cast<int32_t>(tokens)});
     const TensorView residual = arena_->tensor("test", DType::F32, {tokens, shape.hidden});
     const std::vector<float> start = host<float>(u_.rows(begin, end));
     kernels::upload(context_, start.data(), residual);
-    moe::LayerForward args{.rule = {.top_k = static_cast<int>(shape.top_k)},
+    moe::LayerForward args{.operand = DType::BF16,
+                           .rule = {.top_k = static_cast<int>(shape.top_k)},
                            .weights = weights,
-                           .state = state,
+                           .tape = memory.tape,
+                           .workspace = memory.workspace,
                            .x = x_.rows(begin, end),
                            .token_range = range,
                            .sequence_starts = range,
@@ -72,8 +74,8 @@ class FewTokens : public OnCuda<::testing::TestWithParam<LayerCase>> {
     moe::layer_forward(context_, args);
     Result result{.residual = host<float>(residual), .gate = {}, .index = {}};
     if (shape.experts > 0) {
-      result.gate = host<float>(state.gate);
-      result.index = host<int32_t>(state.index);
+      result.gate = host<float>(memory.tape.gate);
+      result.index = host<int32_t>(memory.tape.index);
     }
     return result;
   }
@@ -142,9 +144,12 @@ TEST_P(FewTokens, ProductGivesTheSameBits) {
       const TensorView out = arena_->tensor("test", DType::F32, {end - begin, n});
       const std::vector<float> old = host<float>(start.rows(begin, end));
       kernels::upload(context_, old.data(), out);
-      kernels::matmul_forward(
-          context_,
-          {.x = x.rows(begin, end), .weight = weight, .bias = bias, .out = out, .store = store});
+      kernels::matmul_forward(context_, {.operand = x.dtype,
+                                         .x = x.rows(begin, end),
+                                         .weight = weight,
+                                         .bias = bias,
+                                         .out = out,
+                                         .store = store});
       return host<float>(out);
     };
     const std::vector<float> all = product(0, kTokens);
@@ -171,7 +176,7 @@ TEST_P(FewTokens, HeadGivesTheBitsOfProductAndArgmax) {
   kernels::upload(context_, host<uint16_t>(matrix.rows(0, n / 2)).data(), matrix.rows(n / 2, n));
   const TensorView logits = arena_->tensor("test", DType::F32, {kTokens, n});
   const TensorView index = arena_->tensor("test", DType::I32, {kTokens});
-  kernels::matmul_forward(context_, {.x = x, .weight = weight, .out = logits});
+  kernels::matmul_forward(context_, {.operand = x.dtype, .x = x, .weight = weight, .out = logits});
   kernels::argmax_forward(context_, {.logits = logits, .index = index});
   const std::vector<float> all = host<float>(logits);
   const std::vector<int32_t> best = host<int32_t>(index);

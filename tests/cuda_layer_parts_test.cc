@@ -42,22 +42,25 @@ class LayerParts : public OnCuda<::testing::Test> {
                         .operand = DType::BF16,
                         .passes = moe::Passes::forward_and_backward};
     size.parts = moe::parts_that_fit(context_, size, parts);
-    const moe::LayerState state =
-        moe::used_part(moe::allocate_state(size, *arena_), tokens, sequences, kTopK);
+    const moe::LayerMemory memory =
+        moe::used_part(moe::allocate_memory(size, *arena_), tokens, sequences, kTopK);
     const TensorView x = random(DType::BF16, {tokens, kHidden}, 1);
     const TensorView range = integers({0, static_cast<int32_t>(tokens)});
     const TensorView sequence_starts = integers(starts);
     const moe::LayerForward forward{
+        .operand = DType::BF16,
         .rule = {.top_k = kTopK},
         .weights = {.centroids = stack(1, kExperts, kHidden, DType::F32),
                     .routed = experts(kExperts, kWidth, kHidden),
                     .shared = experts(1, kShared, kHidden)},
-        .state = state,
+        .tape = memory.tape,
+        .workspace = memory.workspace,
         .x = x,
         .token_range = range,
         .sequence_starts = sequence_starts,
         .residual = random(DType::F32, {tokens, kHidden}, 1)};
     const moe::LayerBackward backward{
+        .operand = DType::BF16,
         .rule = {.top_k = kTopK},
         .balance = {.alpha = 0.01, .group_weight = 1.0 / static_cast<double>(sequences)},
         .weights = {.centroids = transpose_of(forward.weights.centroids),
@@ -67,8 +70,9 @@ class LayerParts : public OnCuda<::testing::Test> {
                       .routed = gradients(kExperts, kWidth),
                       .shared = gradients(1, kShared)},
         .start = start,
-        .state = state,
-        .scratch = moe::used_part(moe::allocate_backward_state(size, *arena_), tokens, kTopK),
+        .tape = memory.tape,
+        .workspace = memory.workspace,
+        .row_gradients = memory.gradients,
         .losses = {.balance = arena_->tensor("test", DType::F64, {2}),
                    .z = arena_->tensor("test", DType::F64, {1})},
         .x = x,

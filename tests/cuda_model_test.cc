@@ -16,7 +16,8 @@ class CudaModel : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     if (!kernels::cuda_declined().empty()) GTEST_SKIP() << kernels::cuda_declined();
-    context_ = {.table = &kernels::cuda_table(), .stream = kernels::make_cuda_stream()};
+    context_ = {.table = &kernels::cuda_table(),
+                .stream = kernels::make_cuda_stream(kernels::KernelsThatWait::allowed)};
   }
   void TearDown() override {
     if (context_.stream != nullptr) kernels::release_cuda_stream(context_.stream);

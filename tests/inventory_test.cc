@@ -1,5 +1,6 @@
 // The inventory against what files hold, against the memory it describes, and cut into shares.
 #include "model/inventory.h"
+#include "model/file_layout.h"
 
 #include <gtest/gtest.h>
 
@@ -206,40 +207,48 @@ TEST(Inventory, PropertiesFollowFromTheRole) {
 
 TEST(Inventory, FilesHoldScalesBesideIntegers) {
   ModelConfig config = golden_configs().front();
-  const auto plain = model::stored_parameters(config);
+  std::set<std::string> plain;
+  for (const auto& spec : model::expected_tensors(config)) plain.insert(spec.name);
   config.quantization = {.projections = tensor::WeightCoding::int8};
-  const auto coded = model::stored_parameters(config);
-  EXPECT_EQ(static_cast<int64_t>(coded.size()), config.num_tensors());
-  for (const auto& [name, stored] : coded) {
-    EXPECT_EQ(plain.contains(name), !stored.is_scale) << name;
-    EXPECT_EQ(stored.spec.name, name);
-    EXPECT_EQ(name == stored.parameter.name, !stored.is_scale) << name;
+  std::set<std::string> coded;
+  for (const Parameter& parameter : model::inventory(config).parameters) {
+    const auto specs = model::stored_specs(config, parameter);
+    EXPECT_EQ(specs.size(), parameter.coding == tensor::WeightCoding::plain ? 1u : 2u);
+    EXPECT_EQ(specs.front().name, parameter.name);
+    EXPECT_TRUE(plain.contains(specs.front().name));
+    if (specs.size() == 2) {
+      EXPECT_EQ(specs.back().name, tensor::scale_name(parameter.name));
+      EXPECT_FALSE(plain.contains(specs.back().name));
+    }
+    for (const auto& spec : specs) coded.insert(spec.name);
   }
+  EXPECT_EQ(static_cast<int64_t>(coded.size()), config.num_tensors());
   EXPECT_GT(coded.size(), plain.size());
 }
 
-TEST(Inventory, NamesAreAnotherTable) {
-  ModelConfig config = golden_configs().front();
+TEST(Inventory, NamesOfFilesAreAnotherTable) {
+  const ModelConfig config = golden_configs().front();
   std::vector<std::string> patterns(model::kDeepseekNames.size());
   std::vector<model::RoleName> names;
   for (std::size_t i = 0; i < patterns.size(); ++i) {
     patterns[i] = fmt::format("blk.{{layer}}.role{}.{{expert}}", i);
     names.push_back({model::kDeepseekNames[i].role, patterns[i]});
   }
-  const Inventory usual = model::inventory(config);
-  const Inventory other = model::inventory(config, model::share_of(config), names);
-  ASSERT_EQ(other.parameters.size(), usual.parameters.size());
+  const Inventory all = model::inventory(config);
+  const auto usual = model::expected_tensors(config);
+  const auto other = model::file_tensors(names, config);
+  ASSERT_EQ(other.size(), usual.size());
+  ASSERT_EQ(other.size(), all.parameters.size());
   std::set<std::string> distinct;
-  for (std::size_t i = 0; i < usual.parameters.size(); ++i) {
-    const Parameter& parameter = other.parameters[i];
-    EXPECT_EQ(parameter.role, usual.parameters[i].role);
-    EXPECT_EQ(parameter.shape, usual.parameters[i].shape);
-    EXPECT_TRUE(parameter.name.starts_with(fmt::format("blk.{}.role", parameter.layer)));
-    distinct.insert(parameter.name);
+  for (std::size_t i = 0; i < usual.size(); ++i) {
+    EXPECT_EQ(usual[i].name, all.parameters[i].name);
+    EXPECT_EQ(other[i].shape, usual[i].shape);
+    EXPECT_TRUE(other[i].name.starts_with(fmt::format("blk.{}.role", all.parameters[i].layer)));
+    distinct.insert(other[i].name);
   }
-  EXPECT_EQ(distinct.size(), usual.parameters.size());
+  EXPECT_EQ(distinct.size(), usual.size());
   names.erase(names.begin());
-  EXPECT_THROW(model::inventory(config, model::share_of(config), names), Error);
+  EXPECT_THROW(model::file_tensors(names, config), Error);
 }
 
 }  // namespace

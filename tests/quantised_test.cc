@@ -9,7 +9,7 @@
 #include "base/mapped_file.h"
 #include "base/rng.h"
 #include "base/scratch_folder.h"
-#include "infer/divergence.h"
+#include "infer/measure/divergence.h"
 #include "infer/quantise.h"
 #include "store/folder_writer.h"
 #include "store/hf_folder.h"
@@ -75,11 +75,12 @@ void write_dequantised(const fs::path& quantised, const fs::path& target) {
   std::vector<Stored> tensors = read_folder(quantised);
   model::ModelConfig plain = config;
   plain.quantization = {};
-  const auto all = model::stored_parameters(config);
   std::vector<Stored> out;
-  for (const TensorSpec& spec : model::expected_tensors(plain)) {
+  const model::Inventory coded = model::inventory(config), uncoded = model::inventory(plain);
+  for (std::size_t p = 0; p < coded.parameters.size(); ++p) {
+    const TensorSpec spec = model::stored_specs(plain, uncoded.parameters[p]).front();
     Stored& stored = *find(tensors, spec.name);
-    const WeightCoding coding = all.at(spec.name).parameter.coding;
+    const WeightCoding coding = coded.parameters[p].coding;
     if (coding == WeightCoding::plain) {
       out.push_back(stored);
       continue;

@@ -2,9 +2,6 @@
 #include "infer/load_model.h"
 
 #include <algorithm>
-#include <atomic>
-#include <cstring>
-#include <optional>
 
 #include "base/atomic_file.h"
 #include "base/log.h"
@@ -12,81 +9,12 @@
 #include "base/sha256.h"
 #include "kernels/combine.h"
 #include "kernels/table.h"
-#include "store/hf_folder.h"
+#include "model/file_layout.h"
+#include "store/folder_tensors.h"
 #include "store/packed_image.h"
-#include "store/read_ahead.h"
 
 namespace dsmoe::infer {
 namespace {
-
-class FolderSource : public tensor::TensorSource {
- public:
-  FolderSource(const store::HfFolder& folder, const model::ModelConfig& config, ThreadPool& pool)
-      : folder_(folder), stored_(model::stored_parameters(config)), pool_(pool) {}
-
-  void expect(std::span<const std::string> names) override {
-    std::vector<std::string> with_scales;
-    for (const std::string& name : names) {
-      with_scales.push_back(name);
-      with_scales.push_back(tensor::scale_name(name));
-    }
-    read_ahead_.emplace(folder_, std::move(with_scales));
-  }
-
-  tensor::TensorView tensor(const std::string& name) override {
-    const store::TensorEntry& entry = folder_.at(name);
-    // Mapped read-only: consumers of a source only read.
-    auto* data = const_cast<std::byte*>(folder_.bytes(name).data());
-    const tensor::TensorView view{.data = data, .dtype = entry.dtype, .shape = entry.shape};
-    const model::StoredParameter& stored = stored_.at(name);
-    if (stored.is_scale) check_scales(name, stored.parameter.coding, view);
-    return view;
-  }
-  void release(const std::string& name) override {
-    folder_.release(name);
-    if (read_ahead_) read_ahead_->used(folder_.at(name).num_bytes);
-  }
-  void release_rows(const std::string& name, int64_t begin, int64_t end) override {
-    const store::TensorEntry& entry = folder_.at(name);
-    const auto row_bytes = entry.num_bytes / static_cast<uint64_t>(entry.shape[0]);
-    folder_.release(name, static_cast<uint64_t>(begin) * row_bytes,
-                    static_cast<uint64_t>(end - begin) * row_bytes);
-  }
-
- private:
-  static constexpr int64_t kScalesAtATime = 1 << 14;
-
-  void check_scales(const std::string& name, tensor::WeightCoding coding,
-                    const tensor::TensorView& scales) const {
-    const auto* bytes = static_cast<const std::byte*>(scales.data);
-    const auto scale_at = [&](int64_t i) {
-      tensor::Bf16 scale{};
-      std::memcpy(&scale, bytes + 2 * i, sizeof scale);
-      return scale;
-    };
-    std::atomic<int64_t> first_bad{scales.num_elements()};
-    parallel_for(pool_, scales.num_elements(), kScalesAtATime, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        if (tensor::is_valid_scale(coding, scale_at(i))) continue;
-        int64_t known = first_bad.load();
-        while (i < known && !first_bad.compare_exchange_weak(known, i)) {
-        }
-        return;
-      }
-    });
-    const int64_t i = first_bad.load();
-    if (i == scales.num_elements()) return;
-    const int64_t groups = scales.dim(1);
-    fail(ErrorKind::input, "{}: {}: the scale of row {}, group {} is {}; scales of {} are {}",
-         folder_.path().string(), name, i / groups, i % groups, tensor::to_float(scale_at(i)),
-         tensor::name_of(coding), tensor::scale_rule(coding));
-  }
-
-  const store::HfFolder& folder_;
-  std::map<std::string, model::StoredParameter> stored_;
-  ThreadPool& pool_;
-  std::optional<store::ReadAhead> read_ahead_;
-};
 
 // Raised whenever equal weights would be laid out in other bytes: kernels/layout.h, kernels/pack.h,
 // or the order of stacks in model/inventory.cc. A test holds it to the bytes.
@@ -167,7 +95,7 @@ std::unique_ptr<model::Model> load_model(const kernels::Context& context,
                                          const std::filesystem::path& folder,
                                          const LoadOptions& options) {
   const model::ModelConfig config = model::read_config(folder);
-  const store::HfFolder weights = store::HfFolder::open(folder);
+  store::HfFolder weights = store::HfFolder::open(folder);
   weights.check(model::expected_tensors(config));
   if (config.torch_dtype == kernels::DType::F16 && !options.operand) {
     log_info("{}: stored in F16; computing in BF16", folder.string());
@@ -193,7 +121,8 @@ std::unique_ptr<model::Model> load_model(const kernels::Context& context,
     identity = identity_of(folder, weights, model_options.operand);
     if (auto model = load_packed(context, config, path, identity, model_options)) return model;
   }
-  FolderSource source(weights, config, *context.pool);
+  model::FileParameters source(std::make_unique<store::FolderTensors>(std::move(weights)), config,
+                               *context.pool);
   auto model = model::make_model(context, config, source, model_options);
   if (cached) save_packed(*model, path, identity);
   return model;

@@ -5,14 +5,16 @@
 #include <cmath>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "base/json.h"
 #include "base/mapped_file.h"
 #include "base/thread_pool.h"
 #include "infer/load_model.h"
 #include "kernels/elements.h"
+#include "model/file_layout.h"
+#include "store/folder_tensors.h"
 #include "store/folder_writer.h"
-#include "store/hf_folder.h"
-#include "text/tokenizer_config.h"
+#include "text/tokenizer/tokenizer_config.h"
 
 namespace dsmoe::infer {
 namespace {
@@ -20,6 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 using model::Parameter;
 using tensor::TensorSpec;
+using tensor::TensorView;
 using tensor::WeightCoding;
 
 constexpr int64_t kPieceElements = int64_t{1} << 21;
@@ -33,28 +36,23 @@ constexpr std::string_view kTextFiles[] = {
 
 class Quantiser {
  public:
-  Quantiser(const kernels::Context& context, const store::HfFolder& folder,
-            store::FolderWriter& writer)
-      : context_(context), folder_(folder), writer_(writer) {}
+  Quantiser(const kernels::Context& context, std::string source_name,
+            model::ParameterSource& source, store::FolderWriter& writer)
+      : context_(context), source_name_(std::move(source_name)), source_(source), writer_(writer) {}
 
-  void copy(const std::string& name) {
-    const store::TensorEntry& entry = folder_.at(name);
-    for (uint64_t done = 0; done < entry.num_bytes; done += bytes_.size()) {
-      bytes_.resize(std::min<uint64_t>(entry.num_bytes - done, uint64_t{4} * kPieceElements));
-      folder_.read(name, bytes_, done);
-      writer_.write(name, bytes_);
-    }
+  void copy(const Parameter& parameter) {
+    for_rows(parameter, [&](const TensorView& rows, int64_t) {
+      writer_.write(parameter.name, {static_cast<const std::byte*>(rows.data), rows.num_bytes()});
+    });
   }
 
-  QuantisedTensor quantise(const Parameter& parameter) {
-    const int64_t rows = parameter.shape[0];
-    const int64_t step =
-        std::max<int64_t>(1, kPieceElements / std::max<int64_t>(1, parameter.shape[1]));
+  // `coded` is what becomes of `parameter`.
+  QuantisedTensor quantise(const Parameter& parameter, const Parameter& coded) {
     Sums sums;
-    for (int64_t begin = 0; begin < rows; begin += step) {
-      quantise_rows(parameter, begin, std::min(rows, begin + step), sums);
-    }
-    return {parameter, sums.original > 0 ? std::sqrt(sums.lost / sums.original) : 0};
+    for_rows(parameter, [&](const TensorView& rows, int64_t begin) {
+      quantise_rows(coded, rows, begin, sums);
+    });
+    return {coded, sums.original > 0 ? std::sqrt(sums.lost / sums.original) : 0};
   }
 
  private:
@@ -62,16 +60,29 @@ class Quantiser {
     double lost = 0, original = 0;  // squares
   };
 
-  void quantise_rows(const Parameter& parameter, int64_t begin, int64_t end, Sums& sums) {
+  // Calls f(rows, first row) for some rows at a time.
+  void for_rows(const Parameter& parameter, FunctionRef<void(const TensorView&, int64_t)> f) {
+    const TensorView all = source_.tensor(parameter).elements;
+    const int64_t rows = all.dim(0);
+    const int64_t columns = std::max<int64_t>(1, all.num_elements() / std::max<int64_t>(1, rows));
+    const int64_t step = std::max<int64_t>(1, kPieceElements / columns);
+    for (int64_t begin = 0; begin < rows; begin += step) {
+      const int64_t end = std::min(rows, begin + step);
+      f(all.rows(begin, end), begin);
+      source_.release_rows(parameter, begin, end);
+    }
+    source_.release(parameter);
+  }
+
+  void quantise_rows(const Parameter& parameter, const TensorView& rows, int64_t begin,
+                     Sums& sums) {
     const WeightCoding coding = parameter.coding;
-    const store::TensorEntry& entry = folder_.at(parameter.name);
     const int64_t k = parameter.shape[1];
-    const int64_t row_bytes = k * static_cast<int64_t>(tensor::size_of(entry.dtype));
+    const auto* bytes = static_cast<const std::byte*>(rows.data);
+    const int64_t row_bytes = k * static_cast<int64_t>(tensor::size_of(rows.dtype));
     const int64_t coded_bytes = tensor::coded_row_bytes(coding, k);
     const int64_t groups = tensor::num_groups(k);
-    const int64_t count = end - begin;
-    bytes_.resize(static_cast<std::size_t>(count * row_bytes));
-    folder_.read(parameter.name, bytes_, static_cast<uint64_t>(begin * row_bytes));
+    const int64_t count = rows.dim(0);
     integers_.resize(static_cast<std::size_t>(count * coded_bytes));
     scales_.resize(static_cast<std::size_t>(count * groups));
     std::vector<Sums> of_row(static_cast<std::size_t>(count));
@@ -79,8 +90,8 @@ class Quantiser {
       std::vector<float> row(static_cast<std::size_t>(k));
       for (int64_t r = first; r < last; ++r) {
         for (int64_t i = 0; i < k; ++i) {
-          row[static_cast<std::size_t>(i)] = static_cast<float>(
-              kernels::read_element(bytes_.data() + r * row_bytes, entry.dtype, i));
+          row[static_cast<std::size_t>(i)] =
+              static_cast<float>(kernels::read_element(bytes + r * row_bytes, rows.dtype, i));
         }
         check(parameter, begin + r, row);
         auto* coded = integers_.data() + r * coded_bytes;
@@ -102,7 +113,7 @@ class Quantiser {
     for (std::size_t i = 0; i < values.size(); ++i) {
       if (std::fabs(values[i]) < 0x1p100f) continue;
       fail(ErrorKind::input, "{}: {}[{}, {}] is {}; weights must be finite and below 2^100",
-           folder_.path().string(), parameter.name, row, i, values[i]);
+           source_name_, parameter.name, row, i, values[i]);
     }
   }
 
@@ -121,12 +132,28 @@ class Quantiser {
   }
 
   const kernels::Context& context_;
-  const store::HfFolder& folder_;
+  std::string source_name_;  // in messages
+  model::ParameterSource& source_;
   store::FolderWriter& writer_;
-  std::vector<std::byte> bytes_;
   std::vector<std::byte> integers_;
   std::vector<tensor::Bf16> scales_;
 };
+
+// What is not quantised keeps the type its files have.
+std::vector<TensorSpec> specs_of(const model::ModelConfig& quantised,
+                                 const model::Inventory& before, const model::Inventory& after,
+                                 model::ParameterSource& source) {
+  std::vector<TensorSpec> specs;
+  for (std::size_t i = 0; i < after.parameters.size(); ++i) {
+    for (TensorSpec& spec : model::stored_specs(quantised, after.parameters[i])) {
+      if (spec.type_rule == tensor::TypeRule::floating) {
+        spec.dtype = source.tensor(before.parameters[i]).elements.dtype;
+      }
+      specs.push_back(std::move(spec));
+    }
+  }
+  return specs;
+}
 
 }  // namespace
 
@@ -138,18 +165,17 @@ Outcome quantise_folder(const kernels::Context& context, const fs::path& source,
     fail(ErrorKind::input, "{}: the weights are {} already; quantise the model they were made from",
          source.string(), tensor::name_of(config.quantization.projections));
   }
-  const store::HfFolder folder = store::HfFolder::open(source);
+  store::HfFolder folder = store::HfFolder::open(source);
   folder.check(model::expected_tensors(config));
 
   model::ModelConfig quantised = config;
   quantised.quantization = options.quantization;
   if (config.tie_word_embeddings) quantised.quantization.head = WeightCoding::plain;
   quantised.torch_dtype = tensor::DType::BF16;
-  std::vector<TensorSpec> written = model::expected_tensors(quantised);
-  for (TensorSpec& spec : written) {
-    if (spec.type_rule == tensor::TypeRule::floating) spec.dtype = folder.at(spec.name).dtype;
-  }
-  store::FolderWriter writer(target, std::move(written));
+  model::FileParameters parameters(std::make_unique<store::FolderTensors>(std::move(folder)),
+                                   config, *context.pool);
+  const model::Inventory before = model::inventory(config), after = model::inventory(quantised);
+  store::FolderWriter writer(target, specs_of(quantised, before, after, parameters));
   writer.add_file("config.json", quantised.to_json().dump(2) + "\n");
   std::error_code ignored;
   for (const std::string_view name : kTextFiles) {
@@ -161,13 +187,13 @@ Outcome quantise_folder(const kernels::Context& context, const fs::path& source,
     }
     writer.add_file(std::string(name), std::move(bytes));
   }
-  Quantiser quantiser(context, folder, writer);
-  for (const Parameter& parameter : model::inventory(quantised).parameters) {
+  Quantiser quantiser(context, source.string(), parameters, writer);
+  for (std::size_t i = 0; i < after.parameters.size(); ++i) {
     if (options.cancelled != nullptr && options.cancelled->load()) return Outcome::cancelled;
-    if (parameter.coding == WeightCoding::plain) {
-      quantiser.copy(parameter.name);
+    if (after.parameters[i].coding == WeightCoding::plain) {
+      quantiser.copy(before.parameters[i]);
     } else {
-      report(quantiser.quantise(parameter));
+      report(quantiser.quantise(before.parameters[i], after.parameters[i]));
     }
   }
   writer.commit();

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/function_ref.h"
-#include "infer/trace.h"
+#include "infer/sequence/trace.h"
 #include "kernels/context.h"
 #include "model/inventory.h"
 

@@ -26,7 +26,8 @@ class OnCuda : public Test {
  protected:
   void SetUp() override {
     if (!kernels::cuda_declined().empty()) GTEST_SKIP() << kernels::cuda_declined();
-    context_ = {.table = &kernels::cuda_table(), .stream = kernels::make_cuda_stream()};
+    context_ = {.table = &kernels::cuda_table(),
+                .stream = kernels::make_cuda_stream(kernels::KernelsThatWait::allowed)};
     arena_ = std::make_unique<tensor::Arena>("test", context_.table->allocator);
   }
   void TearDown() override {

@@ -65,21 +65,21 @@ std::vector<double> to_double(const kernels::Context& context, const tensor::Ten
 Trace trace(const kernels::Context& context, const model::Model& model,
             const std::vector<int32_t>& tokens, const TraceOptions& options) {
   const auto num_tokens = static_cast<int64_t>(tokens.size());
-  model::KvCache cache(context, model.config, model.operand, model::KvCache::pages_for(num_tokens));
+  attention::KvCache cache(context, model.kv_layers(), attention::KvCache::pages_for(num_tokens));
   model::ForwardPass pass(
       context, model, cache,
       {.max_tokens = num_tokens, .max_sequences = 1, .max_top_k = options.top_k});
   Trace result;
-  const auto observe = [&](int64_t layer, const moe::LayerState& state,
+  const auto observe = [&](int64_t layer, const moe::LayerTape& tape,
                            const tensor::TensorView& residual) {
     result.hidden[layer] = to_double(context, residual);
-    if (!state.index) return;
-    result.index[layer].resize(state.index.num_elements());
-    pass.read(state.index, result.index[layer].data());
-    result.gate[layer] = to_double(context, state.gate);
+    if (!tape.index) return;
+    result.index[layer].resize(tape.index.num_elements());
+    pass.read(tape.index, result.index[layer].data());
+    result.gate[layer] = to_double(context, tape.gate);
   };
   model::BlockObserver observer(observe);
-  model::KvSequence sequence;
+  attention::KvSequence sequence;
   const model::Segment segment{.sequence = &sequence, .num_tokens = num_tokens};
   const tensor::TensorView hidden = pass.run({.tokens = tokens,
                                               .segments = {&segment, 1},

@@ -30,8 +30,8 @@ std::vector<Tokens> random_prompts(int64_t vocabulary) {
 
 std::vector<float> all_logits(const kernels::Context& context, const model::Model& model,
                               const std::vector<Tokens>& prompts, const Manner& manner) {
-  model::KvCache cache(context, model.config, model.operand,
-                       manner.batch * model::KvCache::pages_for(kMaxLength));
+  attention::KvCache cache(context, model.kv_layers(),
+                           manner.batch * attention::KvCache::pages_for(kMaxLength));
   model::ForwardPass pass(context, model, cache,
                           {.max_tokens = manner.batch * kMaxLength, .max_sequences = manner.batch});
   const int64_t vocabulary = model.config.vocab_size;
@@ -42,14 +42,14 @@ std::vector<float> all_logits(const kernels::Context& context, const model::Mode
   std::vector<std::vector<float>> logits(prompts.size());
   for (std::size_t first = 0; first < prompts.size(); first += manner.batch) {
     const std::size_t end = std::min(prompts.size(), first + manner.batch);
-    std::vector<model::KvSequence> sequences(end - first);
+    std::vector<attention::KvSequence> sequences(end - first);
     for (bool left = true; left;) {
       left = false;
       Tokens tokens;
       std::vector<model::Segment> segments;
       std::vector<std::size_t> owners;
       for (std::size_t p = first; p < end; ++p) {
-        model::KvSequence& sequence = sequences[p - first];
+        attention::KvSequence& sequence = sequences[p - first];
         const auto remaining = static_cast<int64_t>(prompts[p].size()) - sequence.length;
         const int64_t count = manner.chunk > 0 ? std::min(manner.chunk, remaining) : remaining;
         if (count == 0) continue;
@@ -72,7 +72,7 @@ std::vector<float> all_logits(const kernels::Context& context, const model::Mode
         row += size;
       }
     }
-    for (model::KvSequence& sequence : sequences) cache.truncate(sequence, 0);
+    for (attention::KvSequence& sequence : sequences) cache.truncate(sequence, 0);
   }
   std::vector<float> all;
   for (const std::vector<float>& part : logits) all.insert(all.end(), part.begin(), part.end());

@@ -1,12 +1,15 @@
 // Mail in, steps, heartbeat; whatever ends the thread is told to everyone who waits.
-#include "infer/engine.h"
+#include "infer/engine/engine.h"
 
 #include <chrono>
 #include <limits>
+#include <new>
 #include <optional>
+#include <string>
 
 #include "base/log.h"
 #include "base/thread_pool.h"
+#include "infer/engine/engine_sequence.h"
 #include "kernels/table.h"
 
 namespace dsmoe::infer {
@@ -20,12 +23,13 @@ int64_t now() {
       .count();
 }
 
-std::vector<int64_t> moe_layers(const model::ModelConfig& config) {
-  std::vector<int64_t> layers;
-  for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    if (config.is_moe_layer(layer)) layers.push_back(layer);
+// The reason stays as it is where there is no memory for a better one.
+void tell_end(const std::exception& error, std::string& reason) noexcept {
+  try {
+    reason = std::string("the engine has died: ") + error.what();
+    log_warning("{}", reason);
+  } catch (const std::bad_alloc&) {
   }
-  return layers;
 }
 
 }  // namespace
@@ -35,11 +39,12 @@ Engine::Engine(const kernels::Context& context, const model::Model& model,
     : context_(context),
       model_(model),
       options_(options),
+      limits_(limits_of(model, options)),
       load_(moe_layers(model.config),
             model.config.num_moe_layers() > 0 ? model.config.n_routed_experts : 0,
             model.config.vocab_size),
       core_(context, model, options, load_, [this] { beat(); }) {
-  if (options_.max_top_k == 0) options_.max_top_k = default_max_top_k(model.config);
+  options_.max_top_k = limits_.max_top_k;
   stats_ = core_.stats();
   beat();
   thread_ = std::thread([this] { thread_main(); });
@@ -55,26 +60,27 @@ Engine::~Engine() {
 }
 
 Engine::Submission Engine::submit(std::vector<EngineRequest> requests) {
-  for (const EngineRequest& request : requests) EngineCore::check(model_, options_, request);
+  for (const EngineRequest& request : requests) check(model_.config, limits_, request);
   const auto count = static_cast<int64_t>(requests.size());
-  const int64_t room = options_.max_batch + options_.max_queue;
+  const int64_t room = limits_.max_answers;
   if (count > room) {
     fail(ErrorKind::input, "{} answers at once; at most {} are possible here", count, room);
   }
+  // All that needs memory is done here: the thread only takes it over.
   Submission submission;
+  EngineCore::Sequences newcomers;
+  const Id first = next_id_.fetch_add(requests.size());
+  for (EngineRequest& request : requests) {
+    const Id id = first + submission.ids.size();
+    submission.ids.push_back(id);
+    newcomers.splice(newcomers.end(), EngineCore::prepare(model_, id, first, std::move(request)));
+  }
   {
     const std::lock_guard lock(mutex_);
     if (dead_ || stopping_) return {.admission = Admission::dead};
     const int64_t here = stats_.running + stats_.waiting + static_cast<int64_t>(mail_.size());
     if (here + count > room) return {.admission = Admission::full};
-    // Nothing fails half-way.
-    submission.ids.reserve(requests.size());
-    mail_.reserve(mail_.size() + requests.size());
-    const Id first = next_id_;
-    for (EngineRequest& request : requests) {
-      submission.ids.push_back(next_id_);
-      mail_.push_back({.id = next_id_++, .submission = first, .request = std::move(request)});
-    }
+    mail_.splice(mail_.end(), newcomers);
   }
   wake_.notify_one();
   return submission;
@@ -114,16 +120,15 @@ void Engine::thread_main() {
   try {
     loop();
   } catch (const std::exception& e) {
-    reason = std::string("the engine has died: ") + e.what();
-    log_warning("{}", reason);
+    tell_end(e, reason);
   }
-  std::vector<Mail> unread;
+  EngineCore::Sequences unread;
   {
     const std::lock_guard lock(mutex_);
     dead_ = true;
     unread.swap(mail_);
   }
-  for (Mail& mail : unread) core_.add(mail.id, mail.submission, std::move(mail.request));
+  core_.add(std::move(unread));
   core_.fail_all(ErrorKind::resource, reason);
   const std::lock_guard lock(mutex_);
   stats_ = core_.stats();
@@ -153,7 +158,7 @@ void Engine::loop() {
 
 // False: it is time to end.
 bool Engine::take_mail() {
-  std::vector<Mail> mail;
+  EngineCore::Sequences mail;
   std::vector<Id> cancelled;
   {
     const std::lock_guard lock(mutex_);
@@ -162,7 +167,7 @@ bool Engine::take_mail() {
     cancelled.swap(cancelled_);
     stats_.waiting += static_cast<int64_t>(mail.size());  // until the next step counts them
   }
-  for (Mail& item : mail) core_.add(item.id, item.submission, std::move(item.request));
+  core_.add(std::move(mail));
   for (const Id id : cancelled) core_.cancel(id);
   return true;
 }

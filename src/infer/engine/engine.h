@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "infer/engine_core.h"
+#include "infer/engine/engine_core.h"
 
 namespace dsmoe::infer {
 
@@ -48,6 +48,7 @@ class Engine {
   EngineStats stats() const;
   ExpertLoad& load() { return load_; }
   const EngineOptions& options() const { return options_; }
+  const Limits& limits() const { return limits_; }
   const model::Model& model() const { return model_; }
 
   // For tests: before its next step the thread throws, or sleeps until something else is injected.
@@ -55,10 +56,6 @@ class Engine {
   void inject(Fault fault);
 
  private:
-  struct Mail {
-    Id id, submission;
-    EngineRequest request;
-  };
   void thread_main();
   void loop();
   bool take_mail();
@@ -67,15 +64,16 @@ class Engine {
   kernels::Context context_;
   const model::Model& model_;
   EngineOptions options_;
+  Limits limits_;
   ExpertLoad load_;
   EngineCore core_;  // of the thread alone once it runs
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;
-  std::vector<Mail> mail_;
+  EngineCore::Sequences mail_;
   std::vector<Id> cancelled_;
   EngineStats stats_;  // as of the last step
-  Id next_id_ = 1;
+  std::atomic<Id> next_id_{1};
   bool stopping_ = false;
   bool dead_ = false;
   std::atomic<Fault> fault_{Fault::none};

@@ -4,7 +4,8 @@
 #include <filesystem>
 
 #include "base/thread_pool.h"
-#include "infer/engine_core.h"
+#include "infer/engine/engine_core.h"
+#include "infer/engine/engine_sequence.h"
 #include "infer/load_model.h"
 #include "kernels/table.h"
 
@@ -45,7 +46,7 @@ class EngineSchedule : public ::testing::Test {
     request.max_tokens = asked.answer;
     const auto sink = std::make_shared<Counter>();
     request.sink = sink;
-    core_->add(next_id_, next_id_, std::move(request));
+    core_->add(EngineCore::prepare(*model_, next_id_, next_id_, std::move(request)));
     ++next_id_;
     return sink;
   }
@@ -139,7 +140,7 @@ TEST_F(EngineSchedule, APromptThatFillsThePoolIsScoredBesideItsOwnCachedBeginnin
       request.scores_prompt = true;
       const auto sink = std::make_shared<Counter>();
       request.sink = sink;
-      core.add(id, id, std::move(request));
+      core.add(EngineCore::prepare(*model, id, id, std::move(request)));
       int steps = 0;
       while (sink->num_tokens == 0 && steps < 50) ++steps, core.step();
       EXPECT_EQ(steps, pages) << "request " << id << " on " << pages << " pages";

@@ -1,5 +1,5 @@
 // A map from (scope, parent, tokens) to pages; leaves are forgotten oldest first.
-#include "infer/prefix_cache.h"
+#include "infer/engine/prefix_cache.h"
 
 namespace dsmoe::infer {
 namespace {
@@ -22,9 +22,11 @@ std::string key_of(const PrefixScope& scope, PrefixCache::NodeId parent,
 
 void PrefixCache::touch(NodeId id) {
   Node& node = nodes_.at(id);
-  const bool is_leaf = leaves_.erase({node.last_used, id}) > 0;
+  auto leaf = leaves_.extract({node.last_used, id});
   node.last_used = ++clock_;
-  if (is_leaf) leaves_.insert({node.last_used, id});
+  if (leaf.empty()) return;
+  leaf.value().first = node.last_used;
+  leaves_.insert(std::move(leaf));
 }
 
 PrefixCache::NodeId PrefixCache::find(const PrefixScope& scope, NodeId parent,
@@ -43,12 +45,20 @@ PrefixCache::NodeId PrefixCache::insert(const PrefixScope& scope, NodeId parent,
     touch(found->second);
     return found->second;
   }
-  cache_.share(block.page);
   const NodeId id = next_id_++;
-  by_key_[key] = id;
-  nodes_[id] = {
-      .key = std::move(key), .parent = parent, .block = std::move(block), .last_used = ++clock_};
-  leaves_.insert({clock_, id});
+  const std::pair leaf{++clock_, id};
+  const int32_t page = block.page;
+  try {  // nothing is kept by half
+    leaves_.insert(leaf);
+    nodes_.insert(
+        {id, {.key = key, .parent = parent, .block = std::move(block), .last_used = leaf.first}});
+    by_key_.insert({std::move(key), id});
+  } catch (const std::bad_alloc&) {
+    leaves_.erase(leaf);
+    nodes_.erase(id);
+    throw;
+  }
+  cache_.share(page);
   if (parent != kRoot) {
     Node& above = nodes_.at(parent);
     if (above.num_children++ == 0) leaves_.erase({above.last_used, parent});
@@ -63,12 +73,14 @@ bool PrefixCache::evict_one() {
     if (cache_.num_holders(node.block.page) > 1) continue;  // a running sequence reads it
     cache_.release(node.block.page);
     const NodeId parent = node.parent;
-    leaves_.erase(leaf);
+    auto freed = leaves_.extract(leaf);
     by_key_.erase(node.key);
     nodes_.erase(id);
     if (parent != kRoot) {
       Node& above = nodes_.at(parent);
-      if (--above.num_children == 0) leaves_.insert({above.last_used, parent});
+      if (--above.num_children > 0) return true;
+      freed.value() = {above.last_used, parent};
+      leaves_.insert(std::move(freed));
     }
     return true;
   }

@@ -8,7 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "model/kv_cache.h"
+#include "attention/kv_cache.h"
+#include "infer/sequence/routes.h"
 
 namespace dsmoe::infer {
 
@@ -27,11 +28,10 @@ class PrefixCache {
 
   struct Block {
     int32_t page = -1;
-    std::vector<int32_t> index;  // [64, MoE layers, K]: the routes of its tokens
-    std::vector<float> gate;
+    Routes routes;  // of its tokens
   };
 
-  explicit PrefixCache(model::KvCache& cache) : cache_(cache) {}
+  explicit PrefixCache(attention::KvCache& cache) : cache_(cache) {}
 
   // The child of `parent` that holds `tokens` (64 of them); kRoot when there is none.
   NodeId find(const PrefixScope& scope, NodeId parent, std::span<const int32_t> tokens);
@@ -39,11 +39,12 @@ class PrefixCache {
 
   // Keeps a full page of a sequence; the cache becomes one more holder. Returns the node: the one
   // that was there already, if any. kRoot, and nothing is kept: `parent` was evicted meanwhile.
+  // Without memory it throws, and nothing is kept.
   NodeId insert(const PrefixScope& scope, NodeId parent, std::span<const int32_t> tokens,
                 Block block);
 
   // Frees the page used longest ago that nobody else holds and no other block follows. False: there
-  // is none.
+  // is none. Needs no memory.
   bool evict_one();
   int64_t num_evictable() const;  // pages that evict_one() could free in the end
   int64_t num_pages() const { return static_cast<int64_t>(nodes_.size()); }
@@ -58,7 +59,7 @@ class PrefixCache {
   };
   void touch(NodeId id);
 
-  model::KvCache& cache_;
+  attention::KvCache& cache_;
   std::unordered_map<std::string, NodeId> by_key_;
   std::unordered_map<NodeId, Node> nodes_;
   std::set<std::pair<uint64_t, NodeId>> leaves_;  // by last use

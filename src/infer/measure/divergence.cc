@@ -1,5 +1,5 @@
 // Two passes over the same documents: one that keeps logits, one that measures against them.
-#include "infer/divergence.h"
+#include "infer/measure/divergence.h"
 
 #include <algorithm>
 
@@ -54,9 +54,9 @@ Outcome for_each_target(const kernels::Context& context, const model::Model& mod
       take(values.subspan(at, vocabulary), document.tokens[static_cast<std::size_t>(next)]);
     }
   };
-  const auto ignore_routing = [](int64_t, std::span<const int32_t>, std::span<const float>) {};
+  const auto ignore_routes = [](const RoutesView&) {};
   return trace_sequence(context, model, inputs, {.cancelled = cancelled},
-                        {.logits = take_logits, .routing = ignore_routing});
+                        {.logits = take_logits, .routes = ignore_routes});
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "infer/evaluate.h"
+#include "infer/measure/evaluate.h"
 
 namespace dsmoe::infer {
 

@@ -1,11 +1,11 @@
 // Packs documents into forward passes, gathers the rows that have targets, scores them in pieces.
-#include "infer/evaluate.h"
+#include "infer/measure/evaluate.h"
 
 #include <algorithm>
 #include <limits>
 
 #include "infer/load_model.h"
-#include "infer/workspace.h"
+#include "infer/sequence/workspace.h"
 #include "kernels/log_prob.h"
 #include "kernels/memory.h"
 #include "kernels/table.h"
@@ -49,7 +49,7 @@ int64_t pages_needed(std::span<const ScoredDocument> documents, const std::vecto
   for (const Batch& batch : batches) {
     int64_t pages = 0;
     for (std::size_t d = batch.begin; d < batch.end; ++d) {
-      pages += model::KvCache::pages_for(num_inputs(documents[d]));
+      pages += attention::KvCache::pages_for(num_inputs(documents[d]));
     }
     most = std::max(most, pages);
   }
@@ -129,7 +129,7 @@ class RowScorer {
 // A piece of one document in one forward pass: inputs [begin, end).
 struct Part {
   const ScoredDocument* document;
-  model::KvSequence* sequence;
+  attention::KvSequence* sequence;
   int64_t begin, end;
 };
 
@@ -177,14 +177,14 @@ Outcome score_documents(const kernels::Context& context, const model::Model& mod
   const int64_t max_tokens = options.chunk_tokens > 0 ? options.chunk_tokens : kChunkTokens;
   const std::vector<Batch> batches = plan_batches(documents, max_tokens, options.max_documents);
   const int64_t top_k = checked_top_k(model.config, options.top_k);
-  model::KvCache cache(context, model.config, model.operand, pages_needed(documents, batches));
+  attention::KvCache cache(context, model.kv_layers(), pages_needed(documents, batches));
   model::ForwardPass pass(
       context, model, cache,
       {.max_tokens = max_tokens, .max_sequences = options.max_documents, .max_top_k = top_k});
   RowScorer scorer(context, model, pass, logit_rows(model.config.vocab_size, max_tokens));
 
   for (const Batch& batch : batches) {
-    std::vector<model::KvSequence> sequences(batch.end - batch.begin);
+    std::vector<attention::KvSequence> sequences(batch.end - batch.begin);
     std::vector<Part> parts;
     for (std::size_t d = batch.begin; d < batch.end; ++d) {
       parts.push_back({&documents[d], &sequences[d - batch.begin], 0, num_inputs(documents[d])});
@@ -199,7 +199,7 @@ Outcome score_documents(const kernels::Context& context, const model::Model& mod
       run_parts(pass, scorer, parts, top_k, options.ablation);
     }
     scorer.flush();
-    for (model::KvSequence& sequence : sequences) cache.truncate(sequence, 0);
+    for (attention::KvSequence& sequence : sequences) cache.truncate(sequence, 0);
     std::size_t at = 0;
     for (std::size_t d = batch.begin; d < batch.end; ++d) {
       const auto count = static_cast<std::size_t>(documents[d].num_targets());

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/function_ref.h"
-#include "infer/trace.h"
+#include "infer/sequence/trace.h"
 #include "model/language_model.h"
 
 namespace dsmoe::infer {

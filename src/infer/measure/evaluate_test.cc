@@ -1,5 +1,5 @@
 // Scores against the oracle's eval golden, and the independence of bits from batches and chunks.
-#include "infer/evaluate.h"
+#include "infer/measure/evaluate.h"
 
 #include <gtest/gtest.h>
 

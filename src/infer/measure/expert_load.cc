@@ -1,5 +1,5 @@
 // Counters behind one lock, taken once per step.
-#include "infer/expert_load.h"
+#include "infer/measure/expert_load.h"
 
 #include <algorithm>
 
@@ -81,21 +81,28 @@ std::vector<ExpertLoad::Layer> ExpertLoad::totals() const {
 }
 
 std::vector<ExpertLoad::TokenCount> ExpertLoad::top_tokens(std::size_t layer_idx, int64_t expert,
-                                                           int64_t limit) const {
+                                                           const TokenQuery& query) const {
   std::vector<TokenCount> result;
   {
     const std::lock_guard lock(mutex_);
     const std::size_t place =
         layer_idx * static_cast<std::size_t>(num_experts_) + static_cast<std::size_t>(expert);
     for (const auto& [token, count] : tokens_of_expert_.at(place)) {
+      if (count < query.min_count) continue;
       result.push_back(
           {.token = token, .count = count, .seen = seen_[static_cast<std::size_t>(token)]});
     }
   }
-  std::sort(result.begin(), result.end(), [](const TokenCount& a, const TokenCount& b) {
+  const bool by_lift = query.order == Order::lift;
+  std::sort(result.begin(), result.end(), [&](const TokenCount& a, const TokenCount& b) {
+    const double lift_a = static_cast<double>(a.count) / static_cast<double>(a.seen);
+    const double lift_b = static_cast<double>(b.count) / static_cast<double>(b.seen);
+    if (by_lift && lift_a != lift_b) return lift_a > lift_b;
     return a.count > b.count || (a.count == b.count && a.token < b.token);
   });
-  if (static_cast<int64_t>(result.size()) > limit) result.resize(static_cast<std::size_t>(limit));
+  if (static_cast<int64_t>(result.size()) > query.limit) {
+    result.resize(static_cast<std::size_t>(query.limit));
+  }
   return result;
 }
 

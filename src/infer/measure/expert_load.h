@@ -38,10 +38,17 @@ class ExpertLoad {
     int64_t count = 0;  // times it took the expert
     int64_t seen = 0;   // times it was forwarded at all
   };
-  // The `limit` tokens that took the expert most often, descending, ties by lower id. Exact while
-  // an expert has seen at most kMaxTokens different ones; above that, rare ones are forgotten
-  // first.
-  std::vector<TokenCount> top_tokens(std::size_t layer_idx, int64_t expert, int64_t limit) const;
+  // lift: by count / seen, which for one expert is the order of the lifts; equal ones by count.
+  enum class Order { count, lift };
+  struct TokenQuery {
+    int64_t limit = 0;
+    int64_t min_count = 1;  // a rare token's lift says little
+    Order order = Order::count;
+  };
+  // The tokens that took the expert, descending, ties by lower id. Exact while an expert has seen
+  // at most kMaxTokens different ones; above that, rare ones are forgotten first.
+  std::vector<TokenCount> top_tokens(std::size_t layer_idx, int64_t expert,
+                                     const TokenQuery& query) const;
 
   const std::vector<int64_t>& layers() const { return layers_; }
   int64_t num_experts() const { return num_experts_; }

@@ -1,5 +1,5 @@
 // One evaluation per variant over the same documents.
-#include "infer/probe.h"
+#include "infer/measure/probe.h"
 
 #include <algorithm>
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "infer/evaluate.h"
+#include "infer/measure/evaluate.h"
 
 namespace dsmoe::infer {
 

@@ -1,5 +1,5 @@
 // What is taken away is really taken away, and nothing else.
-#include "infer/probe.h"
+#include "infer/measure/probe.h"
 
 #include <gtest/gtest.h>
 
@@ -18,19 +18,18 @@ namespace {
 const auto kFolder = std::filesystem::path(DSMOE_SOURCE_DIR) / "tests/goldens/released";
 
 // The folder's tensors, with the shared experts' output matrices zero.
-class WithoutSharedOutput : public tensor::TensorSource {
+class WithoutSharedOutput : public model::ParameterSource {
  public:
-  tensor::TensorView tensor(const std::string& name) override {
-    const store::TensorEntry& entry = folder_.at(name);
-    const auto bytes = folder_.bytes(name);
+  model::StoredTensor tensor(const model::Parameter& parameter) override {
+    const store::TensorEntry& entry = folder_.at(parameter.name);
+    const auto bytes = folder_.bytes(parameter.name);
     values_.assign(bytes.begin(), bytes.end());
-    if (name.find("shared_experts.down_proj") != std::string::npos) {
+    if (parameter.role == model::Role::shared_down) {
       std::fill(values_.begin(), values_.end(), std::byte{0});
       ++num_cleared;
     }
-    return {.data = values_.data(), .dtype = entry.dtype, .shape = entry.shape};
+    return {.elements = {.data = values_.data(), .dtype = entry.dtype, .shape = entry.shape}};
   }
-  void release(const std::string&) override {}
   int num_cleared = 0;
 
  private:
@@ -52,16 +51,16 @@ class Probe : public ::testing::Test {
   // Experts of the first MoE layer, [tokens, top_k]: its input does not depend on the choice.
   std::vector<int32_t> first_choice(int64_t top_k, const model::Ablation& ablation) {
     const auto n = static_cast<int64_t>(tokens_.size());
-    model::KvCache cache(context_, model_->config, model_->operand, model::KvCache::pages_for(n));
+    attention::KvCache cache(context_, model_->kv_layers(), attention::KvCache::pages_for(n));
     model::ForwardPass pass(context_, *model_, cache,
                             {.max_tokens = n, .max_sequences = 1, .max_top_k = top_k});
-    model::KvSequence sequence;
+    attention::KvSequence sequence;
     const model::Segment segment{.sequence = &sequence, .num_tokens = n};
     std::vector<int32_t> first;
-    const auto observe = [&](int64_t, const moe::LayerState& state, const tensor::TensorView&) {
-      if (!state.index || !first.empty()) return;
-      first.resize(static_cast<std::size_t>(state.index.num_elements()));
-      kernels::download(context_, state.index, first.data());
+    const auto observe = [&](int64_t, const moe::LayerTape& tape, const tensor::TensorView&) {
+      if (!tape.index || !first.empty()) return;
+      first.resize(static_cast<std::size_t>(tape.index.num_elements()));
+      kernels::download(context_, tape.index, first.data());
     };
     model::BlockObserver observer(observe);
     pass.run({.tokens = tokens_,

@@ -1,12 +1,12 @@
 // Counts by an observer of the forward pass.
-#include "infer/specialisation.h"
+#include "infer/measure/specialisation.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
 #include "base/error.h"
-#include "infer/workspace.h"
+#include "infer/sequence/workspace.h"
 #include "kernels/memory.h"
 
 namespace dsmoe::infer {
@@ -71,35 +71,35 @@ class Counter {
   Counter(const kernels::Context& context, const model::Model& model, int64_t max_tokens,
           int64_t num_domains)
       : context_(context),
-        cache_(context, model.config, model.operand,
-               model::KvCache::pages_for(max_tokens) + kMaxSequences),
+        cache_(context, model.kv_layers(),
+               attention::KvCache::pages_for(max_tokens) + kMaxSequences),
         pass_(context, model, cache_, {.max_tokens = max_tokens, .max_sequences = kMaxSequences}),
         counts_(empty_counts(model.config, num_domains)) {}
 
   void run(const Pack& pack) {
     if (pack.tokens.empty()) return;
-    std::vector<model::KvSequence> sequences(pack.lengths.size());
+    std::vector<attention::KvSequence> sequences(pack.lengths.size());
     std::vector<model::Segment> segments;
     for (std::size_t i = 0; i < sequences.size(); ++i) {
       segments.push_back({.sequence = &sequences[i], .num_tokens = pack.lengths[i]});
     }
     std::size_t place = 0;  // of the next MoE layer
-    const auto observe = [&](int64_t, const moe::LayerState& state, const tensor::TensorView&) {
-      if (!state.index) return;
-      index_.resize(static_cast<std::size_t>(state.index.num_elements()));
-      pass_.read(state.index, index_.data());
-      add_counts(counts_[place++], index_, state.index.dim(1), pack.domains);
+    const auto observe = [&](int64_t, const moe::LayerTape& tape, const tensor::TensorView&) {
+      if (!tape.index) return;
+      index_.resize(static_cast<std::size_t>(tape.index.num_elements()));
+      pass_.read(tape.index, index_.data());
+      add_counts(counts_[place++], index_, tape.index.dim(1), pack.domains);
     };
     model::BlockObserver observer(observe);
     pass_.run({.tokens = pack.tokens, .segments = segments, .observer = &observer});
-    for (model::KvSequence& sequence : sequences) cache_.truncate(sequence, 0);
+    for (attention::KvSequence& sequence : sequences) cache_.truncate(sequence, 0);
   }
 
   std::vector<LayerRouting> take() { return std::move(counts_); }
 
  private:
   kernels::Context context_;
-  model::KvCache cache_;
+  attention::KvCache cache_;
   model::ForwardPass pass_;
   std::vector<LayerRouting> counts_;
   std::vector<int32_t> index_;

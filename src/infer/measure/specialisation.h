@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "infer/trace.h"
+#include "infer/sequence/trace.h"
 #include "model/language_model.h"
 
 namespace dsmoe::infer {

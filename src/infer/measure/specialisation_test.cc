@@ -1,5 +1,5 @@
 // Counts by domain against a token-by-token record, and mutual information in closed form.
-#include "infer/specialisation.h"
+#include "infer/measure/specialisation.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 
 #include "base/thread_pool.h"
 #include "infer/load_model.h"
-#include "infer/session.h"
+#include "infer/sequence/session.h"
 #include "kernels/table.h"
 
 namespace dsmoe::infer {
@@ -57,10 +57,12 @@ TEST(CountRouting, EqualsTheRecordOfEachDocumentAlone) {
     Session session(context, *model, {.record_routing = true});
     session.assign(tokens[d]);
     const auto domain = static_cast<std::size_t>(domains[d]);
-    for (const auto& slots_of_layer : session.routing().slots) {
-      ASSERT_EQ(slots_of_layer.size(), expected.size());
+    const RoutesView routes = session.routes().view();
+    ASSERT_EQ(routes.num_tokens, static_cast<int64_t>(tokens[d].size()));
+    ASSERT_EQ(routes.num_layers, static_cast<int64_t>(expected.size()));
+    for (int64_t t = 0; t < routes.num_tokens; ++t) {
       for (std::size_t l = 0; l < expected.size(); ++l) {
-        const auto& index = slots_of_layer[l].index;
+        const auto index = routes.slots(t, static_cast<int64_t>(l)).index;
         ++expected[l].first[domain][static_cast<std::size_t>(index[0])];
         for (const int32_t e : index) ++expected[l].chosen[domain][static_cast<std::size_t>(e)];
       }

@@ -1,10 +1,12 @@
 // The loop of generation, and its timing.
-#include "infer/generate.h"
+#include "infer/sequence/generate.h"
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "base/error.h"
+#include "infer/sequence/guide.h"
 
 namespace dsmoe::infer {
 namespace {
@@ -24,24 +26,37 @@ bool is_set(const std::atomic<bool>* flag) { return flag != nullptr && flag->loa
 // The next token: on the device where the logits alone decide, else by the sampler, which also says
 // what is wrong with logits that are not finite.
 int32_t choose(Session& session, Sampler& sampler, std::span<const int32_t> prompt,
-               std::span<const int32_t> answer, const GenerateOptions& options) {
+               std::span<const int32_t> answer, std::span<const uint64_t> allowed,
+               const GenerateOptions& options) {
   const DrawKey key{.seed = options.seed,
                     .choice = options.choice,
                     .position = static_cast<int64_t>(session.tokens().size())};
-  if (needs_logits_alone(options.sampler)) {
+  if (needs_logits_alone(options.sampler) && allowed.empty()) {
     const int32_t token = session.choose(sample_rule(options.sampler, key));
     if (token >= 0) return token;
   }
-  return sampler.sample(
-      {.logits = session.logits(), .prompt = prompt, .answer = answer, .key = key});
+  return sampler.sample({.logits = session.logits(),
+                         .prompt = prompt,
+                         .answer = answer,
+                         .key = key,
+                         .allowed = allowed});
 }
 
 FinishReason decode(Session& session, std::span<const int32_t> prompt,
                     const GenerateOptions& options, FunctionRef<Next(int32_t token)> on_token,
                     std::vector<int32_t>& answer) {
   Sampler sampler(options.sampler, session.model().config.vocab_size);
+  std::optional<Guide> guide;
+  if (options.constraint) guide.emplace(options.constraint, options.stop_ids);
+  // One token of an answer is never computed.
+  const int64_t room = session.max_positions() + 1 - static_cast<int64_t>(prompt.size());
+  const int64_t most = options.max_tokens > 0 ? std::min(options.max_tokens, room) : room;
   for (;;) {
     if (is_set(options.cancelled)) return FinishReason::cancelled;
+    const int64_t left = most - static_cast<int64_t>(answer.size());
+    if (guide && (guide->must_end() || (left == 0 && guide->may_end()))) {
+      return FinishReason::complete;
+    }
     if (options.max_tokens > 0 && static_cast<int64_t>(answer.size()) == options.max_tokens) {
       return FinishReason::length;
     }
@@ -52,12 +67,18 @@ FinishReason decode(Session& session, std::span<const int32_t> prompt,
       }
       session.append(answer.back());
     }
-    const int32_t token = choose(session, sampler, prompt, answer, options);
+    std::span<const uint64_t> allowed;
+    if (guide) {
+      allowed = guide->allowed(left, Guide::MayStop::yes);
+      if (allowed.empty()) return FinishReason::complete;
+    }
+    const int32_t token = choose(session, sampler, prompt, answer, allowed, options);
     if (std::find(options.stop_ids.begin(), options.stop_ids.end(), token) !=
         options.stop_ids.end()) {
       return FinishReason::stop_token;
     }
     answer.push_back(token);
+    if (guide) guide->take(token);
     if (on_token(token) == Next::stop) return FinishReason::stopped;
   }
 }
@@ -68,6 +89,7 @@ std::string_view name_of(FinishReason reason) {
   switch (reason) {
     case FinishReason::stop_token:
     case FinishReason::stopped:
+    case FinishReason::complete:
       return "stop";
     case FinishReason::length:
       return "length";

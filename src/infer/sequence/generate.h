@@ -3,19 +3,22 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "base/function_ref.h"
-#include "infer/sampler.h"
-#include "infer/session.h"
+#include "constrain/constraint.h"
+#include "infer/sequence/sampler.h"
+#include "infer/sequence/session.h"
 
 namespace dsmoe::infer {
 
 enum class FinishReason {
   stop_token,  // one of stop_ids; it is not part of the answer
   stopped,     // the callback asked for it: a stop string
+  complete,    // all that the constraint allows, or all of it that has room
   length,      // max_tokens
   context,     // the context is full
   cancelled,
@@ -28,8 +31,9 @@ struct GenerateOptions {
   SamplerOptions sampler;
   uint64_t seed = 0;
   uint32_t choice = 0;
-  int64_t max_tokens = 0;         // 0: as the context allows
-  std::vector<int32_t> stop_ids;  // end of text
+  int64_t max_tokens = 0;                                   // 0: as the context allows
+  std::vector<int32_t> stop_ids;                            // end of text
+  std::shared_ptr<const constrain::Constraint> constraint;  // what the answer must look like
   const std::atomic<bool>* cancelled = nullptr;
 };
 

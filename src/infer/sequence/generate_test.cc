@@ -1,5 +1,5 @@
 // Generation is a function of model, prompt, options and seed: not of threads, chunks or history.
-#include "infer/generate.h"
+#include "infer/sequence/generate.h"
 
 #include <gtest/gtest.h>
 
@@ -150,17 +150,18 @@ TEST(Session, RecordsTheRoutingOfEveryToken) {
   Session session(loaded.context, *loaded.model, {.chunk_tokens = 4, .record_routing = true});
   session.assign(kPrompt);
   session.append(3);
-  const RoutingRecord& record = session.routing();
-  EXPECT_EQ(record.layers, (std::vector<int64_t>{1, 2}));
-  ASSERT_EQ(record.slots.size(), kPrompt.size() + 1);
-  for (const auto& token : record.slots) {
-    ASSERT_EQ(token.size(), 2u);
-    EXPECT_EQ(token[0].index.size(), 3u);
-    EXPECT_GE(token[0].gate[0], token[0].gate[1]);
+  const Routes& routes = session.routes();
+  EXPECT_EQ(moe_layers(loaded.model->config), (std::vector<int64_t>{1, 2}));
+  ASSERT_EQ(routes.num_tokens(), static_cast<int64_t>(kPrompt.size()) + 1);
+  ASSERT_EQ(routes.num_layers, 2);
+  for (int64_t t = 0; t < routes.num_tokens(); ++t) {
+    const RoutesView slots = routes.view().slots(t, 0);
+    EXPECT_EQ(slots.index.size(), 3u);
+    EXPECT_GE(slots.gate[0], slots.gate[1]);
   }
   Session whole(loaded.context, *loaded.model, {.experts_per_token = 2, .record_routing = true});
   whole.assign(kPrompt);
-  EXPECT_EQ(whole.routing().slots[0][0].index.size(), 2u);
+  EXPECT_EQ(whole.routes().view().slots(0, 0).index.size(), 2u);
 }
 
 TEST(Session, RefusesBadPrompts) {

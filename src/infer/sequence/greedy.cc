@@ -1,19 +1,17 @@
 // Prompts of a group are prefilled in one pass; then all that are not finished go on by one token
 // each.
-#include "infer/greedy.h"
+#include "infer/sequence/greedy.h"
 
 #include <algorithm>
 
 #include "base/error.h"
-#include "infer/workspace.h"
-#include "kernels/memory.h"
-#include "kernels/table.h"
+#include "infer/sequence/next_tokens.h"
 
 namespace dsmoe::infer {
 namespace {
 
 struct Sequence {
-  model::KvSequence cache;
+  attention::KvSequence cache;
   std::vector<int32_t> next;  // tokens to compute: the prompt, then one at a time
   std::vector<int32_t> answer;
   bool done = false;
@@ -27,19 +25,11 @@ class Group {
   };
   Group(const kernels::Context& context, const model::Model& model, const GreedyOptions& options,
         const Sizes& sizes)
-      : context_(context),
-        options_(options),
-        vocabulary_(model.config.vocab_size),
-        cache_(context, model.config, model.operand, sizes.num_pages),
+      : options_(options),
+        cache_(context, model.kv_layers(), sizes.num_pages),
         pass_(context, model, cache_,
               {.max_tokens = sizes.max_tokens, .max_sequences = options.max_prompts}),
-        arena_("logits", context.table->allocator),
-        logits_(arena_.tensor("logits", tensor::DType::F32,
-                              {logit_rows(vocabulary_, options.max_prompts), vocabulary_})),
-        best_(pass_.ids()),
-        host_(static_cast<std::size_t>(logits_.dim(0))) {
-    best_.shape = {logits_.dim(0)};
-  }
+        next_(context, model, pass_, options.max_prompts) {}
 
   // One token more for each sequence that is not done. False: all were.
   bool step(std::vector<Sequence>& sequences) {
@@ -76,15 +66,12 @@ class Group {
  private:
   // hidden [sequences, hidden]: the state after each one's last token.
   void take_rows(std::span<Sequence* const> sequences, const tensor::TensorView& hidden) {
-    const int64_t most = logits_.dim(0);
-    for (int64_t begin = 0; begin < hidden.dim(0); begin += most) {
-      const int64_t end = std::min(hidden.dim(0), begin + most);
-      const tensor::TensorView logits = logits_.rows(0, end - begin);
-      const tensor::TensorView best = best_.rows(0, end - begin);
-      pass_.most_likely(hidden.rows(begin, end), logits, best);
-      pass_.read(best, host_.data());
+    for (int64_t begin = 0; begin < hidden.dim(0); begin += next_.max_rows()) {
+      const int64_t end = std::min(hidden.dim(0), begin + next_.max_rows());
+      next_.compute(hidden.rows(begin, end));
+      const std::span<const int32_t> best = next_.most_likely();
       for (int64_t i = begin; i < end; ++i) {
-        take(*sequences[static_cast<std::size_t>(i)], host_[static_cast<std::size_t>(i - begin)]);
+        take(*sequences[static_cast<std::size_t>(i)], best[static_cast<std::size_t>(i - begin)]);
       }
     }
   }
@@ -104,15 +91,10 @@ class Group {
     sequence.done = static_cast<int64_t>(sequence.answer.size()) == options_.max_tokens;
   }
 
-  kernels::Context context_;
   const GreedyOptions& options_;
-  int64_t vocabulary_;
-  model::KvCache cache_;
+  attention::KvCache cache_;
   model::ForwardPass pass_;
-  tensor::Arena arena_;
-  tensor::TensorView logits_;  // [rows at once, vocabulary]
-  tensor::TensorView best_;    // [rows at once] I32, of the pass's ids
-  std::vector<int32_t> host_;
+  NextTokens next_;
 };
 
 int64_t longest_prompt(const model::Model& model, std::span<const std::vector<int32_t>> prompts,
@@ -142,10 +124,10 @@ Outcome answer_greedily(
               "answers of {} tokens, {} at once", options.max_tokens, options.max_prompts);
   if (prompts.empty()) return Outcome::done;
   const int64_t longest = longest_prompt(model, prompts, options.max_tokens);
-  Group group(
-      context, model, options,
-      {.max_tokens = longest * options.max_prompts,
-       .num_pages = options.max_prompts * model::KvCache::pages_for(longest + options.max_tokens)});
+  Group group(context, model, options,
+              {.max_tokens = longest * options.max_prompts,
+               .num_pages = options.max_prompts *
+                            attention::KvCache::pages_for(longest + options.max_tokens)});
   const auto at_once = static_cast<std::size_t>(options.max_prompts);
   for (std::size_t first = 0; first < prompts.size(); first += at_once) {
     const std::size_t count = std::min(at_once, prompts.size() - first);

@@ -1,5 +1,5 @@
 // Many greedy answers at once equal those of generate(), one by one.
-#include "infer/greedy.h"
+#include "infer/sequence/greedy.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "base/thread_pool.h"
-#include "infer/generate.h"
 #include "infer/load_model.h"
+#include "infer/sequence/generate.h"
 #include "kernels/table.h"
 
 namespace dsmoe::infer {

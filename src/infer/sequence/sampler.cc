@@ -1,5 +1,5 @@
 // What the tokens before change about the logits; the rest is the rule of kernels/sample.h.
-#include "infer/sampler.h"
+#include "infer/sequence/sampler.h"
 
 #include <algorithm>
 #include <cmath>
@@ -113,8 +113,20 @@ void Sampler::adjust(const SampleInput& input) {
   for (const LogitBias& bias : options_.bias) change(bias.token, logits_[bias.token] + bias.bias);
 }
 
+void Sampler::hide(std::span<const uint64_t> allowed) {
+  for (std::size_t word = 0; word < allowed.size(); ++word) {
+    const std::size_t first = word * 64, count = std::min<std::size_t>(64, logits_.size() - first);
+    for (std::size_t bit = 0; bit < count; ++bit) {
+      if ((allowed[word] >> bit & 1) == 0) {
+        logits_[first + bit] = -std::numeric_limits<float>::infinity();
+      }
+    }
+  }
+}
+
 int32_t Sampler::sample(const SampleInput& input) {
   adjust(input);
+  hide(input.allowed);
   // max_element returns the first of equals: ties by lower id.
   const auto best = std::max_element(logits_.begin(), logits_.end()) - logits_.begin();
   return kernels::sample_row(logits_, static_cast<int32_t>(best), sample_rule(options_, input.key));

@@ -50,6 +50,8 @@ struct SampleInput {
   std::span<const int32_t> prompt;  // tokens before the answer
   std::span<const int32_t> answer;  // tokens chosen so far
   DrawKey key;
+  // One bit per token; the others have no weight, whatever penalties and bias say. Empty: all.
+  std::span<const uint64_t> allowed = {};
 };
 
 // A pure function of its arguments: each penalty and bias in double, rounded, then the rule. Throws
@@ -63,6 +65,7 @@ class Sampler {
 
  private:
   void adjust(const SampleInput& input);
+  void hide(std::span<const uint64_t> allowed);
 
   SamplerOptions options_;
   // Scratch; nothing of it outlives a call.

@@ -1,6 +1,6 @@
 // Each sampler against the distribution computed from its definition, by chi-square; each penalty
 // and bias by a choice that differs without it.
-#include "infer/sampler.h"
+#include "infer/sequence/sampler.h"
 
 #include <gtest/gtest.h>
 
@@ -321,6 +321,28 @@ TEST(Sampler, RefusesBadOptionsAndLogits) {
     logits[4] = bad;
     EXPECT_THROW(Sampler({}, 10).sample({.logits = logits}), Error);
   }
+}
+
+// A token that is not allowed has no weight, however likely penalties and bias make it.
+TEST(Sampler, TokensThatAreNotAllowedNeverCome) {
+  const std::vector<uint64_t> allowed{0b0000100110};
+  SamplerOptions options{.bias = {{.token = 3, .bias = 1000}}};
+  Sampler sampler(options, static_cast<int64_t>(kLogits.size()));
+  std::vector<int32_t> counts(kLogits.size());
+  for (int64_t position = 0; position < 2000; ++position) {
+    const int32_t token = sampler.sample({.logits = kLogits,
+                                          .prompt = {},
+                                          .answer = {},
+                                          .key = {.seed = 3, .position = position},
+                                          .allowed = allowed});
+    ++counts[static_cast<std::size_t>(token)];
+  }
+  for (std::size_t t = 0; t < kLogits.size(); ++t) {
+    EXPECT_EQ(counts[t] > 0, t == 1 || t == 2 || t == 5) << t;
+  }
+  options.temperature = 0;
+  Sampler greedy(options, static_cast<int64_t>(kLogits.size()));
+  EXPECT_EQ(greedy.sample({.logits = kLogits, .prompt = {}, .answer = {}, .allowed = allowed}), 1);
 }
 
 }  // namespace

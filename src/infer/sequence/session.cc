@@ -1,10 +1,10 @@
 // Prefill in chunks, decode by one, reuse by common prefix.
-#include "infer/session.h"
+#include "infer/sequence/session.h"
 
 #include <algorithm>
 
 #include "infer/load_model.h"
-#include "infer/workspace.h"
+#include "infer/sequence/workspace.h"
 #include "kernels/memory.h"
 #include "kernels/table.h"
 
@@ -24,19 +24,15 @@ Session::Session(const kernels::Context& context, const model::Model& model, con
       chunk_tokens_(
           std::min(max_positions_, options.chunk_tokens > 0 ? options.chunk_tokens : kChunkTokens)),
       record_routing_(options.record_routing),
-      cache_(context, model.config, model.operand, model::KvCache::pages_for(max_positions_)),
+      cache_(context, model.kv_layers(), attention::KvCache::pages_for(max_positions_)),
       pass_(context, model, cache_,
             {.max_tokens = chunk_tokens_,
              .max_sequences = 1,
-             .max_top_k = checked_top_k(model.config, options.experts_per_token)}),
-      arena_("logits", context.table->allocator),
-      device_logits_(arena_.tensor("logits", tensor::DType::F32, {1, model.config.vocab_size})),
-      device_best_(pass_.ids().rows(0, 1)),
-      device_choice_(pass_.ids().rows(1, 2)) {
-  device_best_.shape = device_choice_.shape = {1};
-  for (int64_t layer = 0; layer < model.config.num_hidden_layers; ++layer) {
-    if (model.config.is_moe_layer(layer)) routing_.layers.push_back(layer);
-  }
+             .max_top_k = checked_top_k(model.config, options.experts_per_token),
+             .keep_routing =
+                 options.record_routing ? model::KeepRouting::yes : model::KeepRouting::no}),
+      next_(context, model, pass_, 1) {
+  routes_ = {.num_layers = model.config.num_moe_layers(), .top_k = pass_.limits().max_top_k};
 }
 
 Outcome Session::assign(std::span<const int32_t> tokens, const std::atomic<bool>* cancelled) {
@@ -85,44 +81,23 @@ void Session::keep_sound(F&& f) {
   num_sound_ = static_cast<int64_t>(tokens_.size());
 }
 
-void Session::read(const tensor::TensorView& source, void* host) {
-  keep_sound([&] { pass_.read(source, host); });
-}
-
 void Session::run(std::span<const int32_t> tokens) {
-  const std::size_t first = tokens_.size();
-  if (record_routing_) {
-    routing_.slots.resize(first);  // a pass that threw may have left more
-    routing_.slots.resize(first + tokens.size());
-  }
-  const auto observe = [&](int64_t, const moe::LayerState& state, const tensor::TensorView&) {
-    if (!record_routing_ || !state.index) return;
-    std::vector<int32_t> index(static_cast<std::size_t>(state.index.num_elements()));
-    std::vector<float> gate(index.size());
-    pass_.read(state.index, index.data());
-    kernels::download(context_, state.gate, gate.data());
-    const auto top_k = static_cast<std::ptrdiff_t>(state.index.dim(1));
-    for (std::size_t t = 0; t < tokens.size(); ++t) {
-      const auto at = static_cast<std::ptrdiff_t>(t) * top_k;
-      routing_.slots[first + t].push_back({{index.begin() + at, index.begin() + at + top_k},
-                                           {gate.begin() + at, gate.begin() + at + top_k}});
-    }
-  };
-  model::BlockObserver observer(observe);
   const model::Segment segment{.sequence = &sequence_,
                                .num_tokens = static_cast<int64_t>(tokens.size())};
   tensor::TensorView hidden;
   keep_sound([&] {
-    hidden = pass_.run({.tokens = tokens,
-                        .segments = {&segment, 1},
-                        .observer = record_routing_ ? &observer : nullptr});
+    hidden = pass_.run({.tokens = tokens, .segments = {&segment, 1}});
+    if (record_routing_) {
+      read_routes(context_, pass_, new_routes_);
+      routes_.append(new_routes_.view());
+    }
   });
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   last_hidden_ = hidden.rows(segment.num_tokens - 1, segment.num_tokens);
 }
 
 void Session::compute_logits() {
-  pass_.most_likely(last_hidden_, device_logits_, device_best_);
+  next_.compute(last_hidden_);
   logits_.clear();
   has_logits_ = true;
 }
@@ -130,23 +105,18 @@ void Session::compute_logits() {
 std::span<const float> Session::logits() {
   if (!has_logits_) return {};
   if (logits_.empty()) {
-    std::vector<float> logits(static_cast<std::size_t>(model_.config.vocab_size));
-    read(device_logits_, logits.data());
-    logits_ = std::move(logits);
+    keep_sound([&] {
+      const std::span<const float> row = next_.logits();
+      logits_.assign(row.begin(), row.end());
+    });
   }
   return logits_;
 }
 
 int32_t Session::choose(const kernels::SampleRule& rule) {
   DSMOE_CHECK(has_logits_, "nothing to choose from");
-  if (!rule.takes_best()) {
-    kernels::sample_forward(context_, {.logits = device_logits_,
-                                       .best = device_best_,
-                                       .rule = {&rule, 1},
-                                       .index = device_choice_});
-  }
   int32_t token = -1;
-  read(rule.takes_best() ? device_best_ : device_choice_, &token);
+  keep_sound([&] { token = next_.choose({&rule, 1}).front(); });
   return token;
 }
 
@@ -154,7 +124,7 @@ void Session::truncate(int64_t length) {
   cache_.truncate(sequence_, length);
   tokens_.resize(static_cast<std::size_t>(length));
   num_sound_ = std::min(num_sound_, length);
-  if (record_routing_) routing_.slots.resize(static_cast<std::size_t>(length));
+  if (record_routing_) routes_.truncate(std::min(length, routes_.num_tokens()));
 }
 
 }  // namespace dsmoe::infer

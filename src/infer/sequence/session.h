@@ -7,21 +7,12 @@
 #include <span>
 #include <vector>
 
-#include "infer/trace.h"
-#include "kernels/sample.h"
+#include "infer/sequence/next_tokens.h"
+#include "infer/sequence/routes.h"
+#include "infer/sequence/trace.h"
 #include "model/language_model.h"
 
 namespace dsmoe::infer {
-
-// The experts of every token of a sequence, by position.
-struct RoutingRecord {
-  struct Slots {
-    std::vector<int32_t> index;  // [top_k], by descending score, -1 absent
-    std::vector<float> gate;     // [top_k]
-  };
-  std::vector<int64_t> layers;            // MoE layers, ascending
-  std::vector<std::vector<Slots>> slots;  // [position][place in `layers`]
-};
 
 class Session {
  public:
@@ -52,13 +43,13 @@ class Session {
   const std::vector<int32_t>& tokens() const { return tokens_; }
   int64_t max_positions() const { return max_positions_; }
   int64_t num_reused() const { return num_reused_; }  // by the last assign()
-  const RoutingRecord& routing() const { return routing_; }
+  // Of every token, with record_routing; where a pass failed, of fewer.
+  const Routes& routes() const { return routes_; }
   const model::Model& model() const { return model_; }
 
  private:
   void run(std::span<const int32_t> tokens);
   void compute_logits();
-  void read(const tensor::TensorView& source, void* host);
   template <class F>
   void keep_sound(F&& f);
   void truncate(int64_t length);
@@ -68,21 +59,17 @@ class Session {
   int64_t max_positions_;
   int64_t chunk_tokens_;
   bool record_routing_;
-  model::KvCache cache_;
+  attention::KvCache cache_;
   model::ForwardPass pass_;
-  model::KvSequence sequence_;
-  tensor::Arena arena_;
-  tensor::TensorView device_logits_;  // [1, vocabulary]
-  tensor::TensorView
-      device_best_;  // [1] I32: the most likely; like the next, one of the pass's ids
-  tensor::TensorView device_choice_;  // [1] I32
-  tensor::TensorView last_hidden_;    // [1, hidden], valid after run()
+  attention::KvSequence sequence_;
+  NextTokens next_;
+  tensor::TensorView last_hidden_;  // [1, hidden], valid after run()
   bool has_logits_ = false;
   std::vector<float> logits_;  // copied when asked for
   std::vector<int32_t> tokens_;
   int64_t num_sound_ = 0;  // of them: no router failed
   int64_t num_reused_ = 0;
-  RoutingRecord routing_;
+  Routes routes_, new_routes_;
 };
 
 }  // namespace dsmoe::infer

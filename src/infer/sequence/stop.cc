@@ -1,5 +1,5 @@
 // One byte at a time, keeping the longest end of the text that is the beginning of a stop string.
-#include "infer/stop.h"
+#include "infer/sequence/stop.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // Stop strings across pieces: never partly shown, nothing lost when they do not complete.
-#include "infer/stop.h"
+#include "infer/sequence/stop.h"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
 // log p = (logit - max) - log sum exp(logit - max).
-#include "infer/token_score.h"
+#include "infer/sequence/token_score.h"
 
 #include <algorithm>
 #include <numeric>
 
 #include "base/functions.h"
-#include "infer/trace.h"
+#include "infer/sequence/trace.h"
 
 namespace dsmoe::infer {
 
@@ -26,7 +26,13 @@ float LogProbs::at(int32_t token) const {
 }
 
 TokenScore LogProbs::score(int32_t token, int num_top) const {
-  TokenScore score{.log_prob = at(token)};
+  TokenScore score{.log_prob = at(token), .rank = 1};
+  const float own = logits_[static_cast<std::size_t>(token)];
+  for (std::size_t id = 0; id < logits_.size(); ++id) {
+    const bool is_before =
+        logits_[id] > own || (logits_[id] == own && id < static_cast<std::size_t>(token));
+    score.rank += is_before ? 1 : 0;
+  }
   std::vector<int32_t> ids(logits_.size());
   std::iota(ids.begin(), ids.end(), 0);
   const auto count =

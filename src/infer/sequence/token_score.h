@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "infer/engine_request.h"
+#include "infer/engine/engine_request.h"
 
 namespace dsmoe::infer {
 

@@ -1,11 +1,11 @@
 // One sequence in chunks; logits in smaller pieces of rows.
-#include "infer/trace.h"
+#include "infer/sequence/trace.h"
 
 #include <cmath>
 #include <vector>
 
 #include "infer/load_model.h"
-#include "infer/workspace.h"
+#include "infer/sequence/workspace.h"
 #include "kernels/memory.h"
 #include "kernels/table.h"
 
@@ -42,31 +42,24 @@ Outcome trace_sequence(const kernels::Context& context, const model::Model& mode
   const int64_t chunk =
       std::min(num_tokens, options.chunk_tokens > 0 ? options.chunk_tokens : kChunkTokens);
   const int64_t rows = logit_rows(vocabulary, chunk);
-  model::KvCache cache(context, model.config, model.operand, model::KvCache::pages_for(num_tokens));
+  attention::KvCache cache(context, model.kv_layers(), attention::KvCache::pages_for(num_tokens));
   model::ForwardPass pass(context, model, cache,
                           {.max_tokens = chunk,
                            .max_sequences = 1,
-                           .max_top_k = checked_top_k(model.config, options.top_k)});
+                           .max_top_k = checked_top_k(model.config, options.top_k),
+                           .keep_routing = model::KeepRouting::yes});
   tensor::Arena arena("logits", context.table->allocator);
   const tensor::TensorView logits = arena.tensor("logits", tensor::DType::F32, {rows, vocabulary});
   std::vector<float> host(static_cast<std::size_t>(rows * vocabulary));
-  std::vector<int32_t> index;
-  std::vector<float> gate;
-  const auto observe = [&](int64_t layer, const moe::LayerState& state, const tensor::TensorView&) {
-    if (!state.index) return;
-    index.resize(state.index.num_elements());
-    gate.resize(state.gate.num_elements());
-    pass.read(state.index, index.data());
-    kernels::download(context, state.gate, gate.data());
-    sink.routing(layer, index, gate);
-  };
-  model::BlockObserver observer(observe);
-  model::KvSequence sequence;
+  Routes routes;
+  attention::KvSequence sequence;
   for (int64_t begin = 0; begin < num_tokens; begin += chunk) {
     const int64_t count = std::min(chunk, num_tokens - begin);
     const model::Segment segment{.sequence = &sequence, .num_tokens = count};
-    const tensor::TensorView hidden = pass.run(
-        {.tokens = tokens.subspan(begin, count), .segments = {&segment, 1}, .observer = &observer});
+    const tensor::TensorView hidden =
+        pass.run({.tokens = tokens.subspan(begin, count), .segments = {&segment, 1}});
+    read_routes(context, pass, routes);
+    if (routes.num_layers > 0) sink.routes(routes.view());
     for (int64_t row = 0; row < count; row += rows) {
       if (options.cancelled != nullptr && options.cancelled->load()) return Outcome::cancelled;
       const int64_t n = std::min(rows, count - row);

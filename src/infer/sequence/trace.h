@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/function_ref.h"
+#include "infer/sequence/routes.h"
 #include "model/language_model.h"
 
 namespace dsmoe::infer {
@@ -14,9 +15,7 @@ namespace dsmoe::infer {
 // Rows [begin, begin + n) of one result, in host memory, valid during the call.
 struct TraceSink {
   FunctionRef<void(std::span<const float> logits)> logits;  // [n, vocabulary]
-  // Once per MoE layer and chunk: index and gate [n, top_k].
-  FunctionRef<void(int64_t layer, std::span<const int32_t> index, std::span<const float> gate)>
-      routing;
+  FunctionRef<void(const RoutesView& routes)> routes;       // of n tokens; not without MoE layers
 };
 
 struct TraceOptions {
