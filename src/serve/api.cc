@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/utf8.h"
 #include "serve/api_error.h"
+#include "serve/constraint_field.h"
 #include "serve/random_word.h"
 #include "serve/web_assets.h"
 
@@ -59,19 +60,29 @@ constexpr std::size_t kShortBody = std::size_t{16} << 10;
 constexpr std::size_t kMaxPending = 256;
 constexpr std::size_t kMaxPendingBytes = std::size_t{64} << 20;
 
+// In the form of the API that was asked.
+HttpResponse refused(const HttpRequest& request, const ApiError& error) {
+  const Endpoint endpoint =
+      request.path.starts_with("/v1/messages") ? Endpoint::messages : Endpoint::completions;
+  HttpResponse response =
+      json_response(error_json(endpoint, error, request.request_id), error.status());
+  response.log_text = error.log_text();
+  return response;
+}
+
 // The answer to what is being thrown.
 HttpResponse refusal(const HttpRequest& request) {
   try {
     throw;
   } catch (const ApiError& e) {
-    return json_response(error_body(e), e.status());
+    return refused(request, e);
   } catch (const Error& e) {
     const int status = status_of(e.kind());
     if (status == 500) log_warning("request {}: {}", request.request_id, e.what());
-    return json_response(error_body(status, e.what()), status);
+    return refused(request, {status, e.what()});
   } catch (const std::exception& e) {
     log_warning("request {}: {}", request.request_id, e.what());
-    return json_response(error_body(500, "an internal error; the server's log has more"), 500);
+    return refused(request, {500, "an internal error; the server's log has more"});
   }
 }
 
@@ -107,14 +118,24 @@ Api::~Api() = default;
 
 std::span<const Api::Route> Api::routes() {
   static const Route kRoutes[] = {
-      {"POST", "/v1/chat/completions", nullptr, Needs::model, Takes::as_long_as_the_body},
+      {"POST", "/v1/chat/completions", nullptr, Needs::model, Takes::as_long_as_the_body,
+       Endpoint::chat},
       {"POST", "/v1/completions", nullptr, Needs::model, Takes::as_long_as_the_body},
+      {"POST", "/v1/responses", nullptr, Needs::model, Takes::as_long_as_the_body,
+       Endpoint::responses},
+      {"POST", "/v1/messages", nullptr, Needs::model, Takes::as_long_as_the_body,
+       Endpoint::messages},
+      {"POST", "/v1/embeddings", nullptr, Needs::model, Takes::as_long_as_the_body,
+       Endpoint::embeddings},
+      {"POST", "/v1/messages/count_tokens", &Api::count_tokens, Needs::model,
+       Takes::as_long_as_the_body, Endpoint::messages},
       {"GET", "/v1/models", &Api::models},
       {"GET", "/v1/models/*", &Api::one_model},
       {"GET", "/health", &Api::health, Needs::nothing},
       {"GET", "/metrics", &Api::metrics_text},
       {"GET", "/version", &Api::version, Needs::nothing},
       {"POST", "/tokenize", &Api::tokenize, Needs::model, Takes::as_long_as_the_body},
+      {"POST", "/apply-template", &Api::apply_template, Needs::model, Takes::as_long_as_the_body},
       {"POST", "/detokenize", &Api::detokenize, Needs::model, Takes::as_long_as_the_body},
       {"GET", "/tokenizer_info", &Api::tokenizer_info},
       {"GET", "/v1/experts", &Api::experts},
@@ -125,16 +146,47 @@ std::span<const Api::Route> Api::routes() {
   return kRoutes;
 }
 
+bool Api::is_known(std::string_view path) {
+  return std::any_of(routes().begin(), routes().end(),
+                     [&](const Route& route) { return fits(route, path); });
+}
+
+bool Api::fits(const Route& route, std::string_view path) {
+  const std::string_view begin = route.path.substr(0, route.path.find('*'));
+  return begin == route.path ? path == begin
+                             : path.size() > begin.size() && path.starts_with(begin);
+}
+
+// The table's spelling: clients leave /v1 out or have it twice, and put a slash too many.
+std::string Api::canonical_path(const std::string& path) {
+  std::string plain;
+  for (const char c : path) {
+    if (c != '/' || !plain.ends_with('/')) plain += c;
+  }
+  if (plain.size() > 1 && plain.ends_with('/')) plain.pop_back();
+  if (is_known(plain)) return plain;
+  if (is_known("/v1" + plain)) return "/v1" + plain;
+  constexpr std::string_view kVersion = "/v1";
+  if (plain.starts_with("/v1/") && is_known(plain.substr(kVersion.size()))) {
+    return plain.substr(kVersion.size());
+  }
+  return path;
+}
+
+std::string Api::list_of_routes() {
+  std::string list;
+  for (const Route& route : routes()) {
+    list += fmt::format("{}{} {}", list.empty() ? "" : ", ", route.method, route.path);
+  }
+  return list;
+}
+
 Api::Found Api::find_route(const HttpRequest& request) {
   const std::string_view method =
       request.method == "HEAD" ? "GET" : std::string_view(request.method);
   Found found;
   for (const Route& route : routes()) {
-    const std::string_view begin = route.path.substr(0, route.path.find('*'));
-    const bool fits = begin == route.path
-                          ? request.path == begin
-                          : request.path.size() > begin.size() && request.path.starts_with(begin);
-    if (!fits) continue;
+    if (!fits(route, request.path)) continue;
     found.path = route.path;
     if (method == route.method) return {.route = &route, .path = route.path};
   }
@@ -201,9 +253,18 @@ void Api::add_headers(const HttpRequest& request, HttpResponse& response) const 
   response.headers.emplace_back("Vary", "Origin");
 }
 
+// OpenAI's clients send a bearer, Anthropic's a header of its own.
+std::optional<uint64_t> Api::find_key(const HttpRequest& head) const {
+  const std::string_view own = head.header("x-api-key");
+  const std::string_view bearer = head.header("authorization");
+  if (!bearer.empty() || own.empty()) return keys_.find_bearer(bearer);
+  return keys_.find(own);
+}
+
 std::optional<HttpResponse> Api::answer_head(HttpRequest& head) {
   const std::string_view id = head.header("x-request-id");
   head.request_id = is_plain_id(id) ? std::string(id) : random_id();
+  head.path = canonical_path(head.path);
   if (auto refused = refuse_stranger(head)) return refused;
   if (head.method == "OPTIONS") {
     HttpResponse response{.status = 204};
@@ -217,12 +278,12 @@ std::optional<HttpResponse> Api::answer_head(HttpRequest& head) {
   if (const WebAsset* asset = reads ? find_asset(head.path) : nullptr)
     return asset_response(*asset);
   if (!keys_.empty() && head.path != "/health") {
-    const auto owner = keys_.find_bearer(head.header("authorization"));
+    const auto owner = find_key(head);
     if (!owner) {
-      HttpResponse response =
-          json_response(error_body(401, "a valid API key is needed: send Authorization: Bearer KEY",
-                                   "", "invalid_api_key"),
-                        401);
+      HttpResponse response = refused(
+          head,
+          {401, "a valid API key is needed: send Authorization: Bearer KEY, or x-api-key: KEY", "",
+           "invalid_api_key"});
       response.headers.emplace_back("WWW-Authenticate", "Bearer");
       return response;
     }
@@ -236,7 +297,11 @@ std::optional<HttpResponse> Api::answer_head(HttpRequest& head) {
     response.headers.emplace_back("Allow", methods_of(found.path));
     return response;
   }
-  return json_response(error_body(404, fmt::format("there is no {} here", head.path)), 404);
+  return json_response(
+      error_body(404, fmt::format("there is no {} here; this server has {}",
+                                  in_quotes(std::string_view(head.path).substr(0, 200)),
+                                  list_of_routes())),
+      404);
 }
 
 void Api::handle(HttpRequest request, const std::shared_ptr<Responder>& responder) {
@@ -246,9 +311,9 @@ void Api::handle(HttpRequest request, const std::shared_ptr<Responder>& responde
     const Route* route = find_route(request).route;
     if (route == nullptr) throw ApiError(404, "there is no such route");
     if (route->handler == nullptr && draining_) throw draining_error();
-    const bool is_long =
-        route->takes == Takes::long_ ||
-        (route->takes == Takes::as_long_as_the_body && request.body.size() > kShortBody);
+    const bool is_long = route->takes == Takes::long_ ||
+                         (route->takes == Takes::as_long_as_the_body &&
+                          (request.body.size() > kShortBody || may_have_constraint(request.body)));
     if (is_long) return prepare_later(*route, std::move(request), responder);
     prepared = prepare(*route, request);
   } catch (...) {
@@ -257,13 +322,17 @@ void Api::handle(HttpRequest request, const std::shared_ptr<Responder>& responde
   answer(request, responder, std::move(prepared), start);
 }
 
-Api::Prepared Api::prepare(const Route& route, const HttpRequest& request) {
+Api::Prepared Api::prepare(const Route& route, HttpRequest& request) {
   try {
     if (route.needs == Needs::model) model();
     if (route.handler != nullptr) return (this->*route.handler)(request);
-    return prepare_completion(
-        request.body, route.path == "/v1/completions" ? Endpoint::completions : Endpoint::chat,
-        model());
+    PreparedCompletion prepared = prepare_completion(request.body, route.endpoint, model());
+    prepared.share = request.drop_body();
+    if (prepared.share && !prepared.share->hold(num_bytes(prepared))) {
+      throw ApiError(503, "the prompts of others fill the memory for them; try again later", "",
+                     "overloaded");
+    }
+    return prepared;
   } catch (...) {
     return refusal(request);
   }
@@ -328,7 +397,7 @@ void Api::answer(const HttpRequest& request, const std::shared_ptr<Responder>& r
     prepared = refusal(request);
   }
   auto& response = std::get<HttpResponse>(prepared);
-  count(request, response.status);
+  count(request, response.status, response.log_text);
   responder->respond(std::move(response));
 }
 
@@ -365,7 +434,7 @@ void Api::begin(const HttpRequest& request, const std::shared_ptr<Responder>& re
   }
 }
 
-void Api::count(const HttpRequest& request, int status) {
+void Api::count(const HttpRequest& request, int status, std::string_view why) {
   const Found found = find_route(request);
   // Only known paths become labels: strangers must not make new ones.
   const std::string label = !found.path.empty()                   ? std::string(found.path)
@@ -375,7 +444,7 @@ void Api::count(const HttpRequest& request, int status) {
   // Of completions those come here that were refused: who asks why finds them in the log.
   const bool is_completion = found.route != nullptr && found.route->handler == nullptr;
   const std::string line =
-      fmt::format("id={} route={} status={}", request.request_id, label, status);
+      fmt::format("id={} route={} status={}{}", request.request_id, label, status, why);
   is_completion ? log_info("{}", line) : log_debug("{}", line);
 }
 

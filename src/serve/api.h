@@ -50,7 +50,7 @@ class Api {
   // Headers of every answer.
   void add_headers(const HttpRequest& request, HttpResponse& response) const;
   // For answers that the HTTP side gives by itself: counted and logged like all others.
-  void count(const HttpRequest& request, int status);
+  void count(const HttpRequest& request, int status, std::string_view why = "");
 
   // From now on new completions get 503; running ones go on.
   void drain();
@@ -73,6 +73,7 @@ class Api {
     Handler handler;        // null: a completion
     Needs needs = Needs::model;
     Takes takes = Takes::no_time;  // all but these may touch what belongs to the I/O thread
+    Endpoint endpoint = Endpoint::completions;  // of a completion; else whose errors it gives
   };
   static std::span<const Route> routes();
   static std::string methods_of(std::string_view path);
@@ -82,11 +83,15 @@ class Api {
         path;  // as in the table, also where the method is another; empty: no such path
   };
   static Found find_route(const HttpRequest& request);
+  static bool fits(const Route& route, std::string_view path);
+  static bool is_known(std::string_view path);
+  static std::string canonical_path(const std::string& path);
+  static std::string list_of_routes();
 
   // What can be made of a request without changing anything: on the worker's thread too.
   using Prepared = std::variant<HttpResponse, PreparedCompletion>;
   struct Pending;
-  Prepared prepare(const Route& route, const HttpRequest& request);
+  Prepared prepare(const Route& route, HttpRequest& request);
   void prepare_later(const Route& route, HttpRequest&& request,
                      const std::shared_ptr<Responder>& responder);
   void finish(Pending& pending);
@@ -101,21 +106,25 @@ class Api {
   HttpResponse version(const HttpRequest&);
   HttpResponse metrics_text(const HttpRequest&);
   HttpResponse tokenize(const HttpRequest&);
+  HttpResponse count_tokens(const HttpRequest&);
+  HttpResponse apply_template(const HttpRequest&);
   HttpResponse detokenize(const HttpRequest&);
   HttpResponse tokenizer_info(const HttpRequest&);
   HttpResponse experts(const HttpRequest&);
   HttpResponse reset_experts(const HttpRequest&);
   HttpResponse expert_tokens(const HttpRequest&);
-  Json loading_json();
-  Json model_json() const;
+  OrderedJson loading_json();
+  OrderedJson model_json() const;
   const ServedModel& model() const;  // throws ApiError(503) while it loads
   std::string allowed_origin(const HttpRequest& request) const;
   bool comes_from_a_stranger(const HttpRequest& request) const;
+  std::optional<uint64_t> find_key(const HttpRequest& head) const;
   std::optional<HttpResponse> refuse_stranger(const HttpRequest& head) const;
 
   std::atomic<const ServedModel*> model_{nullptr};
   std::mutex training_mutex_;
   std::optional<TrainingProgress> training_;
+  LossCurve training_curve_;
   ApiOptions options_;
   ApiKeys keys_;
   HostRule host_rule_;

@@ -1,6 +1,8 @@
 // Errors as JSON.
 #include "serve/api_error.h"
 
+#include "base/utf8.h"
+
 namespace dsmoe::serve {
 namespace {
 
@@ -19,12 +21,22 @@ const char* type_of(int status) {
   }
 }
 
-Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
+OrderedJson text_or_null(const std::string& text) {
+  return text.empty() ? OrderedJson() : OrderedJson(text);
+}
 
 }  // namespace
 
-Json error_body(int status, const std::string& message, const std::string& param,
-                const std::string& code) {
+std::string ApiError::log_text() const {
+  std::string text;
+  if (!param_.empty()) text += " param=" + param_;
+  if (!code_.empty()) text += " code=" + code_;
+  if (!quotes_request_) text += " reason=" + in_quotes(what());
+  return text;
+}
+
+OrderedJson error_body(int status, const std::string& message, const std::string& param,
+                       const std::string& code) {
   return {{"error",
            {{"message", message},
             {"type", type_of(status)},
@@ -32,7 +44,7 @@ Json error_body(int status, const std::string& message, const std::string& param
             {"code", text_or_null(code)}}}};
 }
 
-Json error_body(const ApiError& error) {
+OrderedJson error_body(const ApiError& error) {
   return error_body(error.status(), error.what(), error.param(), error.code());
 }
 

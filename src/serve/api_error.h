@@ -20,13 +20,22 @@ class ApiError : public std::runtime_error {
         param_(std::move(param)),
         code_(std::move(code)) {}
 
+  // Its text repeats words of the request: the log must not.
+  ApiError quoting() && {
+    quotes_request_ = true;
+    return std::move(*this);
+  }
+
   int status() const { return status_; }
   const std::string& param() const { return param_; }
   const std::string& code() const { return code_; }
+  // For the log: which field, and why if that holds nothing of what people write.
+  std::string log_text() const;
 
  private:
   int status_;
   std::string param_, code_;
+  bool quotes_request_ = false;
 };
 
 // 400 about one field of the request.
@@ -37,9 +46,9 @@ template <class... Args>
 }
 
 // {"error": {"message", "type", "param", "code"}}
-Json error_body(int status, const std::string& message, const std::string& param = "",
-                const std::string& code = "");
-Json error_body(const ApiError& error);
+OrderedJson error_body(int status, const std::string& message, const std::string& param = "",
+                       const std::string& code = "");
+OrderedJson error_body(const ApiError& error);
 
 // base/error.h: input 400, resource 503, everything else 500.
 int status_of(ErrorKind kind);

@@ -1,4 +1,4 @@
-// One budget for the request bodies of all connections.
+// One budget for the bodies of all requests, and for the prompts they bring.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ class BodyBudget {
   std::atomic<std::size_t> used_{0};
 };
 
-// What one body holds of the budget. Whoever keeps the body keeps this too.
+// What one request holds of the budget. Whoever keeps its body, or its prompts, keeps this too.
 class BodyShare {
  public:
   explicit BodyShare(std::shared_ptr<BodyBudget> budget) : budget_(std::move(budget)) {}
@@ -39,10 +39,12 @@ class BodyShare {
   BodyShare(const BodyShare&) = delete;
   BodyShare& operator=(const BodyShare&) = delete;
 
-  // False: the budget does not hold so much.
-  bool grow_to(std::size_t bytes) {
-    if (bytes <= kSmallBody || bytes <= bytes_) return true;
-    if (!budget_->take(bytes - bytes_)) return false;
+  // From now on so much: of a body as it grows, then of what is made of it. False: the budget does
+  // not hold it.
+  bool hold(std::size_t bytes) {
+    if (bytes <= kSmallBody) bytes = 0;
+    if (bytes > bytes_ && !budget_->take(bytes - bytes_)) return false;
+    if (bytes < bytes_) budget_->give_back(bytes_ - bytes);
     bytes_ = bytes;
     return true;
   }
@@ -57,7 +59,7 @@ struct GrowingBody {
   std::string text;
   std::size_t announced = 0;  // 0: it does not say
   std::shared_ptr<BodyBudget> budget;
-  std::shared_ptr<BodyShare> share;  // null while it is small
+  std::shared_ptr<BodyShare> share;  // null until something has come
 
   // False: the budget does not hold so much.
   bool make_room_for(std::size_t bytes) {
@@ -65,8 +67,8 @@ struct GrowingBody {
     if (size <= text.capacity()) return true;
     std::size_t capacity = std::max(size, 2 * text.capacity());
     if (size <= announced) capacity = std::min(capacity, announced);
-    if (!share && capacity > kSmallBody) share = std::make_shared<BodyShare>(budget);
-    if (share && !share->grow_to(capacity)) return false;
+    if (!share) share = std::make_shared<BodyShare>(budget);
+    if (!share->hold(capacity)) return false;
     const KeepReserve keep;
     text.reserve(capacity);
     return true;

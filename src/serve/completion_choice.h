@@ -12,6 +12,7 @@ class CompletionJob::Sink : public infer::RequestSink {
 
   void on_prompt_score(int64_t position, const infer::TokenScore& score) override;
   void on_routes(const infer::RouteRows& routes) override;
+  void on_embedding(std::span<const float> embedding) override;
   infer::Next on_token(int32_t token, const infer::TokenScore* score) override;
   void flush() override;
   void on_finish(const infer::Finish& finish) override;
@@ -37,23 +38,9 @@ class CompletionJob::Sink : public infer::RequestSink {
 };
 
 // The I/O thread's side: everything the answer will say.
-struct CompletionJob::Choice {
-  Choice(const ServedModel& model, int64_t its_index,
-         std::shared_ptr<const EncodedPrompt> its_prompt)
-      : index(its_index),
-        prompt(std::move(its_prompt)),
-        offset_text(model, text::SkipSpecial::yes),
-        route_text(model, text::SkipSpecial::no) {}
-
-  int64_t index;
-  std::shared_ptr<const EncodedPrompt> prompt;  // shared by all its answers
+struct CompletionJob::Choice : AnswerChoice {
+  using AnswerChoice::AnswerChoice;
   std::shared_ptr<Sink> sink;
-  ChoiceDelta all;              // what has come and is not rendered
-  bool has_begun = false;       // something was rendered: the prompt is not shown again
-  std::vector<int32_t> answer;  // its tokens so far, to name those of routes
-  TextStream offset_text;       // text_offset counts its characters
-  int64_t offset = 0;
-  TextStream route_text;
 };
 
 }  // namespace dsmoe::serve

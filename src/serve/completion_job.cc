@@ -39,14 +39,41 @@ void append(ChoiceDelta& to, ChoiceDelta from) {
   join(to.routes.index, from.routes.index);
   join(to.routes.gate, from.routes.gate);
   if (from.finish) to.finish = from.finish;
+  if (!from.embedding.empty()) to.embedding = std::move(from.embedding);
+  if (!from.stop_found.empty()) to.stop_found = std::move(from.stop_found);
+}
+
+// The arguments that are texts by the schema of each tool.
+text::CallReader::StringArguments string_arguments(const ToolUse& tools) {
+  text::CallReader::StringArguments strings;
+  for (const Tool& tool : tools.callable) {
+    if (!tool.parameters.is_object() || !tool.parameters.contains("properties")) continue;
+    for (const auto& [name, schema] : tool.parameters["properties"].items()) {
+      const bool is_string =
+          schema.is_object() && schema.contains("type") && schema["type"] == "string";
+      if (is_string) strings[tool.name].insert(name);
+    }
+  }
+  return strings;
+}
+
+std::unique_ptr<text::CallReader> call_reader(const CompletionRequest& request,
+                                              const ServedModel& model) {
+  const ToolUse& tools = request.chat.tools;
+  if (tools.callable.empty()) return nullptr;
+  return std::make_unique<text::CallReader>(*model.tool_form().syntax, string_arguments(tools));
 }
 
 }  // namespace
 
 CompletionJob::CompletionJob(Parts parts) : parts_(std::move(parts)) {
-  created_ = static_cast<int64_t>(std::time(nullptr));
-  id_ = (is_chat() ? "chatcmpl-" : "cmpl-") + parts_.request_id;
   seed_ = request().seed ? *request().seed : random_seed();
+  writer_ = make_writer({.model = parts_.model,
+                         .request = request(),
+                         .request_id = parts_.request_id,
+                         .created = static_cast<int64_t>(std::time(nullptr)),
+                         .seed = seed_,
+                         .top_k = parts_.prepared.top_k});
 }
 
 CompletionJob::~CompletionJob() = default;
@@ -62,7 +89,7 @@ void CompletionJob::check_extras(std::span<const infer::EngineRequest> requests)
     if (request.wants_routes) total += (prompt + request.max_tokens) * routes;
   }
   if (total > kMaxExtras) {
-    refuse(is_chat() ? "messages" : "prompt",
+    refuse(is_chat(request().endpoint) ? "messages" : "prompt",
            "log-probabilities and experts: {} may come together in this answer, at most {} are "
            "possible; ask for fewer tokens or choices at once",
            total, kMaxExtras);
@@ -79,10 +106,13 @@ infer::EngineRequest CompletionJob::engine_request(const std::vector<int32_t>& p
       .max_tokens = answer_length(request, static_cast<int64_t>(prompt.size()), parts_.model),
       .min_tokens = request.min_tokens,
       .stop_ids = request.stop_token_ids,
+      .constraint = parts_.prepared.constraint,
       .experts_per_token = request.experts_per_token,
-      .num_top_scores = request.num_logprobs,
-      .scores_prompt = request.echo && request.num_logprobs >= 0,
+      .num_top_scores = std::max(request.num_logprobs, request.num_prompt_logprobs),
+      .scores_prompt =
+          request.num_prompt_logprobs >= 0 || (request.echo && request.num_logprobs >= 0),
       .wants_routes = request.return_routes,
+      .pooling = request.pooling,
       .owner = parts_.owner};
   for (const int32_t id : request.stop_token_ids) {
     if (id >= config.vocab_size) {
@@ -91,7 +121,7 @@ infer::EngineRequest CompletionJob::engine_request(const std::vector<int32_t>& p
     }
   }
   // lm-evaluation-harness reads scores that way, and drops the answer's: there has to be one.
-  const bool only_scores = engine.scores_prompt && engine.max_tokens == 1;
+  const bool only_scores = request.echo && request.num_logprobs >= 0 && engine.max_tokens == 1;
   if (!request.ignore_eos && !only_scores) {
     for (const int64_t id : config.eos_token_ids) {
       engine.stop_ids.push_back(static_cast<int32_t>(id));
@@ -106,6 +136,7 @@ void CompletionJob::make_choices() {
     for (int64_t n = 0; n < request().num_choices; ++n) {
       auto choice =
           std::make_unique<Choice>(parts_.model, static_cast<int64_t>(choices_.size()), prompt);
+      choice->calls = call_reader(request(), parts_.model);
       infer::EngineRequest engine = engine_request(prompt->tokens);
       engine.choice = static_cast<uint32_t>(n);
       engine.replayed = parts_.prepared.replay;
@@ -137,6 +168,7 @@ void CompletionJob::submit() {
   }
   parts_.prepared.prompts.clear();
   parts_.prepared.replay.reset();
+  parts_.prepared.constraint.reset();
 }
 
 void CompletionJob::start() {
@@ -155,13 +187,7 @@ void CompletionJob::open_stream() {
   parts_.responder->begin_stream({.content_type = "text/event-stream; charset=utf-8",
                                   .headers = {{"Cache-Control", "no-cache"}}});
   is_streaming_ = true;
-  if (!is_chat()) return;
-  for (const auto& choice : choices_) {
-    parts_.responder->write(chunk({{"index", choice->index},
-                                   {"delta", {{"role", "assistant"}, {"content", ""}}},
-                                   {"logprobs", nullptr},
-                                   {"finish_reason", nullptr}}));
-  }
+  write(writer_->begin(static_cast<int64_t>(choices_.size()), usage()));
 }
 
 void CompletionJob::collect() noexcept {
@@ -254,46 +280,60 @@ void CompletionJob::render_later() {
   is_rendering_ = true;
 }
 
-void CompletionJob::send(Pieces pieces) {
-  if (request().stream) {
-    for (std::string& piece : pieces) parts_.responder->write(std::move(piece));
-    if (num_open_ == 0 && !ended_) finish_answer();
-    return;
+// Log-probabilities, experts and tokens to be written now; of texts only long ones count.
+std::size_t CompletionJob::render_cost() const {
+  const int num_scores = std::max(request().num_logprobs, request().num_prompt_logprobs);
+  const auto each = static_cast<std::size_t>(std::max(0, num_scores)) + 1;
+  std::size_t cost = 0;
+  for (const auto& choice : choices_) {
+    const ChoiceDelta& delta = choice->all;
+    cost += (delta.prompt_scores.size() + delta.tokens.size()) * each + delta.routes.index.size() +
+            delta.text.size() / 32;
+    const bool shows_prompt = request().echo || request().return_token_ids;
+    if (shows_prompt && !choice->has_begun) cost += choice->prompt->tokens.size();
   }
-  Json answer = body(is_chat() ? "chat.completion" : "text_completion", Json::array());
-  answer["usage"] = usage();
-  const std::string around = to_text(answer);
-  const std::size_t inside = around.find("[]") + 1;  // "choices" is the first key
-  std::size_t size = around.size() + pieces.size();
-  for (const std::string& piece : pieces) size += piece.size();
-  std::string text;
-  text.reserve(size);
-  text = around.substr(0, inside);
-  for (const std::string& piece : pieces)
-    text.append(text.size() > inside ? "," : "").append(piece);
-  text += around.substr(inside);
-  parts_.responder->respond({.body = std::move(text)});
-  end(200);
+  return cost;
 }
 
-void CompletionJob::finish_answer() {
-  if (request().include_usage) {
-    Json last = body(chunk_object(), Json::array());
-    last["usage"] = usage();
-    parts_.responder->write("data: " + to_text(last) + "\n\n");
+CompletionJob::Pieces CompletionJob::render_pieces() {
+  Pieces pieces;
+  for (const auto& choice : choices_) {
+    if (request().stream) {
+      writer_->add(*choice, pieces);
+    } else {
+      pieces.push_back(writer_->choice(*choice));
+    }
   }
-  parts_.responder->write("data: [DONE]\n\n");
+  return pieces;
+}
+
+Usage CompletionJob::usage() const {
+  return {.prompt = usage_prompt_, .answer = usage_answer_, .reused = usage_reused_};
+}
+
+void CompletionJob::write(Pieces pieces) {
+  for (std::string& piece : pieces) parts_.responder->write(std::move(piece));
+}
+
+void CompletionJob::send(Pieces pieces) {
+  if (!request().stream) {
+    parts_.responder->respond({.body = writer_->whole(pieces, usage())});
+    return end(200);
+  }
+  write(std::move(pieces));
+  if (num_open_ > 0 || ended_) return;
+  write(writer_->end(usage()));
   parts_.responder->end_stream();
   end(200);
 }
 
 void CompletionJob::fail(const ApiError& error) {
-  const Json body = error_body(error);
   if (is_streaming_) {
-    parts_.responder->write("data: " + to_text(body) + "\n\ndata: [DONE]\n\n");
+    write(writer_->fail(error));
     parts_.responder->end_stream();
   } else {
-    parts_.responder->respond(json_response(body, error.status()));
+    parts_.responder->respond(
+        json_response(error_json(request().endpoint, error, parts_.request_id), error.status()));
   }
   end(error.status());
 }

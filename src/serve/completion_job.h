@@ -12,8 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "infer/engine_request.h"
-#include "infer/stop.h"
+#include "infer/engine/engine_request.h"
+#include "infer/sequence/stop.h"
+#include "serve/answer_writer.h"
 #include "serve/api_error.h"
 #include "serve/completion_prepare.h"
 #include "serve/http_message.h"
@@ -22,30 +23,6 @@
 #include "serve/worker.h"
 
 namespace dsmoe::serve {
-
-// Routes of consecutive tokens, as the engine gave them.
-struct RouteRecord {
-  int64_t first_position = 0;
-  int64_t num_tokens = 0;
-  std::vector<int32_t> index;  // [tokens, MoE layers, K]
-  std::vector<float> gate;
-};
-
-// What one choice gained since it was last looked at.
-struct ChoiceDelta {
-  std::vector<infer::TokenScore> prompt_scores;  // of positions 1, 2, ...
-  std::vector<int32_t> tokens;
-  std::vector<infer::TokenScore> scores;  // of `tokens`, when wanted
-  std::string text;
-  RouteRecord routes;
-  std::optional<infer::Finish> finish;
-  std::optional<ErrorKind> error;
-  std::string error_message;
-
-  bool ended() const { return finish.has_value() || error.has_value(); }
-};
-
-const char* finish_reason(const infer::Finish& finish);  // "stop", "length"
 
 // Made, answered and ended on the I/O thread; the engine's thread only fills deltas, the worker
 // only renders what is long.
@@ -96,36 +73,23 @@ class CompletionJob : public std::enable_shared_from_this<CompletionJob> {
   void take_deltas();
   void take(Choice& choice, ChoiceDelta delta);
   void go_on();
-  void finish_answer();
   void fail(const ApiError& error);
   void end(int status) noexcept;
 
-  // What there is to send, piece by piece: chunks of a stream, or the choices of a plain answer.
-  // Here, or on the worker's thread where it is much; choices_ is the renderer's until it is sent.
-  using Pieces = std::vector<std::string>;
+  // What there is to send is written here, or on the worker's thread where it is much; choices_ is
+  // the writer's until it is sent.
+  using Pieces = AnswerWriter::Pieces;
   std::size_t render_cost() const;
   void render_later();
   void send(Pieces pieces);
   Pieces render_pieces();
-  void render_chunks(Choice& choice, Pieces& pieces);
-  std::string chunk(const Json& choice);
-  // Everything a choice says about one delta, and nothing about how it ended.
-  Json render(Choice& choice, const ChoiceDelta& delta) const;
-  void render_text(Json& json, const Choice& choice, const ChoiceDelta& delta) const;
-  Json render_logprobs(Choice& choice, const ChoiceDelta& delta) const;
-  void render_routes(Json& json, Choice& choice, const ChoiceDelta& delta) const;
-  bool has_content(const ChoiceDelta& delta) const;
-  const char* chunk_object() const;
-  Json body(const char* object, Json choices) const;
-  Json usage() const;
+  void write(Pieces pieces);
+  Usage usage() const;
   const CompletionRequest& request() const { return parts_.prepared.request; }
-  bool is_chat() const { return request().endpoint == Endpoint::chat; }
 
   Parts parts_;
-  std::string id_;
-  std::string chunk_begin_, chunk_end_;  // around the choice of a chunk
-  int64_t created_ = 0;
   uint64_t seed_ = 0;
+  std::unique_ptr<AnswerWriter> writer_;
   std::vector<std::unique_ptr<Choice>> choices_;
   std::vector<infer::Engine::Id> engine_ids_;
   std::mutex mutex_;       // guards the sinks' deltas and the next field

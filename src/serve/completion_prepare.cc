@@ -4,51 +4,95 @@
 #include <algorithm>
 
 #include "serve/api_error.h"
+#include "serve/chat_dialect.h"
+#include "serve/chat_prompt.h"
 #include "serve/json_field.h"
+#include "serve/tool_shape.h"
 
 namespace dsmoe::serve {
 namespace {
 
 const char* prompt_field(const CompletionRequest& request) {
-  return request.endpoint == Endpoint::chat ? "messages" : "prompt";
+  switch (request.endpoint) {
+    case Endpoint::completions:
+      return "prompt";
+    case Endpoint::responses:
+    case Endpoint::embeddings:
+      return "input";
+    default:
+      return "messages";
+  }
 }
 
-EncodedPrompt encode_messages(const text::OrderedJson& messages, const ServedModel& model) {
-  if (!model.text().chat_template) {
-    throw ApiError(400,
-                   "this model has no chat template; use /v1/completions, or start the server "
-                   "with --chat-template FILE",
-                   "messages");
-  }
-  std::string rendered;
-  try {
-    rendered = model.text().chat_template->render({.messages = messages,
-                                                   .bos_token = model.text().special.bos,
-                                                   .eos_token = model.text().special.eos});
-  } catch (const Error& e) {
-    throw ApiError(400, e.what(), "messages");
-  }
-  return {.tokens = model.encode(rendered, text::AddSpecial::no)};
+text::AddSpecial add_special(const CompletionRequest& request) {
+  return request.add_special_tokens ? text::AddSpecial::yes : text::AddSpecial::no;
+}
+
+// The last tokens, where the request asks for that.
+void truncate(EncodedPrompt& prompt, const CompletionRequest& request, const ServedModel& model) {
+  if (!request.truncate_prompt) return;
+  const int64_t room = std::max<int64_t>(1, model.context() - request.max_tokens.value_or(1) + 1);
+  const int64_t kept = *request.truncate_prompt < 0 ? room : *request.truncate_prompt;
+  const int64_t too_many = static_cast<int64_t>(prompt.tokens.size()) - kept;
+  if (too_many > 0) prompt.tokens.erase(prompt.tokens.begin(), prompt.tokens.begin() + too_many);
 }
 
 EncodedPrompt encode(Prompt prompt, const CompletionRequest& request, const ServedModel& model) {
   if (auto* text = std::get_if<std::string>(&prompt)) {
-    return {.tokens = model.encode(*text, text::AddSpecial::yes), .text = std::move(*text)};
+    EncodedPrompt encoded{.tokens =
+                              model.encode(*text, add_special(request), prompt_field(request))};
+    if (request.echo) encoded.text = std::move(*text);
+    return encoded;
   }
-  EncodedPrompt encoded{.tokens = std::move(std::get<std::vector<int32_t>>(prompt))};
-  // Refused before a text is made that may be a hundred times as long.
-  answer_length(request, static_cast<int64_t>(encoded.tokens.size()), model);
-  if (request.echo) {
-    TextStream stream(model, text::SkipSpecial::yes);
-    for (const int32_t id : encoded.tokens) encoded.text += stream.push(id);
-    encoded.text += stream.finish();
+  return {.tokens = std::move(std::get<std::vector<int32_t>>(prompt))};
+}
+
+std::string text_of(const std::vector<int32_t>& tokens, const ServedModel& model) {
+  TextStream stream(model, text::SkipSpecial::yes);
+  std::string text;
+  for (const int32_t id : tokens) text += stream.push(id);
+  return text + stream.finish();
+}
+
+CompletionRequest parse_any(std::string_view body, Endpoint endpoint, const ServedModel& model) {
+  if (endpoint == Endpoint::completions || endpoint == Endpoint::chat) {
+    return parse_completion(body, endpoint, model.sampling());
   }
-  return encoded;
+  if (endpoint == Endpoint::embeddings) {
+    CompletionRequest request = parse_embeddings(body);
+    if (request.dimensions > model.config().hidden_size) {
+      refuse("dimensions", "dimensions: {} were asked for, the model has {}", request.dimensions,
+             model.config().hidden_size);
+    }
+    return request;
+  }
+  TranslatedChat chat = endpoint == Endpoint::responses
+                            ? translate_responses(body)
+                            : translate_messages(body, MessagesFor::an_answer);
+  CompletionRequest request = parse_completion(chat.body, endpoint, model.sampling());
+  request.repeated = std::move(chat.repeated);
+  return request;
+}
+
+// Where tools may be called, their calls are held to a shape, and what else was asked for to its
+// own.
+void add_tool_constraint(CompletionRequest& request, const ServedModel& model) {
+  const ToolUse& tools = request.chat.tools;
+  if (tools.callable.empty()) return;
+  const text::CallSyntax& syntax = *model.tool_form().syntax;
+  std::string key = tool_answer_key(syntax, tools);
+  std::optional<constrain::Shape> instead;
+  if (request.constraint) {
+    key += "\n" + request.constraint->key;
+    instead = std::move(request.constraint->shape);
+  }
+  request.constraint =
+      ConstraintSpec{tool_answer(syntax, tools, std::move(instead)), "tools", std::move(key)};
 }
 
 // Before anything is made that grows with K.
 void check_top_k(const CompletionRequest& request, const ServedModel& model) {
-  const int64_t most = model.engine().options().max_top_k;
+  const int64_t most = model.engine().limits().max_top_k;
   if (request.experts_per_token > most) {
     refuse("num_experts_per_tok", "num_experts_per_tok: {} were asked for; this server takes {}",
            request.experts_per_token,
@@ -86,18 +130,18 @@ void append_row(std::vector<int32_t>& flat, const Json& row, int64_t top_k, int6
 }
 
 std::vector<int32_t> flat_replay(const Json& replay, int64_t top_k, const ServedModel& model) {
-  const model::ModelConfig& config = model.config();
+  const infer::Limits& limits = model.engine().limits();
   std::vector<int32_t> flat;
-  if (static_cast<int64_t>(replay.size()) > model.context()) {
+  if (static_cast<int64_t>(replay.size()) > limits.context) {
     refuse("routed_experts", "routed_experts: {} tokens, the context holds {}", replay.size(),
-           model.context());
+           limits.context);
   }
   for (const Json& layers : replay) {
-    if (static_cast<int64_t>(replay_list(layers).size()) != config.num_moe_layers()) {
+    if (static_cast<int64_t>(replay_list(layers).size()) != limits.num_moe_layers) {
       refuse("routed_experts", "routed_experts: {} layers for a token, the model has {} MoE layers",
-             layers.size(), config.num_moe_layers());
+             layers.size(), limits.num_moe_layers);
     }
-    for (const Json& row : layers) append_row(flat, row, top_k, config.n_routed_experts);
+    for (const Json& row : layers) append_row(flat, row, top_k, limits.num_experts);
   }
   return flat;
 }
@@ -106,9 +150,10 @@ std::vector<int32_t> flat_replay(const Json& replay, int64_t top_k, const Served
 
 int64_t answer_length(const CompletionRequest& request, int64_t num_prompt,
                       const ServedModel& model) {
-  const int64_t context = model.context();
+  const infer::Limits& limits = model.engine().limits();
+  const int64_t context = limits.context;
   const int64_t wanted = request.max_tokens.value_or(std::max<int64_t>(1, context - num_prompt));
-  if (num_prompt > context || wanted > context + 1 - num_prompt) {
+  if (!limits.fits(num_prompt, wanted)) {
     throw ApiError(
         400,
         fmt::format("this model's maximum context length is {} tokens; {} were asked for "
@@ -119,25 +164,48 @@ int64_t answer_length(const CompletionRequest& request, int64_t num_prompt,
   return wanted;
 }
 
+std::size_t num_bytes(const PreparedCompletion& prepared) {
+  const auto answers = static_cast<std::size_t>(prepared.request.num_choices);
+  std::size_t bytes = prepared.replay->size() * sizeof(int32_t);
+  for (const auto& prompt : prepared.prompts) {
+    bytes += prompt->text.size() + (1 + answers) * prompt->tokens.size() * sizeof(int32_t);
+  }
+  constexpr std::size_t kTree = 4;  // of a text, as a tree of values
+  bytes += kTree * prepared.request.repeated.dump().size();
+  for (const Tool& tool : prepared.request.chat.tools.callable) {
+    bytes += kTree * tool.parameters.dump().size();
+  }
+  return bytes;
+}
+
 PreparedCompletion prepare_completion(std::string_view body, Endpoint endpoint,
                                       const ServedModel& model) {
-  PreparedCompletion prepared{.request = parse_completion(body, endpoint)};
+  PreparedCompletion prepared{.request = parse_any(body, endpoint, model)};
   CompletionRequest& request = prepared.request;
   model.check_name(request.model);
   check_top_k(request, model);
-  prepared.top_k = request.experts_per_token > 0 ? request.experts_per_token
-                                                 : model.config().num_experts_per_tok;
+  prepared.top_k = model.engine().limits().top_k_of(request.experts_per_token);
   const auto add = [&](EncodedPrompt encoded) {
-    // Refused before the next one is encoded.
+    const bool has_text = !encoded.text.empty() && !request.truncate_prompt;
+    truncate(encoded, request, model);
+    // Refused before the next one is encoded, or a text is made that may be a hundred times as
+    // long.
     answer_length(request, static_cast<int64_t>(encoded.tokens.size()), model);
+    if (request.echo && !has_text) encoded.text = text_of(encoded.tokens, model);
     prepared.prompts.push_back(std::make_shared<const EncodedPrompt>(std::move(encoded)));
   };
-  if (endpoint == Endpoint::chat) {
-    add(encode_messages(std::exchange(request.messages, {}), model));
+  if (is_chat(endpoint)) {
+    add({.tokens = model.encode(render_chat(request.chat, model), add_special(request))});
+    request.chat.messages = nullptr;  // the tools are needed to read the answer
+    request.chat.tools.given = nullptr;
   } else {
     for (Prompt& prompt : std::exchange(request.prompts, {})) {
       add(encode(std::move(prompt), request, model));
     }
+  }
+  add_tool_constraint(request, model);
+  if (request.constraint) {
+    prepared.constraint = model.constraint(*std::exchange(request.constraint, {}));
   }
   prepared.replay = std::make_shared<const std::vector<int32_t>>(
       flat_replay(std::exchange(request.replay, {}), prepared.top_k, model));

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "serve/body_budget.h"
 #include "serve/completion_request.h"
 #include "serve/served_model.h"
 
@@ -19,16 +20,22 @@ struct EncodedPrompt {
 };
 
 struct PreparedCompletion {
-  CompletionRequest request;  // without its prompts, messages and replay: they are here
+  CompletionRequest request;  // without its prompts, messages, replay, constraint: they are here
   std::vector<std::shared_ptr<const EncodedPrompt>> prompts;
   // [tokens, MoE layers, K], -1 where a token takes fewer; empty: none
   std::shared_ptr<const std::vector<int32_t>> replay;
+  std::shared_ptr<const constrain::Constraint> constraint;  // null: none
   int64_t top_k = 0;
+  std::shared_ptr<BodyShare> share = {};  // of the budget for bodies, while the request lives
 };
 
 // Throws ApiError about whatever cannot be taken.
 PreparedCompletion prepare_completion(std::string_view body, Endpoint endpoint,
                                       const ServedModel& model);
+
+// What the prompts and the replay hold of memory, here and in the engine, where every answer has
+// its own tokens.
+std::size_t num_bytes(const PreparedCompletion& prepared);
 
 // How many tokens the answer to such a prompt may have. Throws ApiError when both do not fit; the
 // last token of an answer needs no place.

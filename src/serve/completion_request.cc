@@ -25,95 +25,6 @@ std::vector<int32_t> token_list(const Json& list, const std::string& name) {
   return tokens;
 }
 
-void read_prompts(const Json& body, CompletionRequest& request) {
-  const Json* prompt = find_field(body, "prompt");
-  if (prompt == nullptr) refuse("prompt", "prompt: expected a string or token ids, it is missing");
-  if (prompt->is_string()) {
-    request.prompts.emplace_back(prompt->get<std::string>());
-    return;
-  }
-  if (!prompt->is_array() || prompt->empty()) {
-    refuse("prompt", "prompt: expected a string, strings, token ids or lists of token ids, got {}",
-           prompt->is_array() ? "an empty array" : kind_of(*prompt));
-  }
-  if (prompt->front().is_number()) {
-    request.prompts.emplace_back(token_list(*prompt, "prompt"));
-    return;
-  }
-  if (prompt->size() > static_cast<std::size_t>(kMaxChoices)) {
-    refuse("prompt", "prompt: {} prompts, at most {} are possible", prompt->size(), kMaxChoices);
-  }
-  const bool texts = prompt->front().is_string();
-  for (const Json& item : *prompt) {
-    if (texts != item.is_string() || (!texts && !item.is_array())) {
-      refuse("prompt", "prompt: expected only strings or only lists of token ids, got {}",
-             kind_of(item));
-    }
-    if (texts) {
-      request.prompts.emplace_back(item.get<std::string>());
-    } else {
-      request.prompts.emplace_back(token_list(item, "prompt"));
-    }
-  }
-}
-
-std::string text_of_content(const Json& content, const std::string& name) {
-  if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) {
-    refuse(name, "{}: expected a string or a list of text parts, got {}", name, kind_of(content));
-  }
-  std::string text;
-  for (const Json& part : content) {
-    const bool is_text = part.is_object() && part.contains("type") && part["type"] == "text" &&
-                         part.contains("text") && part["text"].is_string();
-    if (!is_text) {
-      refuse(name, "{}: only parts of the form {{\"type\": \"text\", \"text\": ...}} are supported",
-             name);
-    }
-    text += part["text"].get_ref<const std::string&>();
-  }
-  return text;
-}
-
-void read_messages(const Json& body, CompletionRequest& request) {
-  const Json* messages = find_field(body, "messages");
-  if (messages == nullptr || !messages->is_array() || messages->empty()) {
-    refuse("messages", "messages: expected a list of at least one message, got {}",
-           messages == nullptr    ? "nothing"
-           : messages->is_array() ? "an empty list"
-                                  : kind_of(*messages));
-  }
-  if (messages->size() > kMaxMessages) {
-    refuse("messages", "messages: {} messages, at most {} are possible", messages->size(),
-           kMaxMessages);
-  }
-  request.messages = text::OrderedJson::array();
-  for (std::size_t i = 0; i < messages->size(); ++i) {
-    const Json& message = (*messages)[i];
-    const std::string name = fmt::format("messages[{}]", i);
-    if (!message.is_object()) {
-      refuse(name, "{}: expected an object, got {}", name, kind_of(message));
-    }
-    const auto role = string_field(message, "role", 32);
-    static constexpr std::string_view kRoles[] = {"system", "developer", "user", "assistant",
-                                                  "tool"};
-    if (!role || std::find(std::begin(kRoles), std::end(kRoles), *role) == std::end(kRoles)) {
-      refuse(name + ".role", "{}.role: expected system, developer, user, assistant or tool, got {}",
-             name, role ? *role : "nothing");
-    }
-    const Json* content = find_field(message, "content");
-    if (content == nullptr && *role != "assistant") {
-      refuse(name + ".content", "{}.content: it is missing", name);
-    }
-    refuse_unsupported(message, unsupported_message_fields(), name + ".");
-    text::OrderedJson copy;
-    copy["role"] = *role == "developer" ? "system" : *role;  // templates know the older name
-    copy["content"] = content == nullptr ? "" : text_of_content(*content, name + ".content");
-    if (const auto author = string_field(message, "name", 256)) copy["name"] = *author;
-    request.messages.push_back(std::move(copy));
-  }
-}
-
 void read_bias(const Json& body, CompletionRequest& request) {
   const Json* bias = find_field(body, "logit_bias");
   if (bias == nullptr) return;
@@ -145,7 +56,11 @@ void read_stops(const Json& body, CompletionRequest& request) {
     if (stop->size() > static_cast<std::size_t>(kMaxStops)) {
       refuse("stop", "stop: {} strings, at most {} are possible", stop->size(), kMaxStops);
     }
-    for (const Json& item : stop->is_string() ? Json::array({*stop}) : *stop) {
+    // One empty string says that there is none.
+    const bool is_none = stop->is_string() && stop->get_ref<const std::string&>().empty();
+    for (const Json& item : is_none             ? Json::array()
+                            : stop->is_string() ? Json::array({*stop})
+                                                : *stop) {
       const auto text = string_field({{"stop", item}}, "stop", kMaxStopBytes);
       if (!text || text->empty()) refuse("stop", "stop: a stop string may not be empty");
       request.stops.push_back(*text);
@@ -157,6 +72,7 @@ void read_stops(const Json& body, CompletionRequest& request) {
     }
     request.stop_token_ids = token_list(*ids, "stop_token_ids");
   }
+  request.include_stop = bool_field(body, "include_stop_str_in_output");
 }
 
 void read_sampling(const Json& body, CompletionRequest& request) {
@@ -171,7 +87,9 @@ void read_sampling(const Json& body, CompletionRequest& request) {
   number("frequency_penalty", {-2, 2}, sampler.frequency_penalty);
   number("repetition_penalty", {0.01, 100}, sampler.repetition_penalty);
   // -1 is another way to say all.
-  sampler.top_k = std::max<int64_t>(0, integer_field(body, "top_k", {-1, kMaxToken}).value_or(0));
+  if (const auto top_k = integer_field(body, "top_k", {-1, kMaxToken})) {
+    sampler.top_k = std::max<int64_t>(0, *top_k);
+  }
   read_bias(body, request);
   if (const auto seed = integer_field(
           body, "seed",
@@ -181,7 +99,7 @@ void read_sampling(const Json& body, CompletionRequest& request) {
 }
 
 void read_lengths(const Json& body, CompletionRequest& request) {
-  const bool chat = request.endpoint == Endpoint::chat;
+  const bool chat = is_chat(request.endpoint);
   const IntegerRange range{chat ? 1 : 0, kMaxCount};
   request.max_tokens = integer_field(body, "max_completion_tokens", range);
   const auto older = integer_field(body, "max_tokens", range);
@@ -205,6 +123,31 @@ void read_logprobs(const Json& body, CompletionRequest& request) {
   } else if (top.value_or(0) > 0) {
     refuse("top_logprobs", "top_logprobs: needs logprobs to be true");
   }
+}
+
+// As vLLM has them: scores of the prompt beside a plain answer.
+void read_prompt_logprobs(const Json& body, CompletionRequest& request) {
+  const Json* value = find_field(body, "prompt_logprobs");
+  if (value == nullptr || *value == false) return;
+  request.num_prompt_logprobs =
+      static_cast<int>(as_integer(*value, "prompt_logprobs", {0, kMaxTopLogprobs}));
+  if (bool_field(body, "stream")) {
+    refuse("prompt_logprobs", "prompt_logprobs: not possible with stream true");
+  }
+}
+
+// How a prompt becomes tokens, and tokens text.
+void read_token_rules(const Json& body, CompletionRequest& request) {
+  const auto flag = [&](const char* name, bool otherwise) {
+    return find_field(body, name) == nullptr ? otherwise : bool_field(body, name);
+  };
+  // A template writes its own first token.
+  request.add_special_tokens =
+      flag("add_special_tokens", request.endpoint == Endpoint::completions);
+  request.skip_special_tokens = flag("skip_special_tokens", true);
+  request.tokens_as_ids = flag("return_tokens_as_token_ids", false);
+  // -1: as many as the context holds.
+  request.truncate_prompt = integer_field(body, "truncate_prompt_tokens", {-1, kMaxCount});
 }
 
 void read_stream(const Json& body, CompletionRequest& request) {
@@ -236,8 +179,8 @@ void read_experts(Json& body, CompletionRequest& request) {
 // What would change the answer if it were dropped silently.
 void refuse_unsupported_fields(const Json& body, Endpoint endpoint) {
   refuse_unsupported(body, unsupported_fields());
-  refuse_unsupported(
-      body, endpoint == Endpoint::chat ? unsupported_chat_fields() : unsupported_prompt_fields());
+  refuse_unsupported(body, endpoint == Endpoint::completions ? unsupported_prompt_fields()
+                                                             : unsupported_chat_fields());
   if (integer_field(body, "best_of", {1, kMaxChoices}).value_or(1) >
       integer_field(body, "n", {1, kMaxChoices}).value_or(1)) {
     refuse("best_of", "best_of: more than n is not supported");
@@ -245,6 +188,38 @@ void refuse_unsupported_fields(const Json& body, Endpoint endpoint) {
 }
 
 }  // namespace
+
+void read_prompts(const Json& body, const char* field, CompletionRequest& request) {
+  const Json* prompt = find_field(body, field);
+  if (prompt == nullptr) refuse(field, "{}: expected a string or token ids, it is missing", field);
+  if (prompt->is_string()) {
+    request.prompts.emplace_back(prompt->get<std::string>());
+    return;
+  }
+  if (!prompt->is_array() || prompt->empty()) {
+    refuse(field, "{}: expected a string, strings, token ids or lists of token ids, got {}", field,
+           prompt->is_array() ? "an empty array" : kind_of(*prompt));
+  }
+  if (prompt->front().is_number()) {
+    request.prompts.emplace_back(token_list(*prompt, field));
+    return;
+  }
+  if (prompt->size() > static_cast<std::size_t>(kMaxChoices)) {
+    refuse(field, "{}: {} prompts, at most {} are possible", field, prompt->size(), kMaxChoices);
+  }
+  const bool texts = prompt->front().is_string();
+  for (const Json& item : *prompt) {
+    if (texts != item.is_string() || (!texts && !item.is_array())) {
+      refuse(field, "{}: expected only strings or only lists of token ids, got {}", field,
+             kind_of(item));
+    }
+    if (texts) {
+      request.prompts.emplace_back(item.get<std::string>());
+    } else {
+      request.prompts.emplace_back(token_list(item, field));
+    }
+  }
+}
 
 Json parse_body(std::string_view body) {
   try {
@@ -254,26 +229,30 @@ Json parse_body(std::string_view body) {
     throw ApiError(400,
                    fmt::format("request body: expected a JSON object, got {}", kind_of(*json)));
   } catch (const Error& e) {
-    throw ApiError(400, e.what());
+    throw ApiError(400, e.what()).quoting();
   }
 }
 
-CompletionRequest parse_completion(std::string_view text, Endpoint endpoint) {
+CompletionRequest parse_completion(std::string_view text, Endpoint endpoint,
+                                   const infer::SamplerOptions& defaults) {
   JsonOwner owner(parse_body(text));
   Json& body = *owner;
-  CompletionRequest request{.endpoint = endpoint};
+  CompletionRequest request{.endpoint = endpoint, .sampler = defaults};
   request.model = string_field(body, "model", 4096).value_or("");
   refuse_unsupported_fields(body, endpoint);
-  if (endpoint == Endpoint::chat) {
-    read_messages(body, request);
+  if (is_chat(endpoint)) {
+    request.chat = read_chat(body, text);
   } else {
-    read_prompts(body, request);
+    read_prompts(body, "prompt", request);
   }
   read_sampling(body, request);
   read_lengths(body, request);
   read_stops(body, request);
   read_logprobs(body, request);
+  read_prompt_logprobs(body, request);
+  read_token_rules(body, request);
   read_stream(body, request);
+  request.constraint = read_constraint(body, text);
   read_experts(body, request);
   string_field(body, "user", 4096);
   const auto num_prompts = std::max<int64_t>(1, static_cast<int64_t>(request.prompts.size()));

@@ -19,7 +19,12 @@ double seconds_since(Clock::time_point start) {
 
 CompletionJob::Sink::Sink(std::shared_ptr<CompletionJob> job)
     : job_(std::move(job)),
-      text_(job_->parts_.model, text::SkipSpecial::yes),
+      text_(job_->parts_.model,
+            // Markers of calls are special tokens in some families, and a constraint keeps others
+            // out.
+            job_->request().skip_special_tokens && job_->request().chat.tools.callable.empty()
+                ? text::SkipSpecial::yes
+                : text::SkipSpecial::no),
       stops_(job_->request().stops),
       last_token_(job_->parts_.start) {}
 
@@ -82,6 +87,13 @@ void CompletionJob::Sink::on_routes(const infer::RouteRows& rows) {
   });
 }
 
+void CompletionJob::Sink::on_embedding(std::span<const float> embedding) {
+  guarded([&] {
+    const std::lock_guard lock(job_->mutex_);
+    delta_.embedding.assign(embedding.begin(), embedding.end());
+  });
+}
+
 infer::Next CompletionJob::Sink::on_token(int32_t token, const infer::TokenScore* score) {
   const std::shared_ptr<CompletionJob> job = job_;
   guarded([&] {
@@ -89,7 +101,8 @@ infer::Next CompletionJob::Sink::on_token(int32_t token, const infer::TokenScore
     (has_token_ ? metrics.between_tokens : metrics.first_token).add(seconds_since(last_token_));
     last_token_ = Clock::now();
     has_token_ = true;
-    const std::string piece = stops_.push(text_.push(token));
+    std::string piece = stops_.push(text_.push(token));
+    if (job_->request().include_stop) piece += stops_.found();
     const bool is_fast = last_token_ - last_wake_ < kTogether;
     change(is_fast ? Urgency::with_the_next : Urgency::now, [&](ChoiceDelta& delta) {
       delta.tokens.push_back(token);
@@ -105,10 +118,14 @@ infer::Next CompletionJob::Sink::on_token(int32_t token, const infer::TokenScore
 void CompletionJob::Sink::on_finish(const infer::Finish& finish) {
   guarded([&] {
     std::string rest;
-    if (!stops_.stopped()) rest = stops_.push(text_.finish());
-    if (!stops_.stopped()) rest += stops_.finish();
+    if (!stops_.stopped()) {
+      rest = stops_.push(text_.finish());
+      if (!stops_.stopped()) rest += stops_.finish();
+      if (job_->request().include_stop) rest += stops_.found();
+    }
     change(Urgency::now, [&](ChoiceDelta& delta) {
       delta.text += rest;
+      delta.stop_found = stops_.found();
       delta.finish = finish;
     });
   });

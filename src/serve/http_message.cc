@@ -37,6 +37,20 @@ std::optional<std::string> decode(std::string_view text) {
   return out;
 }
 
+// "http://HOST/...": HOST counts instead of the header (RFC 9112, 3.2.2). False: it is no such one.
+bool take_authority(std::string_view& target, HttpRequest& request) {
+  const std::size_t scheme = target.find("://");
+  if (scheme == std::string_view::npos) return false;
+  const std::string name = lower(target.substr(0, scheme));
+  if (name != "http" && name != "https") return false;
+  target.remove_prefix(scheme + 3);
+  const std::string_view authority = target.substr(0, target.find_first_of("/?"));
+  if (authority.empty() || authority.find('@') != std::string_view::npos) return false;
+  request.headers["host"] = authority;
+  target.remove_prefix(authority.size());
+  return true;
+}
+
 }  // namespace
 
 std::string lower(std::string_view text) {
@@ -47,11 +61,11 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-std::string to_text(const Json& body) {
-  return body.dump(-1, ' ', false, Json::error_handler_t::replace);
+std::string to_text(const OrderedJson& body) {
+  return body.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
-HttpResponse json_response(const Json& body, int status) {
+HttpResponse json_response(const OrderedJson& body, int status) {
   return {.status = status, .body = to_text(body)};
 }
 
@@ -130,11 +144,15 @@ std::optional<FramingFault> framing_fault(std::string_view head) {
 }
 
 bool parse_target(std::string_view target, HttpRequest& request) {
-  if (target.empty() || target[0] != '/') return false;
+  if (target == "*") {
+    request.path = target;
+    return request.method == "OPTIONS";
+  }
+  if (!target.starts_with('/') && !take_authority(target, request)) return false;
   const std::size_t mark = target.find('?');
   const auto path = decode(target.substr(0, mark));
   if (!path) return false;
-  request.path = *path;
+  request.path = path->empty() ? "/" : *path;
   if (mark == std::string_view::npos) return true;
   std::string_view rest = target.substr(mark + 1);
   while (!rest.empty()) {

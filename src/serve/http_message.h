@@ -23,18 +23,18 @@ struct HttpRequest {
   std::map<std::string, std::string> query;    // decoded
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;
-  std::shared_ptr<const BodyShare> body_share;  // of the budget; null for a small body
-  std::string request_id;  // the client's, if it was fit to be logged, or our own
-  uint64_t owner = 0;      // which API key; 0: none needed
+  std::shared_ptr<BodyShare> body_share;  // of the budget; null where there is no body
+  std::string request_id;                 // the client's, if it was fit to be logged, or our own
+  uint64_t owner = 0;                     // which API key; 0: none needed
 
   std::string_view header(const std::string& lower_name) const {
     const auto found = headers.find(lower_name);
     return found == headers.end() ? std::string_view() : std::string_view(found->second);
   }
-  // Once it has been read: others may have its place.
-  void drop_body() {
+  // Once it has been read. Its place in the budget goes to whoever keeps what was made of it.
+  std::shared_ptr<BodyShare> drop_body() {
     body = {};
-    body_share.reset();
+    return std::exchange(body_share, nullptr);
   }
 };
 
@@ -43,10 +43,11 @@ struct HttpResponse {
   std::string content_type = "application/json";
   std::string body;
   std::vector<std::pair<std::string, std::string>> headers;
+  std::string log_text = {};  // of a refusal: why, without words of the request; never sent
 };
 
-HttpResponse json_response(const Json& body, int status = 200);
-std::string to_text(const Json& body);  // one line; broken UTF-8 becomes U+FFFD
+HttpResponse json_response(const OrderedJson& body, int status = 200);
+std::string to_text(const OrderedJson& body);  // one line; broken UTF-8 becomes U+FFFD
 const char* reason_phrase(int status);
 std::string lower(std::string_view text);  // of ASCII letters
 
@@ -54,7 +55,8 @@ std::string lower(std::string_view text);  // of ASCII letters
 enum class Framing { length, chunked, until_close };
 std::string format_head(const HttpResponse& response, Framing framing, bool keep_alive);
 
-// Splits and decodes a request target; false when it is malformed.
+// Splits and decodes a request target; false when it is malformed. One in absolute form says which
+// host is meant, and the header that says so too is replaced.
 bool parse_target(std::string_view target, HttpRequest& request);
 
 // What is wrong with the framing of a head, seen as it came, request line included: what the

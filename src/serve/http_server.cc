@@ -1,11 +1,14 @@
 // Accepting, draining, signals.
 #include "serve/http_server.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <csignal>
+#include <cstring>
 
 #include "base/log.h"
 #include "base/memory_reserve.h"
@@ -27,6 +30,22 @@ net::ip::address parse_address(const std::string& host) {
          host);
   }
   return address;
+}
+
+// Fewer, and nobody could be accepted, or only some.
+void expect_descriptors() {
+  constexpr rlim_t kLeast = 64;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kLeast) return;
+  fail(ErrorKind::resource,
+       "a process may have {} files open at once here, connections among them; serve needs {} at "
+       "least, and one more for each connection: raise it with ulimit -n",
+       limit.rlim_cur, kLeast);
+}
+
+bool is_ignored(int signal) {
+  struct sigaction now {};
+  return ::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
 }
 
 // Whatever goes wrong, most likely for want of memory, the server goes on: what has to be done is
@@ -123,8 +142,7 @@ struct HttpServer::State {
       if (error) return;
       num_asked_to_stop.fetch_add(1);
       attempt([&] {
-        log_info("{}: finishing {} running requests", number == SIGTERM ? "SIGTERM" : "SIGINT",
-                 api.num_jobs());
+        log_info("SIG{}: finishing {} running requests", ::sigabbrev_np(number), api.num_jobs());
       });
     });
     is_watching_signals = true;
@@ -162,6 +180,7 @@ struct HttpServer::State {
 };
 
 HttpServer::HttpServer(HttpOptions options) : state_(std::make_unique<State>(std::move(options))) {
+  expect_descriptors();
   keep_memory_reserve();
   const tcp::endpoint endpoint(parse_address(state_->options.host), state_->options.port);
   try {
@@ -181,6 +200,7 @@ HttpServer::HttpServer(HttpOptions options) : state_(std::make_unique<State>(std
   if (state_->options.handles_signals) {
     state_->signals.add(SIGTERM);
     state_->signals.add(SIGINT);
+    if (!is_ignored(SIGHUP)) state_->signals.add(SIGHUP);  // nohup asks for that
   }
 }
 

@@ -26,7 +26,7 @@ struct HttpOptions {
   std::chrono::milliseconds idle_deadline{60'000};   // between requests
   std::chrono::milliseconds write_deadline{30'000};  // for an answer that stands still
   std::chrono::milliseconds drain_deadline{30'000};
-  bool handles_signals = false;         // SIGTERM and SIGINT drain; a second one ends at once
+  bool handles_signals = false;  // SIGTERM, SIGINT and SIGHUP drain; a second one ends at once
   std::function<void()> on_drain = {};  // told when draining begins
 };
 
@@ -35,7 +35,8 @@ bool is_loopback(const std::string& host);
 
 class HttpServer {
  public:
-  // Binds and listens. Throws Error(usage) on a bad address, Error(io) when it is taken.
+  // Binds and listens. Throws Error(usage) on a bad address, Error(io) when it is taken,
+  // Error(resource) where too few files may be open at once.
   explicit HttpServer(HttpOptions options);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "infer/engine.h"
+#include "infer/engine/engine.h"
 
 namespace dsmoe::serve {
 

@@ -7,6 +7,7 @@
 #include "base/mapped_file.h"
 #include "base/utf8.h"
 #include "serve/api_error.h"
+#include "serve/constraint_field.h"
 
 namespace dsmoe::serve {
 namespace {
@@ -28,16 +29,26 @@ TextParts load_text_parts(const std::filesystem::path& folder,
     parts.chat_template = text::ChatTemplate::parse(
         read_small_file(chat_template, kMaxTemplateBytes), chat_template.string());
   }
+  // Its errors are told to clients, who need not know where it lies.
+  if (parts.chat_template) {
+    parts.chat_template =
+        text::ChatTemplate::parse(parts.chat_template->source(), "the chat template");
+  }
   parts.special = text::load_special_tokens(folder);
   return parts;
 }
 
-ServedModel::ServedModel(std::string id, infer::Engine& engine, TextParts text)
+ServedModel::ServedModel(std::string id, infer::Engine& engine, TextParts text,
+                         infer::SamplerOptions sampling)
     : id_(std::move(id)),
       engine_(engine),
       text_(std::move(text)),
+      sampling_(std::move(sampling)),
       created_(static_cast<int64_t>(std::time(nullptr))) {
+  if (text_.chat_template) tool_form_ = text::find_tool_form(*text_.chat_template);
   if (!text_.tokenizer) return;
+  constraints_ = std::make_unique<ConstraintCache>(*text_.tokenizer, config().vocab_size,
+                                                   tool_form_.syntax->all_markers());
   for (int32_t token = 0; token < text_.tokenizer->vocab_size(); ++token) {
     if (const auto bytes = text_.tokenizer->id_to_bytes(token)) {
       max_token_bytes_ = std::max(max_token_bytes_, bytes->size());
@@ -50,13 +61,14 @@ void ServedModel::check_name(const std::string& name) const {
   throw ApiError(
       404,
       fmt::format("there is no model '{}' here; this server has '{}'", name.substr(0, 200), id_),
-      "model", "model_not_found");
+      "model", "model_not_found")
+      .quoting();
 }
 
-std::vector<int32_t> ServedModel::encode(std::string_view text,
-                                         text::AddSpecial add_special) const {
+std::vector<int32_t> ServedModel::encode(std::string_view text, text::AddSpecial add_special,
+                                         const char* field) const {
   if (!text_.tokenizer) {
-    throw ApiError(400, "this model has no tokenizer; give token ids instead of text", "prompt");
+    throw ApiError(400, "this model has no tokenizer; give token ids instead of text", field);
   }
   // Refused before any work: even the longest tokens could not make it fit.
   const std::size_t most = max_token_bytes_ * static_cast<std::size_t>(context() + 1);
@@ -65,9 +77,18 @@ std::vector<int32_t> ServedModel::encode(std::string_view text,
                    fmt::format("this model's maximum context length is {} tokens; a text of {} "
                                "bytes has at least {} tokens",
                                context(), text.size(), text.size() / max_token_bytes_),
-                   "prompt", "context_length_exceeded");
+                   field, "context_length_exceeded");
   }
   return text_.tokenizer->encode(text, {.add_special = add_special});
+}
+
+std::shared_ptr<const constrain::Constraint> ServedModel::constraint(
+    const ConstraintSpec& spec) const {
+  if (!constraints_) {
+    throw ApiError(400, "this model has no tokenizer: nothing can be said about its text",
+                   spec.field);
+  }
+  return constraints_->get(spec);
 }
 
 std::string ServedModel::token_bytes(int32_t id) const {

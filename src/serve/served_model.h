@@ -3,15 +3,18 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "infer/engine.h"
+#include "infer/engine/engine.h"
+#include "serve/constraint_cache.h"
 #include "text/chat_template.h"
-#include "text/tokenizer.h"
-#include "text/tokenizer_config.h"
+#include "text/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer_config.h"
+#include "text/tools/tool_form.h"
 
 namespace dsmoe::serve {
 
@@ -27,7 +30,8 @@ TextParts load_text_parts(const std::filesystem::path& folder,
 
 class ServedModel {
  public:
-  ServedModel(std::string id, infer::Engine& engine, TextParts text);
+  ServedModel(std::string id, infer::Engine& engine, TextParts text,
+              infer::SamplerOptions sampling = {});
 
   const std::string& id() const { return id_; }
   int64_t created() const { return created_; }
@@ -35,11 +39,19 @@ class ServedModel {
   const model::ModelConfig& config() const { return engine_.model().config; }
   int64_t context() const { return engine_.model().context; }
   const TextParts& text() const { return text_; }
+  // How tools get into its prompts and out of its answers.
+  const text::ToolForm& tool_form() const { return tool_form_; }
+  // What requests get that do not say how to sample.
+  const infer::SamplerOptions& sampling() const { return sampling_; }
 
   // Throws ApiError(404) when a request asks for another one; an empty name means this one.
   void check_name(const std::string& name) const;
-  // Throw ApiError(400) when there is no tokenizer, or the text is certainly too long.
-  std::vector<int32_t> encode(std::string_view text, text::AddSpecial add_special) const;
+  // Throw ApiError(400) about `field` when there is no tokenizer, or the text is certainly too
+  // long.
+  std::vector<int32_t> encode(std::string_view text, text::AddSpecial add_special,
+                              const char* field = "prompt") const;
+  // Prepared, now or before. Throws ApiError(400).
+  std::shared_ptr<const constrain::Constraint> constraint(const ConstraintSpec& spec) const;
   // The bytes of one token; its number without a tokenizer.
   std::string token_bytes(int32_t id) const;
   // The same as JSON can hold it: "bytes:\xe2\x82" when it is no valid UTF-8.
@@ -49,8 +61,11 @@ class ServedModel {
   std::string id_;
   infer::Engine& engine_;
   TextParts text_;
+  text::ToolForm tool_form_;
+  infer::SamplerOptions sampling_;
   int64_t created_;
   std::size_t max_token_bytes_ = 1;
+  std::unique_ptr<ConstraintCache> constraints_;  // null without a tokenizer
 };
 
 // Ids to text as they come, valid UTF-8, no piece ends inside a character; special tokens are not

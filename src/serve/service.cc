@@ -25,7 +25,8 @@ Service::Service(ServiceOptions options) : http_(std::make_unique<HttpServer>(op
 
 void Service::open(Opening opening) {
   engine_ = std::make_unique<infer::Engine>(opening.context, opening.model, opening.engine);
-  model_ = std::make_unique<ServedModel>(opening.id, *engine_, std::move(opening.text));
+  model_ = std::make_unique<ServedModel>(opening.id, *engine_, std::move(opening.text),
+                                         std::move(opening.sampling));
   api_->open(*model_);
 }
 

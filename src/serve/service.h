@@ -31,6 +31,7 @@ class Service {
     TextParts text;
     std::string id;  // in the API
     infer::EngineOptions engine;
+    infer::SamplerOptions sampling = {};  // of requests that do not say it
   };
   // From any thread, until there is a model: how far its training is.
   void show_training(const TrainingProgress& progress) { api_->show_training(progress); }

@@ -20,7 +20,6 @@ bool is_same(const Json& value, const Json& harmless) {
   return num_members == harmless.size();
 }
 
-const Json kTextFormat = Json::object({{"type", "text"}});
 const Json kTextOnly = Json::array({"text"});
 const Json kNone = Json::array();
 const Json kNothing = Json::object();
@@ -30,11 +29,8 @@ const Json kNothing = Json::object();
 std::span<const UnsupportedField> unsupported_fields() {
   static const UnsupportedField kFields[] = {
       // OpenAI
-      {"tools", {kNone}},
       {"functions", {kNone}},
-      {"tool_choice", {"none"}},
       {"function_call", {"none"}},
-      {"response_format", {kTextFormat}},
       {"suffix", {""}},
       {"modalities", {kTextOnly, kNone}},
       {"audio", {}},
@@ -42,17 +38,11 @@ std::span<const UnsupportedField> unsupported_fields() {
       {"web_search_options", {}},
       {"max_output_tokens", {}},
       // What the answer must look like
-      {"guided_json", {""}},
-      {"guided_regex", {""}},
-      {"guided_choice", {kNone}},
       {"guided_grammar", {""}},
       {"guided_decoding_backend", {""}},
       {"guided_whitespace_pattern", {""}},
-      {"structured_outputs", {kNothing}},
       {"structural_tag", {""}},
       {"grammar", {""}},
-      {"json_schema", {""}},
-      {"regex", {""}},
       {"ebnf", {""}},
       {"bad_words", {kNone}},
       {"banned_strings", {kNone, ""}},
@@ -60,10 +50,7 @@ std::span<const UnsupportedField> unsupported_fields() {
       {"logits_processors", {kNone}},
       {"custom_logit_processor", {}},
       // What is read
-      {"continue_final_message", {false}},
-      {"add_generation_prompt", {true}},
       {"chat_template", {}},
-      {"chat_template_kwargs", {kNothing}},
       {"documents", {kNone}},
       {"mm_processor_kwargs", {kNothing}},
       {"prompt_embeds", {}},
@@ -71,15 +58,10 @@ std::span<const UnsupportedField> unsupported_fields() {
       {"images", {kNone}},
       {"system_prompt", {""}},
       {"negative_prompt", {""}},
-      {"truncate_prompt_tokens", {}},
       {"lora", {kNone}},
       // What is shown
-      {"prompt_logprobs", {false}},
       {"n_probs", {0}},
-      {"skip_special_tokens", {true}},
       {"spaces_between_special_tokens", {true}},
-      {"include_stop_str_in_output", {false}},
-      {"return_tokens_as_token_ids", {false}},
       {"detokenize", {true}},
       {"response_fields", {kNone}},
       // How long it is
@@ -116,30 +98,27 @@ std::span<const UnsupportedField> unsupported_fields() {
 }
 
 std::span<const UnsupportedField> unsupported_chat_fields() {
-  static const UnsupportedField kFields[] = {{"echo", {false}}, {"add_special_tokens", {false}}};
+  static const UnsupportedField kFields[] = {{"echo", {false}}};
   return kFields;
 }
 
 std::span<const UnsupportedField> unsupported_prompt_fields() {
-  static const UnsupportedField kFields[] = {{"add_special_tokens", {true}}};
+  static const UnsupportedField kFields[] = {{"tools", {kNone}},
+                                             {"tool_choice", {"none"}},
+                                             {"continue_final_message", {false}},
+                                             {"add_generation_prompt", {true}},
+                                             {"chat_template_kwargs", {kNothing}}};
   return kFields;
 }
 
 std::span<const UnsupportedField> unsupported_message_fields() {
-  static const UnsupportedField kFields[] = {{"tool_calls", {kNone}},
-                                             {"function_call", {}},
-                                             {"audio", {}},
-                                             {"images", {kNone}},
-                                             {"prefix", {false}}};
+  static const UnsupportedField kFields[] = {
+      {"function_call", {}}, {"audio", {}}, {"images", {kNone}}, {"prefix", {false}}};
   return kFields;
 }
 
 std::span<const UnsupportedField> unsupported_tokenize_fields() {
-  static const UnsupportedField kFields[] = {{"messages", {}},
-                                             {"add_special", {true}},
-                                             {"parse_special", {true}},
-                                             {"with_pieces", {false}},
-                                             {"return_token_strs", {false}}};
+  static const UnsupportedField kFields[] = {{"parse_special", {true}}};
   return kFields;
 }
 

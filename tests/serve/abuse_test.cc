@@ -66,9 +66,36 @@ TEST_F(Abuse, FieldsOfOtherServersThatWouldChangeTheAnswer) {
   run(other_server_cases(R"({"prompt": "The cat", "max_tokens": 1)"), "/v1/completions");
   run(other_server_cases(R"({"messages": [{"role": "user", "content": "x"}], "max_tokens": 1)"),
       "/v1/chat/completions");
-  EXPECT_EQ(server_->post("/tokenize", {{"prompt", "x"}, {"add_special", false}}).status, 400);
-  EXPECT_EQ(server_->post("/tokenize", {{"prompt", "x"}, {"add_special", true}}).status, 200);
-  EXPECT_EQ(server_->post("/tokenize", {{"prompt", "x"}, {"with_pieces", true}}).status, 400);
+  EXPECT_EQ(server_->post("/tokenize", {{"prompt", "x"}, {"parse_special", false}}).status, 400);
+  EXPECT_EQ(server_->post("/tokenize", {{"prompt", "x"}, {"parse_special", true}}).status, 200);
+}
+
+// Operators read why; nobody reads what people wrote.
+TEST_F(Abuse, TheLogSaysWhyAndNothingOfTheRequest) {
+  const auto spoken = [](std::string body) {
+    for (const char* word : {"The cat", "\"x\"", "\"a\"", "king", "hello", "gpt-4"}) {
+      const std::string text = *word == '"' ? "\"zebra\"" : "zebra";
+      for (std::size_t at = 0; (at = body.find(word, at)) != std::string::npos; at += text.size()) {
+        body.replace(at, std::string(word).size(), text);
+      }
+    }
+    return body;
+  };
+  ::testing::internal::CaptureStderr();
+  set_log_level(LogLevel::info);
+  for (const BodyCase& each : completion_cases()) {
+    Client(port()).request("POST", "/v1/completions", spoken(each.body));
+  }
+  for (const BodyCase& each : chat_cases()) {
+    Client(port()).request("POST", "/v1/chat/completions", spoken(each.body));
+  }
+  set_log_level(LogLevel::quiet);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_EQ(log.find("zebra"), std::string::npos) << log.substr(log.find("zebra") - 200, 300);
+  EXPECT_NE(
+      log.find("status=400 param=temperature reason=\"temperature: expected 0 to 2, got -0.1"),
+      std::string::npos)
+      << log.substr(0, 2000);
 }
 
 TEST_F(Abuse, MoreKeysOrValuesThanAnyoneNeeds) {

@@ -3,25 +3,20 @@
 #include <execinfo.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <new>
 #include <optional>
 #include <string>
 #include <thread>
 
+#include "base/failing_memory.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "serve/small_server.h"
 
 namespace {
 
-// Counted down by the allocations it concerns; at and below zero they fail, as many as are to fail.
-std::atomic<int64_t> until_failure{0};
-std::atomic<int64_t> num_failures{0};
 enum class Where { server_thread, sinks };  // sinks: of the engine's thread
 std::atomic<Where> where{Where::server_thread};
 thread_local bool is_server_thread = false;
@@ -43,51 +38,9 @@ bool is_concerned() {
 }
 
 // Destructors of Json allocate. The server keeps a reserve for them (base/memory_reserve.h).
-bool fails() {
-  return num_failures.load() > 0 && is_concerned() && until_failure.fetch_sub(1) <= 0 &&
-         num_failures.fetch_sub(1) > 0 && !is_called_from("json_value7destroy");
-}
-
-void* allocate(std::size_t size, std::size_t alignment) {
-  if (fails()) throw std::bad_alloc();
-  void* memory = nullptr;
-  if (::posix_memalign(&memory, std::max(alignment, sizeof(void*)),
-                       std::max<std::size_t>(1, size)) != 0) {
-    throw std::bad_alloc();
-  }
-  return memory;
-}
+bool is_spared() { return is_called_from("json_value7destroy"); }
 
 }  // namespace
-
-void* operator new(std::size_t size) { return allocate(size, __STDCPP_DEFAULT_NEW_ALIGNMENT__); }
-void* operator new[](std::size_t size) { return allocate(size, __STDCPP_DEFAULT_NEW_ALIGNMENT__); }
-void* operator new(std::size_t size, std::align_val_t alignment) {
-  return allocate(size, static_cast<std::size_t>(alignment));
-}
-void* operator new[](std::size_t size, std::align_val_t alignment) {
-  return allocate(size, static_cast<std::size_t>(alignment));
-}
-void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
-  try {
-    return operator new(size);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
-  }
-}
-void* operator new[](std::size_t size, const std::nothrow_t& tag) noexcept {
-  return operator new(size, tag);
-}
-// Not inlined: the compiler would see free() meet operator new.
-[[gnu::noinline]] static void release(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory) noexcept { release(memory); }
-void operator delete[](void* memory) noexcept { release(memory); }
-void operator delete(void* memory, std::size_t) noexcept { release(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { release(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { release(memory); }
-void operator delete[](void* memory, std::align_val_t) noexcept { release(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { release(memory); }
-void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { release(memory); }
 
 // A constructor of Json that runs out of memory leaves what it has taken: some bytes for each of
 // the failures that are made here. All else must not leak.
@@ -99,17 +52,6 @@ extern "C" const char* __lsan_default_suppressions() {
 namespace dsmoe::testing {
 namespace {
 
-// Allocations of the server's thread fail: after the `first` ones `count` of them.
-class FailingMemory {
- public:
-  FailingMemory(int64_t first, int64_t count) {
-    until_failure = first;
-    num_failures = count;
-  }
-  ~FailingMemory() { num_failures = 0; }
-  bool has_failed() const { return until_failure < 0; }
-};
-
 // A list of lists, as a hostile body may be: its owner asks for no memory when it ends. The
 // library's destructor does, and would end the program where there is none.
 TEST(LargeJson, EndsWithoutMemory) {
@@ -117,13 +59,14 @@ TEST(LargeJson, EndsWithoutMemory) {
   for (int i = 0; i < 1000; ++i) text += "[1,{\"b\":[\"text\"]}],";
   text += "0]}";
   is_server_thread = true;
+  FailingMemory::concerns(is_concerned);
   constexpr int64_t kNever = int64_t{1} << 40;
   const auto asked = [&](auto&& end) {
     const FailingMemory counting(kNever, 1);
     end();
-    return kNever - until_failure;
+    return counting.num_asked();
   };
-  std::optional<JsonOwner> owned(std::in_place, parse_json(text, "test"));
+  std::optional<JsonOwner<Json>> owned(std::in_place, parse_json(text, "test"));
   std::optional<Json> plain(parse_json(text, "test"));
   EXPECT_EQ(asked([&] { owned.reset(); }), 0);
   EXPECT_GT(asked([&] { plain.reset(); }), 0);
@@ -132,6 +75,7 @@ TEST(LargeJson, EndsWithoutMemory) {
 
 std::unique_ptr<SmallServer> make_server() {
   set_log_level(LogLevel::quiet);
+  FailingMemory::concerns(is_concerned, is_spared);
   SmallServerOptions options;
   options.on_thread = [] { is_server_thread = true; };
   auto server = std::make_unique<SmallServer>(options);

@@ -1,28 +1,21 @@
 // The API as clients use it, on a small model in this process.
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <limits>
 #include <thread>
 
+#include "base/engine_version.h"
 #include "base/log.h"
-#include "infer/evaluate.h"
+#include "base/scratch_folder.h"
+#include "infer/measure/evaluate.h"
 #include "kernels/table.h"
 #include "serve/small_server.h"
 
 namespace dsmoe::testing {
 namespace {
 
-class ApiTest : public ::testing::Test {
- protected:
-  static void SetUpTestSuite() {
-    set_log_level(LogLevel::warning);
-    server_ = std::make_unique<SmallServer>();
-  }
-  static void TearDownTestSuite() { server_.reset(); }
-  static SmallServer& server() { return *server_; }
-  static std::unique_ptr<SmallServer> server_;
-};
-std::unique_ptr<SmallServer> ApiTest::server_;
+class ApiTest : public SmallServerTest {};
 
 Json greedy(const Json& more = Json::object()) {
   Json body{{"model", "small"}, {"prompt", "The cat"}, {"max_tokens", 12}, {"temperature", 0}};
@@ -105,6 +98,21 @@ TEST_F(ApiTest, ChatPlainAndStreamed) {
   EXPECT_EQ(text, choice["message"]["content"]);
   EXPECT_EQ(scores, 10u);
   EXPECT_EQ(events.back()["choices"][0]["finish_reason"], "length");
+}
+
+// Its name is for the operator's eyes.
+TEST_F(ApiTest, ATemplatesErrorTellsNoFileName) {
+  const ScratchFolder scratch;
+  const auto file = scratch / "secret.jinja";
+  std::ofstream(file) << "{{ raise_exception('not like this') }}";
+  const serve::TextParts parts = serve::load_text_parts(scratch.path(), file);
+  try {
+    (void)parts.chat_template->render({});
+    FAIL() << "it was rendered";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("not like this"), std::string::npos) << e.what();
+    EXPECT_EQ(std::string(e.what()).find("secret"), std::string::npos) << e.what();
+  }
 }
 
 // The harness drops the last score, which is the answer's: that of an end is one like others.
@@ -285,6 +293,23 @@ TEST_F(ApiTest, ExpertLoadCountsWhatWasForwarded) {
   EXPECT_EQ(server().get("/v1/experts/tokens?layer=0").status, 400);
   const Json one = server().get("/v1/experts/tokens?layer=2&expert=3&limit=4").json();
   EXPECT_EQ(one["expert"], 3);
+  const std::string of_expert = "/v1/experts/tokens?layer=1&expert=";
+  for (int e = 0; e < 8; ++e) {
+    const Json all = server().get(of_expert + std::to_string(e) + "&limit=1000").json()["tokens"];
+    const Json by_lift =
+        server().get(of_expert + std::to_string(e) + "&limit=1000&sort=lift").json()["tokens"];
+    ASSERT_EQ(by_lift.size(), all.size());
+    for (std::size_t i = 1; i < by_lift.size(); ++i) {
+      EXPECT_GE(by_lift[i - 1]["lift"].get<double>() + 1e-12, by_lift[i]["lift"].get<double>());
+    }
+    const auto often = std::count_if(all.begin(), all.end(),
+                                     [](const Json& token) { return token["count"] >= 2; });
+    const Json floored =
+        server().get(of_expert + std::to_string(e) + "&limit=1000&sort=lift&min_count=2").json();
+    EXPECT_EQ(std::ssize(floored["tokens"]), often);
+  }
+  EXPECT_EQ(server().get(of_expert + "1&sort=name").json()["error"]["param"], "sort");
+  EXPECT_EQ(server().get(of_expert + "1&min_count=0").status, 400);
   EXPECT_EQ(server().post("/v1/experts/reset", Json::object()).json()["window"]["tokens"], 0);
 }
 
@@ -294,10 +319,11 @@ TEST_F(ApiTest, InformationRoutes) {
   EXPECT_EQ(models["data"][0]["max_model_len"], 256);
   EXPECT_EQ(models["data"][0]["moe_layers"], (Json{1, 2}));
   EXPECT_EQ(server().get("/v1/models/small").json(), models["data"][0]);
-  EXPECT_EQ(server().get("/v1/models/").status, 404);
+  EXPECT_EQ(server().get("/v1/models/").json(), models);
   EXPECT_EQ(server().get("/v1/models/other").json()["error"]["code"], "model_not_found");
   EXPECT_EQ(server().get("/health").json()["status"], "ok");
   EXPECT_TRUE(server().get("/version").json().contains("version"));
+  EXPECT_EQ(server().get("/version").json().at("engine_version"), kEngineVersion);
   EXPECT_EQ(server().get("/tokenizer_info").json()["eos_token"], "<|end|>");
   const Json ids =
       server().post("/tokenize", {{"content", "The cat"}, {"add_special_tokens", false}}).json();

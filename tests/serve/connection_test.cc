@@ -22,18 +22,6 @@ Json long_answer(bool is_stream) {
           {"stream", is_stream}};
 }
 
-// A figure of /metrics once it is `expected`; what it is instead after a minute.
-double wait_for_metric(SmallServer& server, const std::string& name, double expected) {
-  double value = -1;
-  for (int i = 0; i < 6000 && value != expected; ++i) {
-    const std::string text = "\n" + server.get("/metrics").body;
-    const std::size_t at = text.find("\n" + name + " ");
-    value = at == std::string::npos ? -1 : std::atof(text.c_str() + at + name.size() + 2);
-    if (value != expected) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return value;
-}
-
 std::vector<std::unique_ptr<Client>> connect(uint16_t port, int count) {
   std::vector<std::unique_ptr<Client>> clients;
   for (int i = 0; i < count; ++i) clients.push_back(std::make_unique<Client>(port));
@@ -130,6 +118,35 @@ TEST(Connections, BodiesHeldOpenHaveOneBudgetAndSmallOnesPass) {
   }
 }
 
+// A small body may bring a prompt that is many times as large, for every one of its answers.
+TEST(Connections, PromptsThatWaitAreInTheBudgetUntilTheyAreAnswered) {
+  SmallServer server(
+      {.engine = {.max_batch = 1}, .http = {.max_bodies_bytes = std::size_t{200} << 10}},
+      {.positions = 8192});
+  Json body{{"prompt", std::vector<int>(7000, 5)}, {"max_tokens", 1000}, {"ignore_eos", true}};
+  const std::string prompt = format_request("POST", "/v1/completions", body.dump());
+  {
+    std::vector<std::unique_ptr<Client>> waiting;
+    for (int i = 0; i < 3; ++i) {  // each of them 2 x 4 bytes x 7,000 tokens
+      waiting.push_back(std::make_unique<Client>(server.port()));
+      waiting.back()->send(prompt);
+    }
+    ASSERT_EQ(wait_for_metric(server, "dsmoe_requests_running", 3), 3);
+    const Answer refused = server.complete(body);
+    EXPECT_EQ(refused.status, 503);
+    EXPECT_EQ(refused.headers.at("retry-after"), "1");
+    EXPECT_EQ(refused.json()["error"]["code"], "overloaded");
+    Client small(server.port());
+    small.send(format_request("POST", "/v1/completions", kShort.dump()));
+    EXPECT_EQ(wait_for_metric(server, "dsmoe_requests_running", 4), 4);
+  }
+  body["max_tokens"] = 1;
+  Answer answer;
+  for (int i = 0; i < 6000 && answer.status != 200; ++i) answer = server.complete(body);
+  EXPECT_EQ(answer.status, 200);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(server.complete(body).status, 200);  // each is given back
+}
+
 TEST(Connections, WithKeysNoLargeBodyIsReadWithoutOne) {
   SmallServer server({.api = {.keys = {"key"}}});
   const std::string large = format_request("GET", "/health", std::string(100000, ' '));
@@ -177,6 +194,29 @@ TEST(Connections, FramingThatAProxyMayReadInAnotherWayIsRefused) {
   EXPECT_EQ(post("Transfer-Encoding: chunked\r\nContent-Length: 15\r\n"), 400);
   EXPECT_EQ(status_of(server, "POST /tokenize HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"),
             400);
+}
+
+// RFC 9112, 3.2: what stands in the target is meant, whatever Host says.
+TEST(Connections, TargetsThatNameTheServerOrAllOfIt) {
+  SmallServer server;
+  const auto ask = [&](const std::string& line, const std::string& host = "localhost") {
+    return status_of(server, line + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n");
+  };
+  EXPECT_EQ(ask("GET http://localhost:80/v1/models"), 200);
+  EXPECT_EQ(ask("GET HTTP://127.0.0.1/v1/models?a=b"), 200);
+  EXPECT_EQ(ask("GET http://localhost"), 200);  // the page
+  EXPECT_EQ(ask("GET http://localhost?a=b"), 200);
+  EXPECT_EQ(ask("GET http://localhost/v1/models", "example.org"), 200);
+  EXPECT_EQ(ask("GET http://example.org/v1/models"), 421);
+  EXPECT_EQ(ask("GET /v1/models", "example.org"), 421);
+  EXPECT_EQ(ask("OPTIONS *"), 204);
+  EXPECT_EQ(ask("OPTIONS *", "example.org"), 421);
+  EXPECT_EQ(ask("OPTIONS http://localhost"), 204);
+  for (const char* malformed :
+       {"GET *", "GET http://", "GET http:///v1/models", "GET http://a@localhost/v1/models",
+        "GET ftp://localhost/v1/models", "GET localhost/v1/models", "GET v1/models"}) {
+    EXPECT_EQ(ask(malformed), 400) << malformed;
+  }
 }
 
 // Fields may trickle in by the line: all of them together are the head.

@@ -57,10 +57,54 @@ TEST(ServeProgram, SigtermLetsRunningAndWaitingRequestsFinish) {
   }
   EXPECT_EQ(server.wait(), 0);
   const std::string logged = read_file(log);
-  EXPECT_NE(logged.find("id=refused-1 route=/v1/completions status=400\n"), std::string::npos)
+  EXPECT_NE(logged.find("id=refused-1 route=/v1/completions status=400 param=prompt reason="),
+            std::string::npos)
       << logged;
   EXPECT_NE(logged.find("status=200 prompt_tokens=3 answer_tokens=100 seconds="), std::string::npos)
       << logged;
+}
+
+// The terminal is gone.
+TEST(ServeProgram, SighupDrainsUnlessNohupSaysOtherwise) {
+  const ScratchFolder scratch;
+  const std::vector<std::string> arguments = on_any_port(make_model((scratch / "model").string()));
+  RunningServer server({.program = DSMOE_PROGRAM, .arguments = arguments});
+  ASSERT_TRUE(server.wait_until_serving());
+  const Json body{
+      {"prompt", {5, 6, 7}}, {"max_tokens", 100}, {"ignore_eos", true}, {"stream", true}};
+  Client client(server.port());
+  client.send(format_request("POST", "/v1/completions", body.dump()));
+  std::string text = client.receive_some();
+  ASSERT_NE(text, "");
+  server.signal(SIGHUP);
+  for (std::string piece; !(piece = client.receive_some()).empty();) text += piece;
+  EXPECT_NE(text.find("data: [DONE]"), std::string::npos) << text;
+  EXPECT_EQ(server.wait(), 0);
+
+  const auto before = ::signal(SIGHUP, SIG_IGN);
+  RunningServer nohup({.program = DSMOE_PROGRAM, .arguments = arguments});
+  ::signal(SIGHUP, before);
+  ASSERT_TRUE(nohup.wait_until_serving());
+  nohup.signal(SIGHUP);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(Client(nohup.port()).get("/health").status, 200);
+  nohup.signal(SIGTERM);
+  EXPECT_EQ(nohup.wait(), 0);
+}
+
+// With a few it would start, and take nobody.
+TEST(ServeProgram, TooFewFilesAreSaidAtOnce) {
+  const ScratchFolder scratch;
+  const std::string model = make_model((scratch / "model").string());
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  for (const rlim_t most : {16, 63}) {
+    const rlimit low{.rlim_cur = most, .rlim_max = before.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+    const Ran ran = run_dsmoe({"serve", model, "--port", "0"});
+    ::setrlimit(RLIMIT_NOFILE, &before);
+    EXPECT_EQ(ran.code, 1);
+    EXPECT_NE(ran.err.find("ulimit -n"), std::string::npos) << ran.err;
+  }
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -175,6 +219,9 @@ TEST(ServeProgram, TrainsTheDemoWhereThereIsNoneAndGoesOnWithAnUnfinishedOne) {
     EXPECT_GE(training["step"], 1);
     EXPECT_GT(training["loss"], 0);
     EXPECT_GT(training["seconds_left"], 0);
+    ASSERT_GE(training["curve"].size(), 1u);
+    EXPECT_EQ(training["curve"].back()[0], training["step"]);
+    EXPECT_EQ(training["curve"].back()[1], training["loss"]);
     const Answer refused = Client(server.port()).post("/v1/completions", {{"prompt", "x"}});
     EXPECT_EQ(refused.status, 503);
     EXPECT_EQ(refused.json()["error"]["code"], "loading");
@@ -317,11 +364,67 @@ TEST(ServeProgram, ABlankKeyIsRefusedWhereverItComesFrom) {
   EXPECT_EQ(run_dsmoe({"serve", "--api-key-file", file, "nowhere"}).code, 2);
 }
 
+TEST(ServeProgram, CheckLoadsEverythingAndOpensNoPort) {
+  const ScratchFolder scratch;
+  const std::string model = make_model((scratch / "model").string());
+  // A port that is taken does not matter: a server may run.
+  RunningServer running({.program = DSMOE_PROGRAM, .arguments = on_any_port(model)});
+  ASSERT_TRUE(running.wait_until_serving());
+  const std::string port = std::to_string(running.port());
+  const Ran good = run_dsmoe({"serve", model, "--check", "--port", port, "--threads", "1"});
+  EXPECT_EQ(good.code, 0) << good.err;
+  EXPECT_NE(good.out.find("model can be served: context "), std::string::npos) << good.out;
+  EXPECT_NE(good.out.find("; no chat template; 0 keys"), std::string::npos) << good.out;
+  write_file(model + "/chat_template.jinja", "{{ raise_exception('no') }}");
+  const Ran refuses = run_dsmoe({"serve", model, "--check", "--threads", "1"});
+  EXPECT_EQ(refuses.code, 1);
+  EXPECT_NE(refuses.err.find("chat template"), std::string::npos) << refuses.err;
+  write_file(model + "/chat_template.jinja", "{% if %}");
+  EXPECT_NE(run_dsmoe({"serve", model, "--check", "--threads", "1"}).code, 0);
+  EXPECT_EQ(run_dsmoe({"serve", "nowhere", "--check"}).code, 1);
+}
+
+// The request, then the server's flags, then the folder, then the model's own distribution.
+TEST(ServeProgram, SamplingDefaultsComeFromFlagsAndTheFolder) {
+  const ScratchFolder scratch;
+  const std::string model = make_model((scratch / "model").string());
+  write_file(model + "/generation_config.json", R"({"temperature": 0, "top_k": 50})");
+  const auto differ = [&](const std::vector<std::string>& flags, const Json& fields) {
+    std::vector<std::string> arguments = on_any_port(model);
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    RunningServer server({.program = DSMOE_PROGRAM, .arguments = arguments});
+    EXPECT_TRUE(server.wait_until_serving());
+    std::string first;
+    bool found = false;
+    for (int seed = 0; seed < 4; ++seed) {
+      Json body{{"prompt", {5, 6, 7}}, {"max_tokens", 20}, {"seed", seed}, {"ignore_eos", true}};
+      body.update(fields);
+      const std::string text =
+          Client(server.port()).post("/v1/completions", body).json()["choices"][0]["text"];
+      if (seed == 0) first = text;
+      found = found || text != first;
+    }
+    return found;
+  };
+  EXPECT_FALSE(differ({}, Json::object()));  // the folder: always the likeliest
+  EXPECT_TRUE(differ({"--temperature", "1"}, Json::object()));
+  EXPECT_FALSE(differ({"--temperature", "1"}, {{"temperature", 0}}));
+  EXPECT_FALSE(differ({"--temperature", "1", "--top-k", "1"}, Json::object()));
+  write_file(model + "/generation_config.json", R"({"temperature": "hot"})");
+  const Ran wrong = run_dsmoe({"serve", model, "--check", "--threads", "1"});
+  EXPECT_NE(wrong.code, 0);
+  EXPECT_NE(wrong.err.find("generation_config.json: temperature: expected a number"),
+            std::string::npos)
+      << wrong.err;
+}
+
 TEST(ServeProgram, RefusesWhatItCannotServe) {
   // A flag that may be repeated takes one value: the next one is the model.
   const Ran model_last = run_dsmoe({"serve", "--api-key", "secret", "nowhere"});
   EXPECT_EQ(model_last.code, 1);
-  EXPECT_NE(model_last.err.find("nowhere: there is no model here"), std::string::npos)
+  EXPECT_NE(
+      model_last.err.find("nowhere: no such folder; expected a model folder or a training run"),
+      std::string::npos)
       << model_last.err;
   const Ran exposed = run_dsmoe({"serve", "nowhere", "--host", "0.0.0.0"});
   EXPECT_EQ(exposed.code, 2);
@@ -329,7 +432,9 @@ TEST(ServeProgram, RefusesWhatItCannotServe) {
   EXPECT_EQ(run_dsmoe({"serve", "nowhere", "--host", "example.org"}).code, 2);
   const Ran missing = run_dsmoe({"serve", "nowhere"});
   EXPECT_EQ(missing.code, 1);
-  EXPECT_NE(missing.err.find("nowhere: there is no model here"), std::string::npos) << missing.err;
+  EXPECT_NE(missing.err.find("nowhere: no such folder; expected a model folder or a training run"),
+            std::string::npos)
+      << missing.err;
   const Ran elsewhere =
       run_dsmoe({"serve", std::string(DSMOE_SOURCE_DIR), "--host", "192.0.2.1", "--no-auth"});
   EXPECT_EQ(elsewhere.code, 1);

@@ -117,18 +117,6 @@ TEST(Server, AFullQueueGives429) {
   EXPECT_EQ(answer.status, 200);
 }
 
-// A figure of /metrics once it is `expected`; what it is instead after a minute.
-double wait_for_metric(SmallServer& server, const std::string& name, double expected) {
-  double value = -1;
-  for (int i = 0; i < 6000 && value != expected; ++i) {
-    const std::string text = "\n" + server.get("/metrics").body;
-    const std::size_t at = text.find("\n" + name + " ");
-    value = at == std::string::npos ? -1 : std::atof(text.c_str() + at + name.size() + 2);
-    if (value != expected) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return value;
-}
-
 // The worker encodes them; the last one ends the request before any is computed.
 TEST(Server, ManyLongPromptsDoNotHoldUpOthers) {
   SmallServer server({}, {.positions = 65536});

@@ -1,9 +1,12 @@
 // Random weights, a tokenizer trained on one sentence.
 #include "serve/small_server.h"
 
+#include <chrono>
+#include <cstdlib>
+
 #include "kernels/table.h"
 #include "model/initialise.h"
-#include "text/bpe_train.h"
+#include "text/tokenizer/bpe_train.h"
 
 namespace dsmoe::testing {
 namespace {
@@ -73,6 +76,17 @@ void SmallServer::stop() {
   if (!thread_.joinable()) return;
   service_->shut_down();
   thread_.join();
+}
+
+double wait_for_metric(SmallServer& server, const std::string& name, double expected) {
+  double value = -1;
+  for (int i = 0; i < 6000 && value != expected; ++i) {
+    const std::string text = "\n" + server.get("/metrics").body;
+    const std::size_t at = text.find("\n" + name + " ");
+    value = at == std::string::npos ? -1 : std::atof(text.c_str() + at + name.size() + 2);
+    if (value != expected) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return value;
 }
 
 }  // namespace dsmoe::testing

@@ -1,11 +1,14 @@
 // A server of a small random model with a tokenizer, in this process, on a port of its own.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 
+#include "base/log.h"
 #include "base/thread_pool.h"
 #include "kernels/context.h"
 #include "model/language_model.h"
@@ -55,5 +58,23 @@ class SmallServer {
   std::unique_ptr<serve::Service> service_;
   std::thread thread_;
 };
+
+// The tests of a suite share one server.
+class SmallServerTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { start(LogLevel::warning); }
+  static void TearDownTestSuite() { server_.reset(); }
+  static void start(LogLevel level, const SmallModelOptions& model = {}) {
+    set_log_level(level);
+    server_ = std::make_unique<SmallServer>(SmallServerOptions{}, model);
+  }
+  static SmallServer& server() { return *server_; }
+
+ private:
+  static inline std::unique_ptr<SmallServer> server_;
+};
+
+// A figure of /metrics once it is `expected`; what it is instead after a minute.
+double wait_for_metric(SmallServer& server, const std::string& name, double expected);
 
 }  // namespace dsmoe::testing

@@ -1,0 +1,13 @@
+// Constraints that strangers may send, and the status each must get.
+#pragma once
+
+#include <vector>
+
+#include "serve/abuse_cases.h"
+
+namespace dsmoe::testing {
+
+// For /v1/completions. Most are refused; some are large or hard, and have an answer.
+std::vector<BodyCase> structured_cases();
+
+}  // namespace dsmoe::testing

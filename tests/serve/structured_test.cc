@@ -1,0 +1,163 @@
+// Constrained answers over HTTP: every spelling, beside everything else, and what strangers send.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "base/log.h"
+#include "serve/small_server.h"
+#include "serve/structured_cases.h"
+
+namespace dsmoe::testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class Structured : public SmallServerTest {
+ protected:
+  static void SetUpTestSuite() { start(LogLevel::quiet); }
+  // The order of keys matters: bodies are text.
+  static Answer complete(const std::string& fields) {
+    return Client(server().port())
+        .request("POST", "/v1/completions", R"({"prompt": "The cat", )" + fields + "}");
+  }
+  static std::string text_of(const std::string& fields) {
+    const Answer answer = complete(fields);
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    if (answer.status != 200) return "";
+    EXPECT_EQ(answer.json()["choices"][0]["finish_reason"], "stop") << answer.body;
+    return answer.json()["choices"][0]["text"];
+  }
+};
+
+constexpr const char* kSchema =
+    R"({"type": "object", "properties": {"z": {"type": "integer"}, "a": {"enum": ["x", "y"]}},
+        "required": ["z", "a"], "additionalProperties": false})";
+
+TEST_F(Structured, EverySpellingOfOneSchemaGivesTheSame) {
+  const std::string schema = kSchema;
+  const std::string common = R"("max_tokens": 60, "seed": 5, )";
+  const std::string expected = text_of(common + R"("guided_json": )" + schema);
+  ASSERT_TRUE(expected.starts_with("{")) << expected;
+  EXPECT_LT(expected.find("\"z\""), expected.find("\"a\""));  // not sorted
+  EXPECT_TRUE(Json::parse(expected)["z"].is_number_integer());
+  for (
+      const std::string& field :
+      {R"("response_format": {"type": "json_schema", "json_schema": {"name": "n", "strict": true, "schema": )" +
+           schema + "}}",
+       R"("response_format": {"type": "json_object", "schema": )" + schema + "}",
+       R"("response_format": {"type": "json_schema", "schema": )" + schema + "}",
+       R"("structured_outputs": {"json": )" + schema + "}", R"("json_schema": )" + schema,
+       "\"guided_json\": " + Json(schema).dump()}) {
+    EXPECT_EQ(text_of(common + field), expected) << field;
+  }
+}
+
+TEST_F(Structured, ChoicesPatternsAndObjects) {
+  for (int seed = 0; seed < 10; ++seed) {
+    const std::string common = fmt::format(R"("max_tokens": 30, "seed": {}, )", seed);
+    const std::string choice = text_of(common + R"("guided_choice": ["the dog", "the fog", "é"])");
+    EXPECT_TRUE(choice == "the dog" || choice == "the fog" || choice == "é") << choice;
+    EXPECT_EQ(text_of(common + R"("structured_outputs": {"choice": ["the dog", "the fog", "é"]})"),
+              choice);
+    const std::string digits = text_of(common + R"("guided_regex": "[0-9]{2,4}")");
+    EXPECT_TRUE(digits.size() >= 2 && digits.size() <= 4 &&
+                digits.find_first_not_of("0123456789") == std::string::npos)
+        << digits;
+    EXPECT_EQ(text_of(common + R"("regex": "^[0-9]{2,4}$")"), digits);
+    EXPECT_TRUE(
+        Json::parse(text_of(common + R"("response_format": {"type": "json_object"})")).is_object());
+  }
+}
+
+TEST_F(Structured, StreamsChoicesScoresAndStops) {
+  const std::string common =
+      R"("max_tokens": 50, "seed": 9, "temperature": 1, "guided_json": )" + std::string(kSchema);
+  const Json plain = complete(common + R"(, "n": 3, "logprobs": 2)").json();
+  ASSERT_EQ(plain["choices"].size(), 3u) << plain;
+  for (const Json& choice : plain["choices"]) {
+    EXPECT_TRUE(Json::parse(choice["text"].get<std::string>()).is_object());
+    std::string joined;
+    for (const Json& token : choice["logprobs"]["tokens"]) joined += token.get<std::string>();
+    EXPECT_EQ(joined, choice["text"]);
+  }
+  // The first is what it is alone.
+  EXPECT_EQ(text_of(common), plain["choices"][0]["text"]);
+  std::vector<std::string> texts(3);
+  for (const Json& event : complete(common + R"(, "n": 3, "stream": true)").events()) {
+    for (const Json& choice : event["choices"]) {
+      texts[choice["index"].get<std::size_t>()] += choice["text"].get<std::string>();
+    }
+  }
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(texts[i], plain["choices"][i]["text"]);
+  // A stop string cuts; what is there is a beginning.
+  const std::string cut = text_of(common + R"(, "stop": "\"a")");
+  EXPECT_EQ(cut.find("\"a"), std::string::npos);
+  EXPECT_TRUE(text_of(common).starts_with(cut));
+}
+
+TEST_F(Structured, ChatAnswersLookAsTheyMust) {
+  const Answer answer =
+      Client(server().port())
+          .request(
+              "POST", "/v1/chat/completions",
+              R"({"messages": [{"role": "user", "content": "x"}], "max_tokens": 60, "logprobs": true, "response_format":
+          {"type": "json_schema", "json_schema": {"name": "n", "schema": )" +
+                  std::string(kSchema) + "}}}");
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  const Json message = answer.json()["choices"][0];
+  EXPECT_EQ(message["finish_reason"], "stop");
+  EXPECT_TRUE(Json::parse(message["message"]["content"].get<std::string>()).contains("a"));
+}
+
+TEST_F(Structured, RefusesByPath) {
+  const Answer answer = complete(
+      R"("response_format": {"type": "json_schema", "json_schema": {"schema": {"properties": {"a": {"oneOf": []}}}}})");
+  EXPECT_EQ(answer.status, 400);
+  const Json error = answer.json()["error"];
+  EXPECT_EQ(error["param"], "response_format.json_schema.schema");
+  EXPECT_TRUE(error["message"].get<std::string>().starts_with(
+      "response_format.json_schema.schema.properties.a.oneOf: "))
+      << error;
+}
+
+// Right status, no crash, and the server answers others in the meantime.
+TEST_F(Structured, SixtyKindsOfAbuse) {
+  std::atomic<bool> done{false};
+  double slowest_health = 0;
+  std::thread health([&] {
+    while (!done) {
+      const auto start = Clock::now();
+      EXPECT_EQ(server().get("/health").status, 200);
+      slowest_health =
+          std::max(slowest_health, std::chrono::duration<double>(Clock::now() - start).count());
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  });
+  const std::vector<BodyCase> cases = structured_cases();
+  EXPECT_GE(cases.size(), 60u);
+  double slowest = 0;
+  for (const BodyCase& each : cases) {
+    const auto start = Clock::now();
+    const Answer answer = Client(server().port()).request("POST", "/v1/completions", each.body);
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    slowest = std::max(slowest, seconds);
+    EXPECT_EQ(answer.status, each.status) << each.name << ": " << answer.body.substr(0, 300);
+    EXPECT_LT(seconds, 20) << each.name;
+    if (each.status == 200 || answer.status == 200) continue;
+    const Json error = Json::parse(answer.body, nullptr, false);
+    ASSERT_TRUE(error.is_object()) << each.name;
+    if (*each.param != '\0') {
+      EXPECT_EQ(error["error"]["param"], each.param) << each.name;
+    }
+  }
+  done = true;
+  health.join();
+  RecordProperty("slowest_case_ms", static_cast<int>(slowest * 1e3));
+  RecordProperty("slowest_health_ms", static_cast<int>(slowest_health * 1e3));
+  EXPECT_LT(slowest_health, 2);
+}
+
+}  // namespace
+}  // namespace dsmoe::testing
