@@ -6,11 +6,13 @@
 #include <new>
 #include <string>
 
+#include "base/engine_version.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/map_fault.h"
-#include "command.h"
-#include "output.h"
+#include "commands/command.h"
+#include "commands/version.h"
+#include "terminal/output.h"
 
 namespace dsmoe::app {
 namespace {
@@ -19,7 +21,8 @@ int exit_code(ErrorKind kind) { return kind == ErrorKind::usage ? kWrongUsage : 
 
 const Program kProgram{
     .name = "dsmoe",
-    .version = "dsmoe " DSMOE_VERSION,
+    .version = "dsmoe " + version() + " (" + commit() + "), engine version " +
+               std::to_string(kEngineVersion),
     .help =
         "dsmoe: DeepSeekMoE language models, trained, evaluated and served by one engine.\n"
         "Results go to stdout, messages to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage,\n"
@@ -29,7 +32,7 @@ const Program kProgram{
         "  dsmoe info my-model/",
     .commands = {add_demo, add_info, add_logits, add_eval, add_generate, add_chat, add_train,
                  add_quantize, add_serve, add_compare, add_probe, add_report, add_bench,
-                 add_tokenizer}};
+                 add_tokenizer, add_completion, add_man}};
 
 int run(int argc, char** argv) {
   const Action action = parse_command_line(kProgram, argc, argv);

@@ -1,5 +1,5 @@
 // Two panels of curves with bands, drawn without a browser.
-#include "comparison_figure.h"
+#include "report/comparison_figure.h"
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 
-namespace dsmoe::app {
+namespace dsmoe::report {
 namespace {
 
 constexpr double kWidth = 860, kPanelTop = 16, kPanelHeight = 250, kPanelWidth = 350;
@@ -275,4 +275,4 @@ std::filesystem::path write_figure(const std::filesystem::path& report,
   return file;
 }
 
-}  // namespace dsmoe::app
+}  // namespace dsmoe::report

@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <string>
 
-#include "comparison_folder.h"
+#include "report/comparison_folder.h"
 
-namespace dsmoe::app {
+namespace dsmoe::report {
 
 // Two panels over the tokens trained on: validation loss, and loss minus that of (c) with the same
 // seed. Lines are means over seeds, bands reach from the lowest to the highest. Without colour the
@@ -18,4 +18,4 @@ std::string comparison_figure(const Comparison& comparison);
 std::filesystem::path write_figure(const std::filesystem::path& report,
                                    const Comparison& comparison);
 
-}  // namespace dsmoe::app
+}  // namespace dsmoe::report

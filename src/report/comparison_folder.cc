@@ -1,5 +1,5 @@
 // Settings as JSON, results from the runs' metrics.
-#include "comparison_folder.h"
+#include "report/comparison_folder.h"
 
 #include <algorithm>
 #include <charconv>
@@ -10,7 +10,7 @@
 #include "store/checkpoint.h"
 #include "train/metrics_file.h"
 
-namespace dsmoe::app {
+namespace dsmoe::report {
 namespace {
 
 namespace fs = std::filesystem;
@@ -229,9 +229,8 @@ Comparison read_comparison(const fs::path& folder) {
   Comparison comparison{.settings = read_settings(folder)};
   const CompareSettings& settings = comparison.settings;
   for (const train::ComparedModel& model : train::compared_models(settings.base, settings.shape)) {
-    ModelResult result{
-        .model = model,
-        .experts = train::count_expert_parameters(model.config, settings.base.num_moe_layers())};
+    ModelResult result{.model = model,
+                       .experts = train::count_expert_parameters(model.config, settings.base)};
     std::vector<double> losses, speeds;
     for (int64_t seed = 1; seed <= settings.num_seeds; ++seed) {
       std::optional<ComparedRun> run = read_run(folder / run_name(model, seed), settings.steps);
@@ -257,4 +256,26 @@ Comparison read_comparison(const fs::path& folder) {
   return comparison;
 }
 
-}  // namespace dsmoe::app
+std::optional<std::string> decided_best(const Comparison& comparison) {
+  std::vector<const ModelResult*> ranked;
+  for (const ModelResult& result : comparison.models) {
+    const bool is_bound = result.model.name.find("total") != std::string::npos;
+    if (!result.runs.empty() && !is_bound) ranked.push_back(&result);
+  }
+  if (ranked.size() < 2) return std::nullopt;
+  const ModelResult& best = **std::min_element(
+      ranked.begin(), ranked.end(),
+      [](const ModelResult* a, const ModelResult* b) { return a->loss.mean < b->loss.mean; });
+  for (const ModelResult* other : ranked) {
+    if (other == &best) continue;
+    const PairedDifference difference = difference_of(best, *other);
+    const std::size_t seeds = difference.pairs.size();
+    if (seeds != best.runs.size() || seeds != other->runs.size()) return std::nullopt;
+    if (!(difference.spread.mean + train::half_width_95(difference.spread, seeds) < 0)) {
+      return std::nullopt;
+    }
+  }
+  return best.model.name;
+}
+
+}  // namespace dsmoe::report

@@ -12,7 +12,7 @@
 #include "base/json.h"
 #include "train/comparison.h"
 
-namespace dsmoe::app {
+namespace dsmoe::report {
 
 // Largest learning rates: one for all models but those that have their own.
 struct LearningRates {
@@ -93,4 +93,9 @@ struct Comparison {
 };
 Comparison read_comparison(const std::filesystem::path& folder);
 
-}  // namespace dsmoe::app
+// The model of the lowest mean loss, where the seeds decide: all have run with the same ones, and
+// the 95 % interval of its difference to each other, paired by seed, lies below zero. Upper bounds
+// are no candidates.
+std::optional<std::string> decided_best(const Comparison& comparison);
+
+}  // namespace dsmoe::report

@@ -1,5 +1,5 @@
 // Settings survive the disk, other settings are refused, unfinished runs are left out.
-#include "comparison_folder.h"
+#include "report/comparison_folder.h"
 
 #include <gtest/gtest.h>
 
@@ -8,17 +8,16 @@
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "base/scratch_folder.h"
-#include "comparison_figure.h"
-#include "comparison_text.h"
-#include "demo_config.h"
+#include "report/comparison_figure.h"
+#include "report/comparison_text.h"
 
-namespace dsmoe::app {
+namespace dsmoe::report {
 namespace {
 
 namespace fs = std::filesystem;
 
 CompareSettings some_settings() {
-  return {.base = model::parse_config(std::string(kCompareConfig), "test"),
+  return {.base = model::read_config(DSMOE_SOURCE_DIR "/configs/compare.json"),
           .shape = {.segments = 4},
           .num_seeds = 2,
           .steps = 2,
@@ -281,5 +280,27 @@ TEST(LearningRates, VariantsTakeTheRateOfTheirModel) {
   EXPECT_EQ(rates.of("c-shared-2-fp32"), 0.006);
 }
 
+TEST(ComparisonFolder, NoWinnerThatTheSeedsDoNotDecide) {
+  const ScratchFolder scratch;
+  CompareSettings settings = some_settings();
+  settings.num_seeds = 3;
+  write_settings(scratch.path(), settings);
+  const auto best = [&](const std::vector<std::pair<const char*, double>>& runs) {
+    for (const auto& [run, loss] : runs) fake_run(scratch / run, loss);
+    return decided_best(read_comparison(scratch.path()));
+  };
+  EXPECT_EQ(best({{"a-seed-1", 3.0}, {"a-seed-2", 3.1}, {"a-seed-3", 3.2}}), std::nullopt);
+  // (b) is lower with every seed, by about as much: decided, though the seeds differ by more.
+  EXPECT_EQ(best({{"b-seed-1", 2.9}, {"b-seed-2", 3.01}, {"b-seed-3", 3.1}}), "b");
+  // (c) has the lowest mean, but not with every seed.
+  EXPECT_EQ(best({{"c-seed-1", 2.0}, {"c-seed-2", 3.0}, {"c-seed-3", 3.3}}), std::nullopt);
+  // Two of three seeds are no comparison of all.
+  EXPECT_EQ(best({{"c-seed-1", 2.8}, {"c-seed-2", 2.9}, {"c-seed-3", 3.0}}), "c");
+  fs::remove_all(scratch / "c-seed-3");
+  EXPECT_EQ(best({}), std::nullopt);
+  const OrderedJson json = comparison_json(read_comparison(scratch.path()));
+  EXPECT_TRUE(json.at("decided_best").is_null());
+}
+
 }  // namespace
-}  // namespace dsmoe::app
+}  // namespace dsmoe::report

@@ -1,10 +1,14 @@
 // A table of architectures and a chart of their losses, one line each.
-#include "comparison_text.h"
+#include "report/comparison_text.h"
+
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
 
-namespace dsmoe::app {
+#include "base/readable.h"
+
+namespace dsmoe::report {
 namespace {
 
 const ModelResult& base_of(const Comparison& comparison) {
@@ -170,6 +174,8 @@ OrderedJson comparison_json(const Comparison& comparison) {
                    {"seeds", s.num_seeds}, {"segments", s.shape.segments}};
   if (s.floor) json["floor"] = *s.floor;
   json["models"] = models;
+  const std::optional<std::string> best = decided_best(comparison);
+  json["decided_best"] = best ? OrderedJson(*best) : OrderedJson(nullptr);
   json["differences"] = OrderedJson::array();
   for (const PairedDifference& d : comparison.differences) {
     json["differences"].push_back(difference_json(d));
@@ -200,4 +206,4 @@ OrderedJson comparison_report(const Comparison& comparison) {
   return report;
 }
 
-}  // namespace dsmoe::app
+}  // namespace dsmoe::report

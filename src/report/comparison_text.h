@@ -1,13 +1,13 @@
 // A comparison for a terminal, as JSON, and for a report.
 #pragma once
 
-#include "comparison_folder.h"
-#include "output.h"
+#include "base/json.h"
+#include "report/comparison_folder.h"
 
-namespace dsmoe::app {
+namespace dsmoe::report {
 
 std::string format_comparison(const Comparison& comparison);
 OrderedJson comparison_json(const Comparison& comparison);
 OrderedJson comparison_report(const Comparison& comparison);
 
-}  // namespace dsmoe::app
+}  // namespace dsmoe::report

@@ -1,14 +1,14 @@
 // Loss, additions, samples and routing, one after the other.
-#include "demo_figures.h"
+#include "report/demo_figures.h"
 
 #include "base/error.h"
 #include "base/progress.h"
 #include "data/trigram.h"
-#include "infer/evaluate.h"
-#include "infer/generate.h"
-#include "infer/greedy.h"
+#include "infer/measure/evaluate.h"
+#include "infer/sequence/generate.h"
+#include "infer/sequence/greedy.h"
 
-namespace dsmoe::app {
+namespace dsmoe::report {
 namespace {
 
 constexpr int64_t kAnswerTokens = 64;   // a worked addition has about 30
@@ -73,7 +73,7 @@ std::vector<DemoFigures::Sample> draw_samples(const DemoSubject& subject) {
   std::vector<DemoFigures::Sample> samples;
   infer::Session session(subject.context, subject.trained, {});
   infer::GenerateOptions options;
-  options.sampler.temperature = 0.7;
+  options.sampler.temperature = DemoFigures::kSampleTemperature;
   options.seed = subject.seed;
   options.max_tokens = kSampleTokens;
   options.stop_ids = stop_ids(subject.trained);
@@ -133,10 +133,11 @@ DemoFigures measure_demo(const DemoSubject& subject) {
   figures.loss = mean_loss(subject, documents);
   figures.additions = static_cast<int64_t>(subject.corpus.held_out_additions().size());
   figures.additions_right = count_right_additions(subject);
+  figures.sample_seed = subject.seed;
   figures.samples = draw_samples(subject);
   figures.routing = routing_of(subject, subject.trained, documents);
   figures.untrained = routing_of(subject, subject.untrained, documents);
   return figures;
 }
 
-}  // namespace dsmoe::app
+}  // namespace dsmoe::report

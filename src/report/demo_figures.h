@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "data/demo_tokens.h"
-#include "infer/specialisation.h"
-#include "text/tokenizer.h"
+#include "infer/measure/specialisation.h"
+#include "text/tokenizer/tokenizer.h"
 
-namespace dsmoe::app {
+namespace dsmoe::report {
 
 struct DemoFigures {
   int64_t valid_documents = 0, valid_targets = 0;
@@ -19,6 +19,8 @@ struct DemoFigures {
     data::DemoDomain domain{};
     std::string prompt, answer;
   };
+  static constexpr double kSampleTemperature = 0.7;
+  uint64_t sample_seed = 0;
   std::vector<Sample> samples;
   std::vector<infer::LayerRouting> routing;    // of the validation documents
   std::vector<infer::LayerRouting> untrained;  // by the weights training began with
@@ -49,4 +51,4 @@ struct DemoSubject {
 // Throws Error(resource) when cancelled.
 DemoFigures measure_demo(const DemoSubject& subject);
 
-}  // namespace dsmoe::app
+}  // namespace dsmoe::report

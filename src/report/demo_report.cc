@@ -1,9 +1,13 @@
 // Tables of a few lines each, none wider than a terminal.
-#include "demo_report.h"
+#include "report/demo_report.h"
+
+#include <fmt/core.h>
 
 #include <cmath>
 
-namespace dsmoe::app {
+#include "base/readable.h"
+
+namespace dsmoe::report {
 namespace {
 
 // Of a domain's row in the table.
@@ -53,7 +57,9 @@ std::string indented(const std::string& text) {
 }
 
 std::string format_samples(const DemoFigures& figures) {
-  std::string text = "\nsamples          [the prompt] and what the model makes of it\n";
+  std::string text = fmt::format(
+      "\nsamples          [the prompt] and what the model makes of it; temperature {}, seed {}\n",
+      DemoFigures::kSampleTemperature, figures.sample_seed);
   for (const DemoFigures::Sample& sample : figures.samples) {
     text += fmt::format("  {}\n    {}\n", data::to_string(sample.domain),
                         indented(for_terminal("[" + sample.prompt + "]" + sample.answer)));
@@ -147,9 +153,11 @@ OrderedJson demo_json(const DemoResult& result) {
             {"floor", figures.floor},
             {"gap_closed", figures.gap_closed()}}},
           {"additions", {{"right", figures.additions_right}, {"of", figures.additions}}},
+          {"sampling",
+           {{"temperature", DemoFigures::kSampleTemperature}, {"seed", figures.sample_seed}}},
           {"samples", samples},
           {"routing", json_of(figures.routing)},
           {"untrained_routing", json_of(figures.untrained)}};
 }
 
-}  // namespace dsmoe::app
+}  // namespace dsmoe::report

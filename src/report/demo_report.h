@@ -3,10 +3,10 @@
 
 #include <filesystem>
 
-#include "demo_figures.h"
-#include "output.h"
+#include "base/json.h"
+#include "report/demo_figures.h"
 
-namespace dsmoe::app {
+namespace dsmoe::report {
 
 struct DemoResult {
   std::filesystem::path model;
@@ -20,4 +20,4 @@ struct DemoResult {
 std::string format_demo(const DemoResult& result);
 OrderedJson demo_json(const DemoResult& result);
 
-}  // namespace dsmoe::app
+}  // namespace dsmoe::report

@@ -1,25 +1,23 @@
 // Lays out routing for a terminal.
-#include "expert_table.h"
+#include "report/expert_table.h"
 
 #include <fmt/core.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/utf8.h"
 
-namespace dsmoe::app {
+namespace dsmoe::report {
 namespace {
 
 // Twelve colours of the 256 that stand apart on dark and light grounds.
 constexpr int kPalette[] = {33, 202, 35, 170, 136, 62, 37, 160, 99, 71, 208, 132};
 
-std::string cell(const infer::RoutingRecord::Slots& slots, const TableStyle& style, int id_width) {
+std::string cell(const infer::RoutesView& slots, const TableStyle& style, int id_width) {
   std::string text;
-  for (int64_t i = 0; i < style.experts_per_cell; ++i) {
-    if (i >= static_cast<int64_t>(slots.index.size()) || slots.index[i] < 0) {
+  for (std::size_t i = 0; i < static_cast<std::size_t>(style.experts_per_cell); ++i) {
+    if (i >= slots.index.size() || slots.index[i] < 0) {
       text += std::string(static_cast<std::size_t>(id_width) + 6, ' ');
       continue;
     }
@@ -51,13 +49,10 @@ std::string padded(const std::string& text, std::size_t width) {
 std::string format_expert_table(const ExpertTable& table, const TableStyle& style) {
   std::size_t label_width = 5;
   int id_width = 1;
-  for (const ExpertTable::Row& row : table.rows) {
-    label_width = std::max(label_width, width_of(row.label));
-    for (const auto& slots : row.slots) {
-      for (const int32_t expert : slots.index) {
-        id_width = std::max(id_width, static_cast<int>(std::to_string(std::max(expert, 0)).size()));
-      }
-    }
+  for (const std::string& label : table.labels)
+    label_width = std::max(label_width, width_of(label));
+  for (const int32_t expert : table.routes.index) {
+    id_width = std::max(id_width, static_cast<int>(std::to_string(std::max(expert, 0)).size()));
   }
   label_width += 2;
   const std::size_t cell_width =
@@ -77,10 +72,12 @@ std::string format_expert_table(const ExpertTable& table, const TableStyle& styl
     }
     text.erase(text.find_last_not_of(' ') + 1);
     text += "\n";
-    for (const ExpertTable::Row& row : table.rows) {
-      std::string line = padded(row.label, label_width);
-      for (std::size_t l = first; l < last && l < row.slots.size(); ++l) {
-        const std::string content = cell(row.slots[l], style, id_width);
+    for (std::size_t row = 0; row < table.labels.size(); ++row) {
+      std::string line = padded(table.labels[row], label_width);
+      const auto token = static_cast<int64_t>(row);
+      for (std::size_t l = first; l < last && token < table.routes.num_tokens(); ++l) {
+        const std::string content =
+            cell(table.routes.view().slots(token, static_cast<int64_t>(l)), style, id_width);
         const std::size_t plain = static_cast<std::size_t>(style.experts_per_cell) *
                                   (static_cast<std::size_t>(id_width) + 6);
         line += content + std::string(cell_width - std::min(plain, cell_width), ' ');
@@ -90,15 +87,6 @@ std::string format_expert_table(const ExpertTable& table, const TableStyle& styl
     }
   }
   return text;
-}
-
-int terminal_columns() {
-  winsize size{};
-  if (::isatty(STDOUT_FILENO) == 1 && ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 &&
-      size.ws_col > 0) {
-    return size.ws_col;
-  }
-  return 100;
 }
 
 std::string quoted_token(std::string_view bytes) {
@@ -124,4 +112,4 @@ std::string quoted_token(std::string_view bytes) {
   return text + "\"";
 }
 
-}  // namespace dsmoe::app
+}  // namespace dsmoe::report

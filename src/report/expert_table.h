@@ -5,17 +5,14 @@
 #include <string>
 #include <vector>
 
-#include "infer/session.h"
+#include "infer/sequence/routes.h"
 
-namespace dsmoe::app {
+namespace dsmoe::report {
 
 struct ExpertTable {
-  std::vector<int64_t> layers;
-  struct Row {
-    std::string label;                               // the token
-    std::vector<infer::RoutingRecord::Slots> slots;  // [place in `layers`]
-  };
-  std::vector<Row> rows;
+  std::vector<int64_t> layers;      // of `routes`
+  std::vector<std::string> labels;  // a row each: the token
+  infer::Routes routes;             // of these tokens; those of the last may be missing
 };
 
 enum class Colour { no, yes };
@@ -29,10 +26,7 @@ struct TableStyle {
 // "12 .31" is expert 12 with gate 0.31; the strongest first.
 std::string format_expert_table(const ExpertTable& table, const TableStyle& style);
 
-// The width of the terminal on stdout; 100 where it is none.
-int terminal_columns();
-
 // A token as one line: quoted, control characters escaped.
 std::string quoted_token(std::string_view bytes);
 
-}  // namespace dsmoe::app
+}  // namespace dsmoe::report

@@ -1,20 +1,19 @@
 // The layout of expert tables and of tokens in them.
-#include "expert_table.h"
+#include "report/expert_table.h"
 
 #include <gtest/gtest.h>
 
-#include "output.h"
-
-namespace dsmoe::app {
+namespace dsmoe::report {
 namespace {
 
 ExpertTable table() {
-  ExpertTable table{.layers = {1, 2, 3}};
-  table.rows.push_back(
-      {"\"the\"", {{{12, 3}, {0.314f, 0.25f}}, {{0, 7}, {0.999f, 0.001f}}, {{5, -1}, {1.5f, 0}}}});
-  table.rows.push_back(
-      {"\"\xC3\xA9\"", {{{1, 2}, {0.5f, 0.5f}}, {{3, 4}, {0.5f, 0.5f}}, {{5, 6}, {0.5f, 0.5f}}}});
-  return table;
+  return {.layers = {1, 2, 3},
+          .labels = {"\"the\"", "\"\xC3\xA9\""},
+          .routes = {.num_layers = 3,
+                     .top_k = 2,
+                     .index = {12, 3, 0, 7, 5, -1, 1, 2, 3, 4, 5, 6},
+                     .gate = {0.314f, 0.25f, 0.999f, 0.001f, 1.5f, 0, 0.5f, 0.5f, 0.5f, 0.5f, 0.5f,
+                              0.5f}}};
 }
 
 TEST(ExpertTable, ShowsExpertsAndGatesInColumns) {
@@ -45,14 +44,5 @@ TEST(QuotedToken, EscapesControlsAndBrokenText) {
   EXPECT_EQ(quoted_token("\xC3"), "\"\\xc3\"");
 }
 
-TEST(WithoutControls, KeepsTextAndReplacesEscapes) {
-  EXPECT_EQ(without_controls("a\tb\nc\xC3\xA9"), "a\tb\nc\xC3\xA9");
-  EXPECT_EQ(without_controls("\x1b[31m"), "\xEF\xBF\xBD[31m");
-  EXPECT_EQ(without_controls("\xC2\x9B"
-                             "31m\x7f"),
-            "\xEF\xBF\xBD"
-            "31m\xEF\xBF\xBD");
-}
-
 }  // namespace
-}  // namespace dsmoe::app
+}  // namespace dsmoe::report

@@ -1,5 +1,5 @@
 // Collects documents until each label has its share.
-#include "labelled_text.h"
+#include "report/labelled_text.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "data/demo_tokens.h"
 
-namespace dsmoe::app {
+namespace dsmoe::report {
 namespace {
 
 // The embedded corpus of `demo` and `compare`; its documents differ between seeds, not its
@@ -95,9 +95,11 @@ LabelledText text_of_files(const std::vector<std::string>& files, const data::En
     text.title += (text.title.empty() ? "" : ", ") + text.labels.back();
   }
   data::ReaderOptions reader;
-  reader.render_chat = [](std::span<const data::ChatMessage> messages) {
+  reader.render_chat = [](const data::Chat& chat) {
     std::vector<data::DocumentPart> parts;
-    for (const data::ChatMessage& message : messages) parts.push_back({.text = message.content});
+    for (const OrderedJson& message : chat.messages) {
+      parts.push_back({.text = data::text_of(message)});
+    }
     return parts;
   };
   Collector collector(text, limits);
@@ -128,4 +130,4 @@ LabelledText text_of_corpus(const data::TokenCorpus& corpus, const TextLimits& l
   return text;
 }
 
-}  // namespace dsmoe::app
+}  // namespace dsmoe::report

@@ -8,7 +8,7 @@
 #include "data/corpus_builder.h"
 #include "data/token_corpus.h"
 
-namespace dsmoe::app {
+namespace dsmoe::report {
 
 struct LabelledText {
   std::string title;  // for people: "embedded corpus"
@@ -38,4 +38,4 @@ LabelledText text_of_files(const std::vector<std::string>& files, const data::En
 // The first documents of each source.
 LabelledText text_of_corpus(const data::TokenCorpus& corpus, const TextLimits& limits);
 
-}  // namespace dsmoe::app
+}  // namespace dsmoe::report

@@ -1,9 +1,11 @@
 // Style, script and data around an empty page.
-#include "report_page.h"
+#include "report/report_page.h"
 
-#include "report_assets.h"
+#include <fmt/core.h>
 
-namespace dsmoe::app {
+#include "report/report_assets.h"
+
+namespace dsmoe::report {
 namespace {
 
 // Inside a script element only "<" could end it; the others are escaped to be safe everywhere.
@@ -44,4 +46,4 @@ std::string report_page(const OrderedJson& data) {
       kReportCss, script_safe(json), kReportCharts, kReportScript);
 }
 
-}  // namespace dsmoe::app
+}  // namespace dsmoe::report

@@ -1,13 +1,13 @@
 // Nothing from the data becomes HTML; curves are thinned, not bent; odd metrics are refused.
-#include "report_page.h"
+#include "report/report_page.h"
 
 #include <gtest/gtest.h>
 
 #include "base/error.h"
 #include "base/json.h"
-#include "run_report.h"
+#include "report/run_report.h"
 
-namespace dsmoe::app {
+namespace dsmoe::report {
 namespace {
 
 std::size_t count(const std::string& text, const std::string& part) {
@@ -96,4 +96,4 @@ TEST(MetricsJson, LoadsOfOtherNumbersOfExpertsAreRefused) {
 }
 
 }  // namespace
-}  // namespace dsmoe::app
+}  // namespace dsmoe::report

@@ -2,11 +2,14 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
+#include <string>
+#include <utility>
 
 #include "base/error.h"
-#include "run_report.h"
+#include "report/run_report.h"
 
-namespace dsmoe::app {
+namespace dsmoe::report {
 namespace {
 
 using train::LoggedStep;
@@ -103,11 +106,45 @@ OrderedJson loads_json(const Log& log, std::size_t max_columns) {
 
 }  // namespace
 
+namespace {
+
+using Values = std::vector<std::pair<std::string, double>>;
+
+// Curves by name of what some steps have; averaged within a bucket over those that have it.
+OrderedJson curves_json(const Log& log, const std::vector<Bucket>& buckets,
+                        Values LoggedStep::*field) {
+  std::map<std::string, OrderedJson> curves;
+  for (const Bucket& bucket : buckets) {
+    std::map<std::string, std::pair<double, int64_t>> sums;
+    int64_t last = 0;
+    for (std::size_t i = bucket.begin; i < bucket.end; ++i) {
+      for (const auto& [name, value] : log[i].*field) {
+        sums[name].first += value;
+        ++sums[name].second;
+        last = log[i].step;
+      }
+    }
+    for (const auto& [name, sum] : sums) {
+      OrderedJson& points = curves[name];
+      if (points.is_null()) points = OrderedJson::array();
+      points.push_back({last, static_cast<float>(sum.first / static_cast<double>(sum.second))});
+    }
+  }
+  OrderedJson list = OrderedJson::array();
+  for (const auto& [name, points] : curves) list.push_back({{"name", name}, {"points", points}});
+  return list;
+}
+
+}  // namespace
+
 OrderedJson metrics_json(const Log& log, const CurveLimits& limits) {
   DSMOE_CHECK(!log.empty(), "no steps");
   const std::vector<Bucket> buckets = make_buckets(log.size(), limits.max_points);
   OrderedJson steps = OrderedJson::array(), validation = OrderedJson::array();
   for (const Bucket& bucket : buckets) steps.push_back(log[bucket.end - 1].step);
+  if (log.front().first_validation_loss) {
+    validation.push_back({0, *log.front().first_validation_loss});
+  }
   for (const LoggedStep& step : log) {
     if (step.validation_loss) validation.push_back({step.step, *step.validation_loss});
   }
@@ -117,6 +154,9 @@ OrderedJson metrics_json(const Log& log, const CurveLimits& limits) {
   return {{"steps", steps},
           {"loss", of(&LoggedStep::loss)},
           {"validation", validation},
+          {"sources", curves_json(log, buckets, &LoggedStep::source_losses)},
+          {"validation_sources", curves_json(log, buckets, &LoggedStep::validation_source_losses)},
+          {"figures", curves_json(log, buckets, &LoggedStep::figures)},
           {"lr", of(&LoggedStep::lr)},
           {"speed", averaged(log, buckets, speed_of)},
           {"gradient_norm", of(&LoggedStep::gradient_norm)},
@@ -127,4 +167,4 @@ OrderedJson metrics_json(const Log& log, const CurveLimits& limits) {
           {"loads", loads_json(log, limits.max_columns)}};
 }
 
-}  // namespace dsmoe::app
+}  // namespace dsmoe::report

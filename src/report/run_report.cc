@@ -1,5 +1,5 @@
 // Metrics, and what the newest checkpoint says of itself.
-#include "run_report.h"
+#include "report/run_report.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,18 +9,20 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "comparison_folder.h"
+#include "base/readable.h"
 #include "data/demo_tokens.h"
-#include "infer/generate.h"
-#include "infer/specialisation.h"
-#include "interrupt.h"
-#include "labelled_text.h"
-#include "report_page.h"
+#include "infer/load_model.h"
+#include "infer/measure/specialisation.h"
+#include "infer/sequence/generate.h"
+#include "report/comparison_folder.h"
+#include "report/labelled_text.h"
+#include "report/report_page.h"
+#include "report/run_card.h"
 #include "store/checkpoint.h"
 #include "store/safetensors.h"
-#include "train_data.h"
+#include "train/run_data.h"
 
-namespace dsmoe::app {
+namespace dsmoe::report {
 namespace {
 
 namespace fs = std::filesystem;
@@ -28,19 +30,20 @@ namespace fs = std::filesystem;
 constexpr int64_t kPromptTokens = 16;
 constexpr int64_t kSampleTokens = 120;
 constexpr uint64_t kSampleSeed = 1;
+constexpr double kSampleTemperature = 0.7;
 constexpr uint64_t kFloorDocuments = 1000;
 
 // The checkpoint, loaded.
 struct Subject {
   fs::path folder;
   std::unique_ptr<model::Model> model;
-  TrainTokenizer tokenizer;
+  train::RunTokenizer tokenizer;
 };
 
-Subject load_subject(Engine& engine, const fs::path& folder) {
-  auto model = infer::load_model(engine.context(), folder, {});
-  TrainTokenizer tokenizer =
-      prepare_tokenizer({.given = folder.string()}, model->config, engine.pool());
+Subject load_subject(const kernels::Context& context, const fs::path& folder) {
+  auto model = infer::load_model(context, folder, {});
+  train::RunTokenizer tokenizer =
+      train::prepare_tokenizer({.given = folder.string()}, model->config, *context.pool);
   return {.folder = folder, .model = std::move(model), .tokenizer = std::move(tokenizer)};
 }
 
@@ -76,7 +79,7 @@ struct ReportText {
 
 std::optional<ReportText> choose_text(const RunReportRequest& request, const Subject& subject) {
   const model::Model& model = *subject.model;
-  const data::Encoder encoder = encoder_of(subject.tokenizer, model.config);
+  const data::Encoder encoder = train::encoder_of(subject.tokenizer, model.config);
   const TextLimits limits{.max_tokens = request.max_tokens, .context = model.context};
   if (!request.data.empty()) {
     return ReportText{.text = text_of_files(request.data, encoder, limits)};
@@ -121,16 +124,15 @@ OrderedJson shares_of(const infer::DomainCounts& counts) {
   return shares;
 }
 
-OrderedJson specialisation_json(const Engine& engine, const Subject& subject,
-                                const LabelledText& text) {
+OrderedJson specialisation_json(const kernels::Context& context, const Subject& subject,
+                                const LabelledText& text, const std::atomic<bool>* cancelled) {
   std::vector<infer::DomainDocument> documents;
   for (const LabelledText::Document& document : text.documents) {
     documents.push_back({.tokens = document.tokens, .domain = document.label});
   }
-  const auto routing =
-      infer::count_routing(engine.context(), *subject.model, documents,
-                           {.num_domains = static_cast<int64_t>(text.labels.size()),
-                            .cancelled = &InterruptScope::flag()});
+  const auto routing = infer::count_routing(
+      context, *subject.model, documents,
+      {.num_domains = static_cast<int64_t>(text.labels.size()), .cancelled = cancelled});
   OrderedJson layers = OrderedJson::array();
   for (const infer::LayerRouting& layer : routing) {
     layers.push_back({{"layer", layer.layer},
@@ -178,16 +180,16 @@ std::vector<Prompt> make_prompts(const RunReportRequest& request, const Subject&
   return prompts;
 }
 
-OrderedJson samples_json(const Engine& engine, const Subject& subject,
-                         const std::vector<Prompt>& prompts) {
+OrderedJson samples_json(const kernels::Context& context, const Subject& subject,
+                         const std::vector<Prompt>& prompts, const std::atomic<bool>* cancelled) {
   OrderedJson samples = OrderedJson::array();
   if (prompts.empty()) return samples;
-  infer::Session session(engine.context(), *subject.model, {});
+  infer::Session session(context, *subject.model, {});
   infer::GenerateOptions options;
-  options.sampler.temperature = 0.7;
+  options.sampler.temperature = kSampleTemperature;
   options.seed = kSampleSeed;
   options.max_tokens = kSampleTokens;
-  options.cancelled = &InterruptScope::flag();
+  options.cancelled = cancelled;
   for (const int64_t id : subject.model->config.eos_token_ids) {
     options.stop_ids.push_back(static_cast<int32_t>(id));
   }
@@ -211,16 +213,21 @@ OrderedJson tile(const std::string& name, const std::string& value, const std::s
 OrderedJson metric_tiles(const std::vector<train::LoggedStep>& log) {
   int64_t tokens = 0;
   double seconds = 0;
-  std::optional<double> validation;
+  std::optional<double> validation, bits_per_byte;
   for (const train::LoggedStep& step : log) {
     tokens += step.tokens;
-    seconds += step.seconds;
+    seconds += step.wall_seconds;
     if (step.validation_loss) validation = step.validation_loss;
+    if (step.validation_bits_per_byte) bits_per_byte = step.validation_bits_per_byte;
   }
   OrderedJson tiles = OrderedJson::array();
   if (validation) {
     tiles.push_back(tile("validation loss", fmt::format("{:.4f}", *validation),
                          fmt::format("perplexity {:.3g}", std::exp(*validation))));
+  }
+  if (bits_per_byte) {
+    tiles.push_back(
+        tile("bits per byte", fmt::format("{:.4f}", *bits_per_byte), "of the validation text"));
   }
   tiles.push_back(tile("training loss", fmt::format("{:.4f}", log.back().loss), "last step"));
   tiles.push_back(tile("steps", with_commas(log.back().step),
@@ -228,7 +235,7 @@ OrderedJson metric_tiles(const std::vector<train::LoggedStep>& log) {
   if (seconds > 0) {
     tiles.push_back(tile("tokens per second",
                          with_commas(static_cast<int64_t>(static_cast<double>(tokens) / seconds)),
-                         fmt::format("{:.0f} s of training", seconds)));
+                         fmt::format("{:.0f} s by the wall clock", seconds)));
   }
   return tiles;
 }
@@ -247,37 +254,39 @@ void add_model_tiles(OrderedJson& tiles, const model::ModelConfig& config) {
                        config.num_experts_per_tok)));
 }
 
-std::string name_of(const fs::path& folder) {
-  return fs::weakly_canonical(folder).filename().string();
-}
-
 }  // namespace
 
-OrderedJson run_report(Engine& engine, const RunReportRequest& request) {
+std::string run_title(const fs::path& run) { return fs::weakly_canonical(run).filename().string(); }
+
+OrderedJson run_report(const kernels::Context& context, const RunReportRequest& request) {
   const std::vector<train::LoggedStep> log = train::read_metrics(request.run / "metrics.jsonl");
   if (log.empty()) fail(ErrorKind::input, "{}: no step was logged yet", request.run.string());
   OrderedJson report{{"kind", "run"},
-                     {"title", fmt::format("Training run {}", name_of(request.run))},
+                     {"title", fmt::format("Training run {}", run_title(request.run))},
                      {"subtitle", ""},
                      {"footer", "Written by dsmoe report. One file, no outside requests."}};
   report.update(metrics_json(log, {}));
   OrderedJson tiles = metric_tiles(log);
+  report["card"] = run_card(request.run);
   report["floor"] = nullptr;
   report["specialisation"] = nullptr;
   report["samples"] = OrderedJson::array();
+  report["sampling"] = {{"temperature", kSampleTemperature}, {"seed", kSampleSeed}};
   const store::NewestCheckpoint newest = store::newest_checkpoint(request.run);
   if (!newest.folder) {
     report["subtitle"] = "no checkpoint yet";
   } else {
-    const Subject subject = load_subject(engine, *newest.folder);
+    const Subject subject = load_subject(context, *newest.folder);
     report["subtitle"] = fmt::format("newest checkpoint {}", newest.folder->filename().string());
     add_model_tiles(tiles, subject.model->config);
     if (const std::optional<ReportText> source = choose_text(request, subject)) {
       if (source->floor) report["floor"] = *source->floor;
       if (subject.model->config.num_moe_layers() > 0 && source->text.labels.size() > 1) {
-        report["specialisation"] = specialisation_json(engine, subject, source->text);
+        report["specialisation"] =
+            specialisation_json(context, subject, source->text, request.cancelled);
       }
-      report["samples"] = samples_json(engine, subject, make_prompts(request, subject, *source));
+      report["samples"] = samples_json(context, subject, make_prompts(request, subject, *source),
+                                       request.cancelled);
     }
   }
   report["tiles"] = tiles;
@@ -290,4 +299,4 @@ void write_report(const fs::path& file, const OrderedJson& data) {
   atomic_write_file(file, report_page(data));
 }
 
-}  // namespace dsmoe::app
+}  // namespace dsmoe::report

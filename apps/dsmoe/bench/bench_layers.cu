@@ -7,9 +7,9 @@
 #include <set>
 #include <vector>
 
-#include "bench_layers.h"
-#include "dense_products.h"
-#include "kernels/cuda/launch.h"
+#include "bench/bench_layers.h"
+#include "bench/dense_products.h"
+#include "kernels/cuda/stream/launch.h"
 #include "kernels/recording.h"
 #include "kernels/table.h"
 #include "moe/layer.h"
@@ -222,21 +222,23 @@ LayerFigure measure_layer(const Context& context, const LayerShape& shape, int64
   const int sets = tokens <= 64 ? 4 : tokens <= 4096 ? 2 : 1;
   std::vector<moe::LayerWeights> weights;
   for (int i = 0; i < (tokens <= 64 ? 4 : 1); ++i) weights.push_back(make_weights(bench, shape));
-  const moe::LayerState state = moe::allocate_state({.max_tokens = tokens,
-                                                     .max_sequences = 1,
-                                                     .hidden = shape.hidden,
-                                                     .num_experts = shape.experts,
-                                                     .top_k = shape.top_k,
-                                                     .routed_width = shape.width,
-                                                     .shared_width = shape.shared_width,
-                                                     .operand = DType::BF16},
-                                                    bench.arena);
+  const moe::LayerMemory memory = moe::allocate_memory({.max_tokens = tokens,
+                                                        .max_sequences = 1,
+                                                        .hidden = shape.hidden,
+                                                        .num_experts = shape.experts,
+                                                        .top_k = shape.top_k,
+                                                        .routed_width = shape.width,
+                                                        .shared_width = shape.shared_width,
+                                                        .operand = DType::BF16},
+                                                       bench.arena);
   const TensorView range = bench.integers({0, static_cast<int32_t>(tokens)});
   std::vector<moe::LayerForward> layers;
   for (int i = 0; i < sets; ++i) {
-    layers.push_back({.rule = {.top_k = static_cast<int>(shape.top_k)},
+    layers.push_back({.operand = DType::BF16,
+                      .rule = {.top_k = static_cast<int>(shape.top_k)},
                       .weights = weights[static_cast<size_t>(i) % weights.size()],
-                      .state = state,
+                      .tape = memory.tape,
+                      .workspace = memory.workspace,
                       .x = bench.random({tokens, shape.hidden}, 1),
                       .token_range = range,
                       .sequence_starts = range,
@@ -256,12 +258,12 @@ LayerFigure measure_layer(const Context& context, const LayerShape& shape, int64
 
   std::vector<int32_t> chosen(static_cast<size_t>(tokens * shape.top_k));
   moe::layer_forward(context, layers[0]);
-  kernels::download(context, state.index, chosen.data());
+  kernels::download(context, memory.tape.index, chosen.data());
   // No slot without an expert, no row lost on the way: the time is that of the whole layer.
   DSMOE_CHECK(std::count(chosen.begin(), chosen.end(), -1) == 0, "slots without an expert");
   if (tokens > 64) {
     std::vector<int32_t> offsets(static_cast<size_t>(shape.experts) + 1);
-    kernels::download(context, state.plan.expert_offsets, offsets.data());
+    kernels::download(context, memory.tape.plan.expert_offsets, offsets.data());
     DSMOE_CHECK(offsets.back() == tokens * shape.top_k, "{} rows of {}", offsets.back(),
                 tokens * shape.top_k);
   }

@@ -1,5 +1,5 @@
 // Layer measurements of a build without CUDA.
-#include "bench_layers.h"
+#include "bench/bench_layers.h"
 
 #include "base/error.h"
 

@@ -1,5 +1,5 @@
 // CPU probes in turns; the GPU's in one go.
-#include "bench_limits.h"
+#include "bench/bench_limits.h"
 
 #include <fmt/core.h>
 

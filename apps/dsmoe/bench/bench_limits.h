@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "bench_layers.h"
+#include "bench/bench_layers.h"
 #include "kernels/cpu/machine_limits.h"
 #include "kernels/table.h"
 

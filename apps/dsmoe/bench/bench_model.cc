@@ -1,14 +1,13 @@
 // Random weights as slices of one block of numbers: made at the speed of memory, not of a
 // generator.
-#include "bench_model.h"
+#include "bench/bench_model.h"
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <map>
 #include <vector>
 
-#include "model/inventory.h"
+#include "model/parameter_source.h"
 #include "store/hf_folder.h"
 
 namespace dsmoe::app {
@@ -21,12 +20,11 @@ using tensor::DType;
 // values nor their distribution matter to a measurement, only that they are not zero and that
 // routing spreads: weights whose mean is not zero, or that outweigh the embedding, would turn all
 // tokens the same way.
-class SlicedWeights : public tensor::TensorSource {
+class SlicedWeights : public model::ParameterSource {
  public:
-  explicit SlicedWeights(const ModelConfig& config) : stored_(model::stored_parameters(config)) {
+  explicit SlicedWeights(const ModelConfig& config) : config_(config) {
     std::size_t largest = 0, most_integers = 0;
-    for (const auto& [name, stored] : stored_) {
-      const tensor::TensorSpec& spec = stored.spec;
+    for (const tensor::TensorSpec& spec : model::expected_tensors(config)) {
       const auto bytes =
           static_cast<std::size_t>(spec.shape.num_elements()) * tensor::size_of(spec.dtype);
       largest = std::max(largest, bytes);
@@ -42,20 +40,20 @@ class SlicedWeights : public tensor::TensorSource {
         std::log2(config.initializer_range / (int4 ? kDeviationInt4 : kDeviationInt8)))));
   }
 
-  tensor::TensorView tensor(const std::string& name) override {
-    const auto found = stored_.find(name);
-    DSMOE_CHECK(found != stored_.end(), "the model has no tensor {}", name);
-    const auto& [spec, parameter, is_scale] = found->second;
-    if (parameter.initial != model::Initial::normal || spec.dtype == DType::F32 || is_scale) {
-      return constants(found->second);
+  model::StoredTensor tensor(const model::Parameter& parameter) override {
+    const std::vector<tensor::TensorSpec> specs = model::stored_specs(config_, parameter);
+    const tensor::TensorSpec& spec = specs.front();
+    if (parameter.initial != model::Initial::normal || spec.dtype == DType::F32) {
+      return {.elements = constants(spec, parameter.initial)};
     }
     next_ = (next_ + kStride) % kSlack;
     if (is_integer(spec)) {
-      return {.data = integers_.data() + next_, .dtype = spec.dtype, .shape = spec.shape};
+      return {
+          .elements = {.data = integers_.data() + next_, .dtype = spec.dtype, .shape = spec.shape},
+          .scale = scales(specs.back())};
     }
-    return {.data = block_.data() + next_, .dtype = spec.dtype, .shape = spec.shape};
+    return {.elements = {.data = block_.data() + next_, .dtype = spec.dtype, .shape = spec.shape}};
   }
-  void release(const std::string&) override {}
 
  private:
   static constexpr std::size_t kSlack = std::size_t{1} << 22;  // numbers
@@ -93,14 +91,11 @@ class SlicedWeights : public tensor::TensorSource {
     }
   }
 
-  // Norms 1, biases 0, scales of quantised weights small; fp32 matrices are filled like the block.
-  tensor::TensorView constants(const model::StoredParameter& stored) {
-    const tensor::TensorSpec& spec = stored.spec;
+  // Norms 1, biases 0; fp32 matrices are filled like the block.
+  tensor::TensorView constants(const tensor::TensorSpec& spec, model::Initial initial) {
     values_.assign(static_cast<std::size_t>(spec.shape.num_elements()),
-                   stored.parameter.initial == model::Initial::ones ? 1.0f : 0.0f);
-    if (stored.is_scale) {
-      std::fill(values_.begin(), values_.end(), scale_);
-    } else if (stored.parameter.initial == model::Initial::normal) {
+                   initial == model::Initial::ones ? 1.0f : 0.0f);
+    if (initial == model::Initial::normal) {
       for (std::size_t i = 0; i < values_.size(); ++i) {
         values_[i] = tensor::to_float({block_[(next_ + i) % block_.size()]});
       }
@@ -108,13 +103,22 @@ class SlicedWeights : public tensor::TensorSource {
     if (spec.dtype == DType::F32) {
       return {.data = values_.data(), .dtype = DType::F32, .shape = spec.shape};
     }
+    return rounded(spec.shape);
+  }
+
+  tensor::TensorView scales(const tensor::TensorSpec& spec) {
+    values_.assign(static_cast<std::size_t>(spec.shape.num_elements()), scale_);
+    return rounded(spec.shape);
+  }
+
+  tensor::TensorView rounded(const tensor::Shape& shape) {
     rounded_.resize(values_.size());
     std::transform(values_.begin(), values_.end(), rounded_.begin(),
                    [](float value) { return tensor::to_bf16(value).bits; });
-    return {.data = rounded_.data(), .dtype = DType::BF16, .shape = spec.shape};
+    return {.data = rounded_.data(), .dtype = DType::BF16, .shape = shape};
   }
 
-  std::map<std::string, model::StoredParameter> stored_;
+  ModelConfig config_;
   std::vector<uint16_t> block_;
   std::vector<uint8_t> integers_;
   float scale_ = 0;  // of the integers

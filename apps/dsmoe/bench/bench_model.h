@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "options.h"
+#include "commands/options.h"
 
 namespace dsmoe::app {
 

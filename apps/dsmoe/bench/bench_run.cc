@@ -1,11 +1,11 @@
 // The loops of a measurement, and the count of what they must read and multiply.
-#include "bench_run.h"
+#include "bench/bench_run.h"
 
 #include <algorithm>
 #include <chrono>
 #include <set>
 
-#include "infer/workspace.h"
+#include "infer/sequence/workspace.h"
 #include "kernels/memory.h"
 #include "kernels/table.h"
 
@@ -25,7 +25,7 @@ int64_t tokens_of_pass(const BenchTest& test) {
                                               : test.batch;
 }
 int64_t pages_of(const BenchTest& test) {
-  return test.batch * model::KvCache::pages_for(test.tokens);
+  return test.batch * attention::KvCache::pages_for(test.tokens);
 }
 
 double stack_bytes(const kernels::WeightStack& stack) {
@@ -78,7 +78,7 @@ BenchRun::BenchRun(const kernels::Context& context, const model::Model& model,
     : context_(context),
       model_(model),
       vocabulary_(model.config.vocab_size),
-      cache_(context, model.config, model.operand, most(tests, pages_of)),
+      cache_(context, model.kv_layers(), most(tests, pages_of)),
       pass_(context, model, cache_,
             {.max_tokens = most(tests, tokens_of_pass),
              .max_sequences = most(tests, [](const BenchTest& test) { return test.batch; })}),
@@ -92,11 +92,11 @@ BenchRun::BenchRun(const kernels::Context& context, const model::Model& model,
 }
 
 // `tokens` more of every sequence.
-void BenchRun::pass(std::vector<model::KvSequence>& sequences, int64_t tokens,
+void BenchRun::pass(std::vector<attention::KvSequence>& sequences, int64_t tokens,
                     model::BlockObserver* observer) {
   tokens_.clear();
   std::vector<model::Segment> segments;
-  for (model::KvSequence& sequence : sequences) {
+  for (attention::KvSequence& sequence : sequences) {
     segments.push_back({.sequence = &sequence, .num_tokens = tokens});
     for (int64_t i = 0; i < tokens; ++i) {
       tokens_.push_back(
@@ -120,7 +120,7 @@ void BenchRun::finish(int64_t rows) {
 }
 
 double BenchRun::run(const BenchTest& test) {
-  std::vector<model::KvSequence> sequences(static_cast<std::size_t>(test.batch));
+  std::vector<attention::KvSequence> sequences(static_cast<std::size_t>(test.batch));
   kernels::download(context_, best_, chosen_.data());  // waits for what came before
   const Clock::time_point start = Clock::now();
   if (test.kind == BenchTest::Kind::prompt) {
@@ -135,7 +135,7 @@ double BenchRun::run(const BenchTest& test) {
     }
   }
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  for (model::KvSequence& sequence : sequences) cache_.truncate(sequence, 0);
+  for (attention::KvSequence& sequence : sequences) cache_.truncate(sequence, 0);
   return seconds;
 }
 
@@ -144,17 +144,17 @@ BenchCost BenchRun::cost(const BenchTest& test) {
   const int64_t passes =
       prompt ? (test.tokens + infer::kChunkTokens - 1) / infer::kChunkTokens : test.tokens;
   double touched = 0;  // experts of all layers
-  const auto count = [&](int64_t, const moe::LayerState& state, const tensor::TensorView&) {
-    if (!state.index) return;
-    std::vector<int32_t> index(static_cast<std::size_t>(state.index.num_elements()));
-    pass_.read(state.index, index.data());
+  const auto count = [&](int64_t, const moe::LayerTape& tape, const tensor::TensorView&) {
+    if (!tape.index) return;
+    std::vector<int32_t> index(static_cast<std::size_t>(tape.index.num_elements()));
+    pass_.read(tape.index, index.data());
     const std::set<int32_t> distinct(index.begin(), index.end());
     touched += static_cast<double>(distinct.size() - distinct.count(-1));
   };
   model::BlockObserver observer(count);
-  std::vector<model::KvSequence> sequences(static_cast<std::size_t>(test.batch));
+  std::vector<attention::KvSequence> sequences(static_cast<std::size_t>(test.batch));
   pass(sequences, prompt ? tokens_of_pass(test) : 1, &observer);
-  for (model::KvSequence& sequence : sequences) cache_.truncate(sequence, 0);
+  for (attention::KvSequence& sequence : sequences) cache_.truncate(sequence, 0);
 
   const model::ModelConfig& config = model_.config;
   const auto tokens = static_cast<double>(test.tokens * test.batch);

@@ -40,14 +40,14 @@ class BenchRun {
   BenchCost cost(const BenchTest& test);
 
  private:
-  void pass(std::vector<model::KvSequence>& sequences, int64_t tokens,
+  void pass(std::vector<attention::KvSequence>& sequences, int64_t tokens,
             model::BlockObserver* observer);
   void finish(int64_t rows);
 
   kernels::Context context_;
   const model::Model& model_;
   int64_t vocabulary_;
-  model::KvCache cache_;
+  attention::KvCache cache_;
   model::ForwardPass pass_;
   tensor::Arena arena_;
   tensor::TensorView logits_;  // [rows, vocabulary]

@@ -6,7 +6,7 @@
 #include <dlfcn.h>
 
 #include "kernels/context.h"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/stream/launch.h"
 #include "kernels/layout.h"
 
 namespace dsmoe::app {

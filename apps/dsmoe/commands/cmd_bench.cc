@@ -4,13 +4,14 @@
 #include <map>
 
 #include "base/log.h"
-#include "bench_layers.h"
-#include "bench_limits.h"
-#include "bench_model.h"
-#include "bench_run.h"
-#include "command.h"
-#include "interrupt.h"
-#include "output.h"
+#include "base/readable.h"
+#include "bench/bench_layers.h"
+#include "bench/bench_limits.h"
+#include "bench/bench_model.h"
+#include "bench/bench_run.h"
+#include "commands/command.h"
+#include "terminal/interrupt.h"
+#include "terminal/output.h"
 
 namespace dsmoe::app {
 namespace {

@@ -4,17 +4,18 @@
 
 #include "base/atomic_file.h"
 #include "base/log.h"
-#include "command.h"
-#include "generate_options.h"
-#include "infer/stop.h"
-#include "interrupt.h"
-#include "line_editor.h"
-#include "options.h"
-#include "output.h"
+#include "base/readable.h"
+#include "commands/command.h"
+#include "commands/generate_options.h"
+#include "commands/options.h"
+#include "commands/text_side.h"
+#include "commands/token_list.h"
+#include "infer/sequence/stop.h"
+#include "terminal/interrupt.h"
+#include "terminal/line_editor.h"
+#include "terminal/output.h"
 #include "text/chat_template.h"
-#include "text/tokenizer_config.h"
-#include "text_side.h"
-#include "token_list.h"
+#include "text/tokenizer/tokenizer_config.h"
 
 namespace dsmoe::app {
 namespace {
@@ -91,7 +92,7 @@ class Chat {
 
  private:
   void reset() {
-    messages_ = text::OrderedJson::array();
+    messages_ = OrderedJson::array();
     saved_.clear();
     if (!command_.system.empty()) add("system", command_.system);
   }
@@ -135,7 +136,7 @@ class Chat {
   }
 
   std::vector<int32_t> prompt_with(const std::string& user) {
-    text::OrderedJson messages = messages_;
+    OrderedJson messages = messages_;
     messages.push_back({{"role", "user"}, {"content", user}});
     const std::string rendered = template_.render(
         {.messages = messages, .bos_token = special_.bos, .eos_token = special_.eos});
@@ -186,7 +187,7 @@ class Chat {
   text::ChatTemplate template_;
   text::SpecialTokenTexts special_;
   LineEditor editor_;
-  text::OrderedJson messages_;
+  OrderedJson messages_;
   std::set<std::string> saved_;
 };
 

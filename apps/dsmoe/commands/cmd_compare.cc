@@ -3,24 +3,26 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/readable.h"
 #include "base/utf8.h"
-#include "command.h"
-#include "comparison_figure.h"
-#include "comparison_folder.h"
-#include "comparison_text.h"
+#include "commands/command.h"
+#include "commands/options.h"
+#include "commands/run_session.h"
 #include "data/demo_tokens.h"
 #include "demo_config.h"
-#include "demo_data.h"
-#include "interrupt.h"
 #include "model/initialise.h"
-#include "options.h"
-#include "output.h"
-#include "run_report.h"
+#include "report/comparison_figure.h"
+#include "report/comparison_folder.h"
+#include "report/comparison_text.h"
+#include "report/run_report.h"
 #include "store/checkpoint.h"
+#include "terminal/interrupt.h"
+#include "terminal/output.h"
+#include "terminal/train_display.h"
+#include "train/demo_data.h"
 #include "train/name_pattern.h"
 #include "train/run.h"
-#include "train_data.h"
-#include "train_display.h"
+#include "train/run_data.h"
 
 namespace dsmoe::app {
 namespace {
@@ -34,13 +36,14 @@ constexpr int64_t kTokensPerDocument = 47;  // of the embedded corpus, about, wi
 
 struct CompareOptions {
   CommonOptions common;
+  Given given;
   std::string config, tokenizer, separator, cache;
   std::vector<std::string> data;  // empty: the embedded corpus
   std::vector<std::string> lr;    // as given
   std::vector<std::string> only;  // patterns of folders; empty: all runs
   fs::path out;
   int64_t tokens = 0, micro_batch = 0;
-  CompareSettings settings;
+  report::CompareSettings settings;
 };
 
 model::ModelConfig base_of(const CompareOptions& options) {
@@ -61,12 +64,12 @@ void add_all(std::vector<T>& values, const std::vector<T>& more) {
 }
 
 void fill_defaults(CompareOptions& options) {
-  CompareSettings& s = options.settings;
+  report::CompareSettings& s = options.settings;
   s.base = base_of(options);
   if (s.seq == 0) s.seq = std::min<int64_t>(256, s.base.max_position_embeddings);
   if (options.tokens > 0) s.steps = (options.tokens + s.batch * s.seq - 1) / (s.batch * s.seq);
   train::parse_schedule(s.schedule);
-  parse_rates(options.lr, s.lr);
+  report::parse_rates(options.lr, s.lr);
   add_all(s.shape.shared, {});
   add_all(s.shape.fp32, {});
   s.warmup = std::clamp<int64_t>(s.steps / 20, 1, 2000);
@@ -74,23 +77,26 @@ void fill_defaults(CompareOptions& options) {
 }
 
 struct CompareData {
-  TrainTokenizer tokenizer;
+  train::RunTokenizer tokenizer;
   std::unique_ptr<data::TokenCorpus> corpus;
+  std::vector<data::CorpusFile> files;  // none: the embedded corpus
 };
 
 // Once the settings are written, all runs share what lies there.
-FoundTokenizer found_tokenizer(const CompareOptions& options) {
-  return fs::exists(options.out / kCompareFile) ? FoundTokenizer::is_the_runs
-                                                : FoundTokenizer::must_fit;
+train::FoundTokenizer found_tokenizer(const CompareOptions& options) {
+  return fs::exists(options.out / report::kCompareFile) ? train::FoundTokenizer::is_the_runs
+                                                        : train::FoundTokenizer::must_fit;
 }
 
 CompareData embedded_data(CompareOptions& options, ThreadPool& pool) {
-  CompareSettings& s = options.settings;
+  report::CompareSettings& s = options.settings;
   const data::DemoCorpus corpus(kDataSeed);
-  make_demo_tokenizer(options.out, found_tokenizer(options), s.base, kDataSeed, pool);
-  CompareData data{.tokenizer = prepare_tokenizer({.run = options.out}, s.base, pool)};
-  const data::Encoder encoder = encoder_of(data.tokenizer, s.base);
-  const uint64_t count = num_demo_documents(s.steps * s.batch * s.seq, kTokensPerDocument);
+  train::make_demo_tokenizer(
+      {.run = options.out, .found = found_tokenizer(options), .cancelled = &InterruptScope::flag()},
+      s.base, kDataSeed, pool);
+  CompareData data{.tokenizer = train::prepare_tokenizer({.run = options.out}, s.base, pool)};
+  const data::Encoder encoder = train::encoder_of(data.tokenizer, s.base);
+  const uint64_t count = train::num_demo_documents(s.steps * s.batch * s.seq, kTokensPerDocument);
   data::DemoTokens tokens = data::encode_demo(corpus, {.count = count}, encoder);
   s.floor = tokens.floor();
   s.data = fmt::format("demo, {} documents, tokenizer {:016x}", count, encoder.hash);
@@ -101,17 +107,21 @@ CompareData embedded_data(CompareOptions& options, ThreadPool& pool) {
 }
 
 CompareData files_data(CompareOptions& options, ThreadPool& pool) {
-  CompareSettings& s = options.settings;
-  CompareData data{.tokenizer = prepare_tokenizer({.given = options.tokenizer,
-                                                   .run = options.out,
-                                                   .data = options.data,
-                                                   .separator = options.separator,
-                                                   .found = found_tokenizer(options)},
-                                                  s.base, pool)};
-  data::BuiltCorpus built = prepare_corpus(
-      {.data = options.data,
+  report::CompareSettings& s = options.settings;
+  CompareData data{.tokenizer = train::prepare_tokenizer({.given = options.tokenizer,
+                                                          .run = options.out,
+                                                          .data = options.data,
+                                                          .separator = options.separator,
+                                                          .found = found_tokenizer(options),
+                                                          .cancelled = &InterruptScope::flag()},
+                                                         s.base, pool)};
+  std::vector<data::CorpusInput> inputs;
+  for (const std::string& path : options.data) inputs.push_back({.path = path});
+  data::BuiltCorpus built = train::prepare_corpus(
+      {.inputs = inputs,
        .cache = options.cache.empty() ? options.out / "cache" : fs::path(options.cache),
-       .separator = options.separator},
+       .separator = options.separator,
+       .cancelled = &InterruptScope::flag()},
       data.tokenizer, s.base);
   s.data = fmt::format("{:016x}", built.corpus.corpus_key());
   s.former_data = fmt::format("{:016x}", built.former_key);
@@ -124,11 +134,13 @@ CompareData files_data(CompareOptions& options, ThreadPool& pool) {
       fmt::format("{}: {} documents, {} tokens", names, with_commas(built.corpus.num_documents()),
                   with_commas(built.corpus.num_tokens()));
   data.corpus = std::make_unique<data::ShardCorpus>(std::move(built.corpus));
+  data.files = std::move(built.files);
   return data;
 }
 
 // A rate for a model that is not there would be forgotten.
-void check_rates(const LearningRates& rates, const std::vector<train::ComparedModel>& models) {
+void check_rates(const report::LearningRates& rates,
+                 const std::vector<train::ComparedModel>& models) {
   for (const auto& [name, rate] : rates.own) {
     std::string known;
     bool found = false;
@@ -144,22 +156,22 @@ void check_rates(const LearningRates& rates, const std::vector<train::ComparedMo
 
 // The settings in DIR are those of all its runs so far; seeds and models may be added.
 void settle(const CompareOptions& options) {
-  CompareSettings settings = options.settings;
-  if (fs::exists(options.out / kCompareFile)) {
-    check_same_comparison(options.out, settings);
-    const CompareSettings before = read_settings(options.out);
+  report::CompareSettings settings = options.settings;
+  if (fs::exists(options.out / report::kCompareFile)) {
+    report::check_same_comparison(options.out, settings);
+    const report::CompareSettings before = report::read_settings(options.out);
     settings.num_seeds = std::max(settings.num_seeds, before.num_seeds);
     add_all(settings.shape.shared, before.shape.shared);
     add_all(settings.shape.fp32, before.shape.fp32);
     settings.shape.upper_bound |= before.shape.upper_bound;
   }
-  write_settings(options.out, settings);
+  report::write_settings(options.out, settings);
 }
 
 train::RunOptions run_options(const CompareOptions& options, const train::ComparedModel& model,
                               int64_t seed) {
-  const CompareSettings& s = options.settings;
-  train::RunOptions run{.out = options.out / run_name(model, seed),
+  const report::CompareSettings& s = options.settings;
+  train::RunOptions run{.out = options.out / report::run_name(model, seed),
                         .config = model.config,
                         .batch = s.batch,
                         .seq = s.seq,
@@ -186,22 +198,29 @@ RunEnd train_one(const CompareOptions& options, const Engine& engine, const Comp
                  const data::DocumentSplit& split, train::RunOptions run,
                  const std::string& label) {
   run.files = data.tokenizer.files;
-  const store::RunLock lock(run.out);
+  RunSession session(run.out, "compare");
   const store::NewestCheckpoint newest = store::newest_checkpoint(run.out);
   run.resume = newest.folder || !newest.passed_over.empty();
   model::InitialWeights initial(run.config, run.seed);
   TrainDisplay display(label);
-  const train::RunOutcome outcome =
-      train::run_training(engine.context(), run, {.lock = lock, .initial = initial, .split = split},
-                          display.hooks(options.settings.steps));
+  const train::RunOutcome outcome = session.guard([&] {
+    session.begin({.given = options.given, .common = options.common, .engine = engine});
+    session.describe(run, files_json(data.files));
+    return train::run_training(
+        engine.context(), run,
+        {.lock = session.lock(),
+         .initial = initial,
+         .training = {{.split = &split}},
+         .validation = {{.split = &split, .part = data::SplitPart::validation}}},
+        session.hooks(display.hooks(options.settings.steps)));
+  });
   display.finish();
   return outcome.finished ? RunEnd::finished : RunEnd::stopped;
 }
 
-void describe(const std::vector<train::ComparedModel>& models, const CompareSettings& s) {
+void describe(const std::vector<train::ComparedModel>& models, const report::CompareSettings& s) {
   for (const train::ComparedModel& model : models) {
-    const train::ExpertParameters experts =
-        train::count_expert_parameters(model.config, s.base.num_moe_layers());
+    const train::ExpertParameters experts = train::count_expert_parameters(model.config, s.base);
     log_info("{:<28} {} parameters, {} active; experts {}, {} active; router {}", model.title,
              with_commas(model.config.num_parameters()),
              with_commas(model.config.num_active_parameters()), with_commas(experts.total),
@@ -223,7 +242,7 @@ std::vector<PlannedRun> plan_runs(const CompareOptions& options,
     for (const train::ComparedModel& model : models) {
       bool wanted = options.only.empty();
       for (std::size_t i = 0; i < used.size(); ++i) {
-        if (!train::matches(options.only[i], run_name(model, seed))) continue;
+        if (!train::matches(options.only[i], report::run_name(model, seed))) continue;
         used[i] = wanted = true;
       }
       if (wanted) runs.push_back({&model, seed});
@@ -232,15 +251,15 @@ std::vector<PlannedRun> plan_runs(const CompareOptions& options,
   for (std::size_t i = 0; i < used.size(); ++i) {
     if (used[i]) continue;
     fail(ErrorKind::usage, "--only {}: no run is called so; {} is the first of them, {} the last",
-         options.only[i], run_name(models.front(), 1),
-         run_name(models.back(), options.settings.num_seeds));
+         options.only[i], report::run_name(models.front(), 1),
+         report::run_name(models.back(), options.settings.num_seeds));
   }
   return runs;
 }
 
 RunEnd train_all(const CompareOptions& options, const Engine& engine, const CompareData& data,
                  const std::vector<PlannedRun>& runs) {
-  const CompareSettings& s = options.settings;
+  const report::CompareSettings& s = options.settings;
   const data::DocumentSplit split(*data.corpus, {.fraction = kValidFraction, .seed = kDataSeed});
   // Refuses data without a validation part before anything is trained.
   data::PackedBatches(split, {.batch = s.batch, .seq = s.seq, .part = data::SplitPart::validation});
@@ -248,7 +267,7 @@ RunEnd train_all(const CompareOptions& options, const Engine& engine, const Comp
   for (const auto& [model, seed] : runs) {
     ++number;
     const train::RunOptions run = run_options(options, *model, seed);
-    if (read_run(run.out, s.steps)) {
+    if (report::read_run(run.out, s.steps)) {
       log_info("{} has finished before", run.out.string());
       continue;
     }
@@ -257,7 +276,7 @@ RunEnd train_all(const CompareOptions& options, const Engine& engine, const Comp
     if (train_one(options, engine, data, split, run, label) == RunEnd::stopped) {
       return RunEnd::stopped;
     }
-    if (!read_run(run.out, s.steps)) {
+    if (!report::read_run(run.out, s.steps)) {
       fail(ErrorKind::input,
            "{}: its last checkpoint is there, but its metrics.jsonl does not hold the last "
            "validation; remove the folder to have it trained again",
@@ -290,17 +309,17 @@ int compare(CompareOptions& options) {
   settle(options);
   log_info("data: {}", options.settings.data_title);
   if (train_all(options, engine, data, runs) == RunEnd::stopped) return stopped();
-  const Comparison comparison = read_comparison(options.out);
-  const fs::path report = report_path(options.out);
-  write_report(report, comparison_report(comparison));
-  const fs::path figure = write_figure(report, comparison);
+  const report::Comparison comparison = report::read_comparison(options.out);
+  const fs::path report = report::report_path(options.out);
+  report::write_report(report, report::comparison_report(comparison));
+  const fs::path figure = report::write_figure(report, comparison);
   if (options.common.json) {
-    OrderedJson json = comparison_json(comparison);
+    OrderedJson json = report::comparison_json(comparison);
     json["report"] = report.string();
     json["figure"] = figure.empty() ? OrderedJson(nullptr) : OrderedJson(figure.string());
     print_json(json);
   } else {
-    print("{}\nreport           {}\n", format_comparison(comparison), report.string());
+    print("{}\nreport           {}\n", report::format_comparison(comparison), report.string());
     if (!figure.empty()) print("figure           {}\n", figure.string());
   }
   return kDone;
@@ -312,7 +331,7 @@ int run_compare(CompareOptions options) {
   const InterruptScope interrupt;
   try {
     return compare(options);
-  } catch (const DataInterrupted&) {
+  } catch (const train::DataInterrupted&) {
     return stopped();
   }
 }
@@ -335,7 +354,7 @@ void add_data_flags(CommandLine& command, CompareOptions& o) {
 }
 
 void add_plan_flags(CommandLine& command, CompareOptions& o) {
-  CompareSettings& s = o.settings;
+  report::CompareSettings& s = o.settings;
   s.num_seeds = 3;
   s.steps = 300;
   s.batch = 8;
@@ -412,7 +431,10 @@ void add_compare(CommandLine& app) {
       "Examples:\n  dsmoe compare\n"
       "  dsmoe compare --config my.json --data corpus.txt.zst --tokens 20000000 \\\n"
       "    -o my-comparison");
-  command.runs([options] { return run_compare(*options); });
+  command.runs([options](const Given& given) {
+    options->given = given;
+    return run_compare(*options);
+  });
 }
 
 }  // namespace dsmoe::app

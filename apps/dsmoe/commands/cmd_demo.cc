@@ -5,20 +5,24 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/progress.h"
-#include "command.h"
+#include "base/readable.h"
+#include "commands/command.h"
+#include "commands/demo_run.h"
+#include "commands/kept_flags.h"
+#include "commands/options.h"
+#include "commands/run_session.h"
 #include "data/content_hash.h"
 #include "demo_config.h"
-#include "demo_data.h"
-#include "demo_report.h"
-#include "demo_run.h"
-#include "interrupt.h"
+#include "model/file_layout.h"
 #include "model/initialise.h"
-#include "options.h"
-#include "output.h"
-#include "run_report.h"
+#include "report/demo_report.h"
+#include "report/run_report.h"
 #include "store/folder_writer.h"
-#include "train_data.h"
-#include "train_display.h"
+#include "terminal/interrupt.h"
+#include "terminal/output.h"
+#include "terminal/train_display.h"
+#include "train/demo_data.h"
+#include "train/run_data.h"
 
 namespace dsmoe::app {
 namespace {
@@ -49,14 +53,17 @@ int write_random(const DemoOptions& options) {
   model::ModelConfig config = config_of(options);
   if (options.config.empty()) config.initializer_range = kRandomRange;
   model::InitialWeights weights(config, options.run.seed);
-  store::FolderWriter writer(options.run.out, weights.specs());
+  store::FolderWriter writer(options.run.out, model::written_tensors(config));
+  const model::Inventory all = model::inventory(config);
   Progress progress({.label = "weights",
-                     .total = static_cast<int64_t>(weights.specs().size()),
+                     .total = static_cast<int64_t>(all.parameters.size()),
                      .unit = "tensors"});
   int64_t done = 0;
-  for (const tensor::TensorSpec& spec : weights.specs()) {
-    writer.write(spec.name, weights.tensor(spec.name));
-    weights.release(spec.name);
+  for (const model::Parameter& parameter : all.parameters) {
+    const model::StoredTensor stored = weights.tensor(parameter);
+    writer.write(parameter.name, stored.elements);
+    if (stored.scale) writer.write(tensor::scale_name(parameter.name), stored.scale);
+    weights.release(parameter);
     progress.update(++done);
   }
   progress.finish();
@@ -76,6 +83,7 @@ void fill_defaults(train::RunOptions& run) {
   run.save_every = std::max<int64_t>(1, (steps + 3) / 4);
   run.valid_every = std::max<int64_t>(1, (steps + 9) / 10);
   run.retention.last = 1;
+  run.valid_first = true;
 }
 
 struct DemoData {
@@ -85,33 +93,40 @@ struct DemoData {
 DemoData make_data(const train::RunOptions& run, const data::DemoCorpus& corpus,
                    const data::Encoder& encoder) {
   const uint64_t count =
-      num_demo_documents(run.schedule.total_steps * run.batch * run.seq, kTokensPerDocument);
+      train::num_demo_documents(run.schedule.total_steps * run.batch * run.seq, kTokensPerDocument);
   return {.training = data::encode_demo(corpus, {.count = count}, encoder),
           .validation = data::encode_demo(
               corpus, {.first = data::kDemoValidation, .count = kValidDocuments}, encoder)};
 }
 
-DemoFigures measure(const DemoOptions& options, const Engine& engine, const fs::path& folder,
-                    const TrainTokenizer& tokenizer, const data::DemoCorpus& corpus,
-                    const DemoData& data) {
+report::DemoFigures measure(const DemoOptions& options, const Engine& engine,
+                            const fs::path& folder, const train::RunTokenizer& tokenizer,
+                            const data::DemoCorpus& corpus, const DemoData& data) {
   const auto trained = infer::load_model(engine.context(), folder, {});
   model::InitialWeights initial(options.run.config, options.run.seed);
   const auto untrained = model::make_model(engine.context(), options.run.config, initial,
                                            {.operand = options.run.config.torch_dtype});
-  return measure_demo({.context = engine.context(),
-                       .trained = *trained,
-                       .untrained = *untrained,
-                       .tokenizer = tokenizer.tokenizer,
-                       .corpus = corpus,
-                       .training = data.training,
-                       .validation = data.validation,
-                       .seed = options.run.seed,
-                       .cancelled = &InterruptScope::flag()});
+  return report::measure_demo({.context = engine.context(),
+                               .trained = *trained,
+                               .untrained = *untrained,
+                               .tokenizer = tokenizer.tokenizer,
+                               .corpus = corpus,
+                               .training = data.training,
+                               .validation = data.validation,
+                               .seed = options.run.seed,
+                               .cancelled = &InterruptScope::flag()});
 }
 
 int stopped(const DemoOptions& options, const train::RunOutcome& outcome) {
   log_info("stopped after step {}; {}", outcome.steps_done, options.how_to_go_on);
   return InterruptScope::exit_code();
+}
+
+// The last line: where the model's page is. `serve` finds the usual folder by itself.
+std::string how_to_serve(const fs::path& run) {
+  const std::string named = run == kDemoFolder ? "" : " " + run.string();
+  return fmt::format(
+      "serve            dsmoe serve{}   a page to talk to it and watch its experts\n", named);
 }
 
 // What the display says on the terminal, and those who want to know as numbers.
@@ -133,64 +148,102 @@ train::RunHooks hooks_of(const DemoOptions& options, TrainDisplay& display) {
   return hooks;
 }
 
-int train_demo(DemoOptions options) {
+// The demo makes these parts of a run in the run's own folder.
+struct DemoRun {
+  train::RunTokenizer tokenizer;
+  data::DemoCorpus corpus;
+  DemoData data;
+};
+
+DemoRun prepare_demo(train::RunOptions& run, ThreadPool& pool) {
+  const data::DemoCorpus corpus(run.seed);
+  train::make_demo_tokenizer({.run = run.out,
+                              .found = train::found_tokenizer(run.out),
+                              .cancelled = &InterruptScope::flag()},
+                             run.config, run.seed, pool);
+  train::RunTokenizer tokenizer = train::prepare_tokenizer({.run = run.out}, run.config, pool);
+  const data::Encoder encoder = train::encoder_of(tokenizer, run.config);
+  DemoData data = make_data(run, corpus, encoder);
+  run.data_identity = fmt::format("demo, {} documents, tokenizer {:016x}",
+                                  data.training.corpus.num_documents(), encoder.hash);
+  run.init_identity = "random";
+  run.files = tokenizer.files;
+  run.token_bytes = train::token_bytes(tokenizer, run.config);
+  return {.tokenizer = std::move(tokenizer), .corpus = corpus, .data = std::move(data)};
+}
+
+void print_demo(const DemoOptions& options, const report::DemoResult& result,
+                const fs::path& report) {
+  if (options.common.json) {
+    OrderedJson json = report::demo_json(result);
+    json["report"] = report.string();
+    print_json(json);
+  } else {
+    print("{}\nreport           {}\n", report::format_demo(result), report.string());
+    if (!options.on_progress) print("{}", how_to_serve(options.run.out));
+  }
+}
+
+int train_demo(DemoOptions options, const Given& given) {
   Engine engine(options.common);
   train::RunOptions& run = options.run;
   run.config = config_of(options);
   run.config.torch_dtype = tensor::DType::BF16;
   fill_defaults(run);
-  const store::RunLock lock(run.out);
+  RunSession session(run.out, "demo");
   train::check_start(run);
   const InterruptScope interrupt;
-  const data::DemoCorpus corpus(run.seed);
-  make_demo_tokenizer(run.out, found_tokenizer(run.out), run.config, run.seed, engine.pool());
-  const TrainTokenizer tokenizer = prepare_tokenizer({.run = run.out}, run.config, engine.pool());
-  const data::Encoder encoder = encoder_of(tokenizer, run.config);
-  const DemoData data = make_data(run, corpus, encoder);
-  // Only for the figure on the bar; what is printed at the end comes from documents of its own.
-  const data::DocumentSplit split(data.training.corpus, {.fraction = 0.01, .seed = run.seed});
-  run.data_identity = fmt::format("demo, {} documents, tokenizer {:016x}",
-                                  data.training.corpus.num_documents(), encoder.hash);
-  run.init_identity = "random";
-  run.files = tokenizer.files;
-  log_info("{} documents, {} tokens; {} parameters, {} active; {} steps of {} x {} tokens",
-           with_commas(data.training.corpus.num_documents()),
-           with_commas(data.training.corpus.num_tokens()), with_commas(run.config.num_parameters()),
-           with_commas(run.config.num_active_parameters()), run.schedule.total_steps, run.batch,
-           run.seq);
-  model::InitialWeights initial(run.config, run.seed);
+  std::optional<DemoRun> demo;
   TrainDisplay display;
-  const train::RunOutcome outcome =
-      train::run_training(engine.context(), run, {.lock = lock, .initial = initial, .split = split},
-                          hooks_of(options, display));
+  const train::RunOutcome outcome = session.guard([&] {
+    session.begin({.given = given,
+                   .common = options.common,
+                   .engine = engine,
+                   .options = flags_to_keep(given.flags)});
+    demo.emplace(prepare_demo(run, engine.pool()));
+    session.keep_data();
+    session.describe(run, OrderedJson::array());
+    const data::DemoTokens& tokens = demo->data.training;
+    // Only for the figure on the bar; what is printed at the end comes from documents of its own.
+    const data::DocumentSplit split(tokens.corpus, {.fraction = 0.01, .seed = run.seed});
+    log_info("{} documents, {} tokens; {} parameters, {} active; {} steps of {} x {} tokens",
+             with_commas(tokens.corpus.num_documents()), with_commas(tokens.corpus.num_tokens()),
+             with_commas(run.config.num_parameters()),
+             with_commas(run.config.num_active_parameters()), run.schedule.total_steps, run.batch,
+             run.seq);
+    model::InitialWeights initial(run.config, run.seed);
+    return train::run_training(
+        engine.context(), run,
+        {.lock = session.lock(),
+         .initial = initial,
+         .training = {{.split = &split}},
+         .validation = {{.split = &split, .part = data::SplitPart::validation}}},
+        session.hooks(hooks_of(options, display)));
+  });
   display.finish();
   if (!outcome.finished) return stopped(options, outcome);
-  const DemoResult result{
-      .model = outcome.checkpoint,
-      .config = run.config,
-      .steps = outcome.steps_done,
-      .tokens = display.tokens(),
-      .seconds = display.seconds(),
-      .figures = measure(options, engine, outcome.checkpoint, tokenizer, corpus, data)};
-  const fs::path report = report_path(run.out);
-  write_report(report, run_report(engine, {.run = run.out}));
-  if (options.common.json) {
-    OrderedJson json = demo_json(result);
-    json["report"] = report.string();
-    print_json(json);
-  } else {
-    print("{}\nreport           {}\n", format_demo(result), report.string());
-  }
+  const report::DemoResult result{.model = outcome.checkpoint,
+                                  .config = run.config,
+                                  .steps = outcome.steps_done,
+                                  .tokens = display.tokens(),
+                                  .seconds = display.seconds(),
+                                  .figures = measure(options, engine, outcome.checkpoint,
+                                                     demo->tokenizer, demo->corpus, demo->data)};
+  const fs::path report = report::report_path(run.out);
+  report::write_report(
+      report,
+      report::run_report(engine.context(), {.run = run.out, .cancelled = &InterruptScope::flag()}));
+  print_demo(options, result, report);
   return kDone;
 }
 
-int run_demo(const DemoOptions& options) {
+int run_demo(const DemoOptions& options, const Given& given) {
   if (options.common.quiet) set_log_level(LogLevel::quiet);
   outlive_readers();
   if (options.random) return write_random(options);
   try {
-    return train_demo(options);
-  } catch (const DataInterrupted&) {
+    return train_demo(options, given);
+  } catch (const train::DataInterrupted&) {
     log_info("stopped before the first step: nothing was lost");
     return InterruptScope::exit_code();
   }
@@ -214,7 +267,7 @@ int train_default_demo(const CommonOptions& machine, OnDemoProgress on_progress)
   options.how_to_go_on = "the same command goes on";
   options.on_progress = std::move(on_progress);
   options.run.resume = fs::exists(options.run.out);
-  return run_demo(options);
+  return run_demo(options, {.words = {"dsmoe", "demo"}, .flags = {}});
 }
 
 void add_demo(CommandLine& app) {
@@ -246,7 +299,7 @@ void add_demo(CommandLine& app) {
       "The same seed and steps give the same model, for any number of threads.\n\n"
       "Examples:\n  dsmoe demo\n  dsmoe demo --steps 200 -o short-run\n"
       "  dsmoe demo --random -o random-model && dsmoe info random-model");
-  command.runs([options] { return run_demo(*options); });
+  command.runs([options](const Given& given) { return run_demo(*options, given); });
 }
 
 }  // namespace dsmoe::app

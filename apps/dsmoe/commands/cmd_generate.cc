@@ -2,15 +2,17 @@
 #include <optional>
 
 #include "base/log.h"
-#include "command.h"
-#include "expert_table.h"
-#include "generate_options.h"
-#include "infer/stop.h"
-#include "interrupt.h"
-#include "options.h"
-#include "output.h"
-#include "text_side.h"
-#include "token_list.h"
+#include "base/readable.h"
+#include "commands/command.h"
+#include "commands/constraint_flags.h"
+#include "commands/generate_options.h"
+#include "commands/options.h"
+#include "commands/text_side.h"
+#include "commands/token_list.h"
+#include "infer/sequence/stop.h"
+#include "report/expert_table.h"
+#include "terminal/interrupt.h"
+#include "terminal/output.h"
 
 namespace dsmoe::app {
 namespace {
@@ -18,6 +20,7 @@ namespace {
 struct GenerateCommand {
   CommonOptions common;
   SamplingFlags sampling;
+  ConstraintFlags constraint;
   std::optional<std::string> prompt, prompt_file, tokens;  // exactly one
   bool ignore_eos = false;
   int64_t show_experts = 0;  // per cell; 0: no table
@@ -25,7 +28,10 @@ struct GenerateCommand {
 
 std::vector<int32_t> prompt_tokens(const GenerateCommand& command, const TextSide& text) {
   if (command.tokens) return parse_token_list(*command.tokens, "--tokens");
-  return text.encode(command.prompt_file ? read_text_file(*command.prompt_file) : *command.prompt,
+  if (command.prompt_file) {
+    return text.encode(read_text_file(*command.prompt_file), AroundText::special);
+  }
+  return text.encode(*command.prompt == "-" ? read_standard_input() : *command.prompt,
                      AroundText::special);
 }
 
@@ -60,8 +66,8 @@ Answer stream_answer(const GenerateCommand& command, infer::Session& session,
 }
 
 // The experts of the answer's tokens. The last one has been chosen but not computed: it is now.
-ExpertTable expert_table(infer::Session& session, const infer::Generation& generation,
-                         const TextSide& text) {
+report::ExpertTable expert_table(infer::Session& session, const infer::Generation& generation,
+                                 const TextSide& text) {
   const auto first = static_cast<std::size_t>(generation.prompt_tokens);
   const std::size_t end = first + generation.tokens.size();
   // An interrupted prompt may lack one token too: there is no answer then.
@@ -69,24 +75,30 @@ ExpertTable expert_table(infer::Session& session, const infer::Generation& gener
       static_cast<int64_t>(session.tokens().size()) < session.max_positions()) {
     session.append(generation.tokens.back());
   }
-  const infer::RoutingRecord& record = session.routing();
-  ExpertTable table{.layers = record.layers};
-  for (std::size_t i = 0; i < generation.tokens.size(); ++i) {
-    const std::string label = text.token_text(generation.tokens[i]);
-    table.rows.push_back({.label = text.has_tokenizer() ? quoted_token(label) : label});
-    if (first + i < record.slots.size()) table.rows.back().slots = record.slots[first + i];
+  const infer::Routes& routes = session.routes();
+  report::ExpertTable table{.layers = infer::moe_layers(session.model().config),
+                            .routes = {.num_layers = routes.num_layers, .top_k = routes.top_k}};
+  for (const int32_t token : generation.tokens) {
+    const std::string label = text.token_text(token);
+    table.labels.push_back(text.has_tokenizer() ? report::quoted_token(label) : label);
+  }
+  const int64_t known = std::min(static_cast<int64_t>(end), routes.num_tokens());
+  if (generation.prompt_tokens < known) {
+    table.routes.append(routes.tokens(generation.prompt_tokens, known));
   }
   return table;
 }
 
-OrderedJson json_of(const ExpertTable& table, const infer::Generation& generation) {
+OrderedJson json_of(const report::ExpertTable& table, const infer::Generation& generation) {
   OrderedJson rows = OrderedJson::array();
-  for (std::size_t i = 0; i < table.rows.size(); ++i) {
+  for (std::size_t i = 0; i < table.labels.size(); ++i) {
     OrderedJson layers = OrderedJson::array();
-    for (std::size_t l = 0; l < table.rows[i].slots.size(); ++l) {
+    const auto token = static_cast<int64_t>(i);
+    for (std::size_t l = 0; l < table.layers.size() && token < table.routes.num_tokens(); ++l) {
+      const infer::RoutesView slots = table.routes.view().slots(token, static_cast<int64_t>(l));
       layers.push_back({{"layer", table.layers[l]},
-                        {"index", table.rows[i].slots[l].index},
-                        {"gate", table.rows[i].slots[l].gate}});
+                        {"index", std::vector(slots.index.begin(), slots.index.end())},
+                        {"gate", std::vector(slots.gate.begin(), slots.gate.end())}});
     }
     rows.push_back({{"token", generation.tokens[i]}, {"layers", layers}});
   }
@@ -117,6 +129,7 @@ int run_generate(const GenerateCommand& command) {
   if (!command.sampling.stops.empty()) text.require_tokenizer();
   const infer::StopStrings checked(command.sampling.stops);  // refuses before the model is loaded
   const std::vector<int32_t> prompt = prompt_tokens(command, text);
+  options.constraint = constraint_of(command.constraint, text, config.vocab_size);
   const Engine engine(command.common);
   const auto model = engine.load(command.common);
   const auto prompt_size = static_cast<int64_t>(prompt.size());
@@ -141,10 +154,11 @@ int run_generate(const GenerateCommand& command) {
     }
     print_json(json);
   } else if (command.show_experts > 0 && !answer.generation.tokens.empty()) {
-    print("\n{}", format_expert_table(expert_table(session, answer.generation, text),
-                                      {.experts_per_cell = command.show_experts,
-                                       .columns = terminal_columns(),
-                                       .colour = stdout_has_colour() ? Colour::yes : Colour::no}));
+    print("\n{}", report::format_expert_table(
+                      expert_table(session, answer.generation, text),
+                      {.experts_per_cell = command.show_experts,
+                       .columns = terminal_columns(),
+                       .colour = stdout_has_colour() ? report::Colour::yes : report::Colour::no}));
   }
   flush_output();
   log_info("{}", describe_speed(answer.generation, options.seed));
@@ -158,10 +172,12 @@ void add_generate(CommandLine& app) {
   CommandLine command = app.command("generate", "Continue a prompt");
   add_model_argument(command, options->common);
   CommandLine input = command.exactly_one("Input");
-  input.option("-p,--prompt", options->prompt, "text to continue").type("TEXT");
+  input.option("-p,--prompt", options->prompt, "text to continue; -: what standard input holds")
+      .type("TEXT");
   input.option("--prompt-file", options->prompt_file, "file of text to continue").type("FILE");
   input.option("--tokens", options->tokens, "token ids to continue, e.g. 1,2,3").type("IDS");
   add_sampling_flags(command, options->sampling);
+  add_constraint_flags(command, options->constraint);
   command.flag("--ignore-eos", options->ignore_eos, "go on after the end-of-text token");
   command
       .option("--show-experts", options->show_experts,

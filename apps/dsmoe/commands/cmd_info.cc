@@ -8,13 +8,14 @@
 #include "base/cpu_features.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
-#include "command.h"
+#include "base/readable.h"
+#include "commands/command.h"
+#include "commands/options.h"
 #include "kernels/table.h"
 #include "model/inventory.h"
-#include "options.h"
-#include "output.h"
 #include "store/hf_folder.h"
-#include "text/tokenizer.h"
+#include "terminal/output.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace dsmoe::app {
 namespace {
@@ -38,7 +39,8 @@ double training_flops_per_token(const ModelConfig& config, int64_t sequence) {
       weights += elements_per_token(config, stack);
     }
   }
-  const auto heads = static_cast<double>(config.num_hidden_layers * config.q_width());
+  const auto heads =
+      static_cast<double>(config.num_hidden_layers * config.attention_shape().q_width());
   return 6 * static_cast<double>(weights) + 12 * heads * static_cast<double>(sequence);
 }
 

@@ -1,17 +1,16 @@
 // dsmoe logits: the door for anyone who wants to compare numbers.
 #include <algorithm>
-#include <map>
 #include <numeric>
 
 #include "base/log.h"
-#include "command.h"
-#include "expert_table.h"
-#include "infer/trace.h"
-#include "interrupt.h"
-#include "options.h"
-#include "output.h"
+#include "commands/command.h"
+#include "commands/options.h"
+#include "commands/token_list.h"
+#include "infer/sequence/trace.h"
+#include "report/expert_table.h"
 #include "store/safetensors.h"
-#include "token_list.h"
+#include "terminal/interrupt.h"
+#include "terminal/output.h"
 
 namespace dsmoe::app {
 namespace {
@@ -48,13 +47,18 @@ infer::Outcome write_file(const LogitsOptions& options, const Engine& engine,
   const auto take_logits = [&](std::span<const float> values) {
     writer.write("logits", std::as_bytes(values));
   };
-  const auto take_routing = [&](int64_t layer, std::span<const int32_t> index,
-                                std::span<const float> gate) {
-    writer.write(layer_name(layer, "topk_index"), std::as_bytes(index));
-    writer.write(layer_name(layer, "topk_weight"), std::as_bytes(gate));
+  const std::vector<int64_t> layers = infer::moe_layers(model.config);
+  const auto take_routes = [&](const infer::RoutesView& routes) {
+    for (int64_t l = 0; l < routes.num_layers; ++l) {
+      infer::Routes of_layer{.num_layers = 1, .top_k = routes.top_k};
+      for (int64_t t = 0; t < routes.num_tokens; ++t) of_layer.append(routes.slots(t, l));
+      const int64_t layer = layers[static_cast<std::size_t>(l)];
+      writer.write(layer_name(layer, "topk_index"), std::as_bytes(std::span(of_layer.index)));
+      writer.write(layer_name(layer, "topk_weight"), std::as_bytes(std::span(of_layer.gate)));
+    }
   };
   const infer::Outcome outcome = infer::trace_sequence(
-      engine.context(), model, tokens, trace, {.logits = take_logits, .routing = take_routing});
+      engine.context(), model, tokens, trace, {.logits = take_logits, .routes = take_routes});
   if (outcome == infer::Outcome::cancelled) return outcome;
   writer.finish();
   log_info("{}: logits of {} tokens", options.out, tokens.size());
@@ -80,28 +84,21 @@ std::string best_tokens(std::span<const float> logits) {
 infer::Outcome print_tables(const LogitsOptions& options, const Engine& engine,
                             const model::Model& model, std::span<const int32_t> tokens,
                             const infer::TraceOptions& trace) {
-  ExpertTable table;
-  for (const int32_t token : tokens) table.rows.push_back({.label = std::to_string(token)});
+  report::ExpertTable table;
+  for (const int32_t token : tokens) table.labels.push_back(std::to_string(token));
   std::vector<std::string> best;
-  std::map<int64_t, std::size_t> rows_done;  // per MoE layer
   const auto vocabulary = static_cast<std::size_t>(model.config.vocab_size);
   const auto take_logits = [&](std::span<const float> values) {
     for (std::size_t at = 0; at < values.size(); at += vocabulary) {
       best.push_back(best_tokens(values.subspan(at, vocabulary)));
     }
   };
-  const auto top_k = static_cast<std::size_t>(infer::checked_top_k(model.config, options.top_k));
-  const auto take_routing = [&](int64_t layer, std::span<const int32_t> index,
-                                std::span<const float> gate) {
-    if (rows_done.find(layer) == rows_done.end()) table.layers.push_back(layer);
-    for (std::size_t at = 0; at < index.size(); at += top_k) {
-      const auto i = index.subspan(at, top_k);
-      const auto g = gate.subspan(at, top_k);
-      table.rows[rows_done[layer]++].slots.push_back({{i.begin(), i.end()}, {g.begin(), g.end()}});
-    }
-  };
+  const int64_t top_k = infer::checked_top_k(model.config, options.top_k);
+  table.layers = infer::moe_layers(model.config);
+  table.routes = {.num_layers = model.config.num_moe_layers(), .top_k = top_k};
+  const auto take_routes = [&](const infer::RoutesView& routes) { table.routes.append(routes); };
   const infer::Outcome outcome = infer::trace_sequence(
-      engine.context(), model, tokens, trace, {.logits = take_logits, .routing = take_routing});
+      engine.context(), model, tokens, trace, {.logits = take_logits, .routes = take_routes});
   if (outcome == infer::Outcome::cancelled) return outcome;
   print("position  token   best next tokens, each with its logit\n");
   for (std::size_t i = 0; i < tokens.size(); ++i) {
@@ -111,10 +108,10 @@ infer::Outcome print_tables(const LogitsOptions& options, const Engine& engine,
   }
   if (table.layers.empty()) return outcome;
   print("\nexperts of each token, the strongest first, each with its gate\n{}",
-        format_expert_table(table,
-                            {.experts_per_cell = std::min<int64_t>(3, static_cast<int64_t>(top_k)),
-                             .columns = terminal_columns(),
-                             .colour = stdout_has_colour() ? Colour::yes : Colour::no}));
+        report::format_expert_table(
+            table, {.experts_per_cell = std::min<int64_t>(3, top_k),
+                    .columns = terminal_columns(),
+                    .colour = stdout_has_colour() ? report::Colour::yes : report::Colour::no}));
   return outcome;
 }
 

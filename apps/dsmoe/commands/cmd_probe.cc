@@ -1,13 +1,14 @@
 // dsmoe probe: what a model loses without the experts it wants.
 #include "base/log.h"
 #include "base/progress.h"
-#include "command.h"
-#include "infer/probe.h"
-#include "interrupt.h"
-#include "labelled_text.h"
-#include "options.h"
-#include "output.h"
-#include "train_data.h"
+#include "base/readable.h"
+#include "commands/command.h"
+#include "commands/options.h"
+#include "infer/measure/probe.h"
+#include "report/labelled_text.h"
+#include "terminal/interrupt.h"
+#include "terminal/output.h"
+#include "train/run_data.h"
 
 namespace dsmoe::app {
 namespace {
@@ -36,8 +37,8 @@ std::string title_of(const infer::ProbeVariant& variant, const model::ModelConfi
   return "";
 }
 
-void report(const ProbeCommand& options, const model::ModelConfig& config, const LabelledText& text,
-            const std::vector<infer::ProbeResult>& results) {
+void report(const ProbeCommand& options, const model::ModelConfig& config,
+            const report::LabelledText& text, const std::vector<infer::ProbeResult>& results) {
   if (options.common.json) {
     OrderedJson variants = OrderedJson::array();
     for (const infer::ProbeResult& result : results) {
@@ -75,14 +76,15 @@ int run_probe_command(const ProbeCommand& options) {
   Engine engine(options.common);
   const auto model = engine.load(options.common);
   const std::vector<infer::ProbeVariant> variants = infer::probe_variants(model->config);
-  const TrainTokenizer tokenizer =
-      prepare_tokenizer({.given = options.common.model}, model->config, engine.pool());
-  const data::Encoder encoder = encoder_of(tokenizer, model->config);
-  const TextLimits limits{.max_tokens = options.max_tokens, .context = model->context};
-  const LabelledText text = options.data.empty() ? embedded_text(encoder, limits)
-                                                 : text_of_files(options.data, encoder, limits);
+  const train::RunTokenizer tokenizer =
+      train::prepare_tokenizer({.given = options.common.model}, model->config, engine.pool());
+  const data::Encoder encoder = train::encoder_of(tokenizer, model->config);
+  const report::TextLimits limits{.max_tokens = options.max_tokens, .context = model->context};
+  const report::LabelledText text = options.data.empty()
+                                        ? report::embedded_text(encoder, limits)
+                                        : report::text_of_files(options.data, encoder, limits);
   std::vector<infer::ScoredDocument> documents;
-  for (const LabelledText::Document& document : text.documents) {
+  for (const report::LabelledText::Document& document : text.documents) {
     documents.push_back({.tokens = document.tokens});
   }
   const auto per_variant = static_cast<int64_t>(documents.size());

@@ -4,20 +4,22 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "command.h"
-#include "comparison_figure.h"
-#include "comparison_text.h"
-#include "interrupt.h"
-#include "options.h"
-#include "output.h"
-#include "run_report.h"
+#include "commands/command.h"
+#include "commands/options.h"
+#include "report/comparison_figure.h"
+#include "report/comparison_text.h"
+#include "report/run_report.h"
+#include "report/runs_report.h"
+#include "terminal/interrupt.h"
+#include "terminal/output.h"
 
 namespace dsmoe::app {
 namespace {
 
 struct ReportOptions {
   CommonOptions common;
-  RunReportRequest request;
+  std::vector<std::string> runs;
+  report::RunReportRequest request;
   std::string out;
 };
 
@@ -34,25 +36,42 @@ void check_folder(const std::filesystem::path& folder) {
        kWriters, is_inside ? "; the folder above it is one" : "");
 }
 
+int report_of_runs(const ReportOptions& options) {
+  std::vector<std::filesystem::path> folders(options.runs.begin(), options.runs.end());
+  for (const std::filesystem::path& folder : folders) check_folder(folder);
+  const std::string file = options.out.empty() ? "report.html" : options.out;
+  report::write_report(file, report::runs_report(folders));
+  if (options.common.json) {
+    print_json({{"report", file}});
+  } else {
+    print("{}\n", file);
+  }
+  return kDone;
+}
+
 int run_report_command(const ReportOptions& options) {
   if (options.common.quiet) set_log_level(LogLevel::quiet);
-  const std::filesystem::path folder = options.request.run;
+  if (options.runs.size() > 1) return report_of_runs(options);
+  const std::filesystem::path folder = options.runs.front();
   const std::filesystem::path file =
-      options.out.empty() ? report_path(folder) : std::filesystem::path(options.out);
+      options.out.empty() ? report::report_path(folder) : std::filesystem::path(options.out);
   const InterruptScope interrupt;
   OrderedJson data;
   std::filesystem::path figure;
-  if (std::filesystem::exists(folder / kCompareFile)) {
-    const Comparison comparison = read_comparison(folder);
-    data = comparison_report(comparison);
-    figure = write_figure(file, comparison);
+  if (std::filesystem::exists(folder / report::kCompareFile)) {
+    const report::Comparison comparison = report::read_comparison(folder);
+    data = report::comparison_report(comparison);
+    figure = report::write_figure(file, comparison);
   } else {
     check_folder(folder);
     Engine engine(options.common);
-    data = run_report(engine, options.request);
+    report::RunReportRequest request = options.request;
+    request.run = folder;
+    request.cancelled = &InterruptScope::flag();
+    data = report::run_report(engine.context(), request);
   }
   if (InterruptScope::flag()) return kInterrupted;
-  write_report(file, data);
+  report::write_report(file, data);
   if (options.common.json) {
     OrderedJson json{{"report", file.string()}};
     if (!figure.empty()) json["figure"] = figure.string();
@@ -69,10 +88,15 @@ int run_report_command(const ReportOptions& options) {
 void add_report(CommandLine& app) {
   auto options = std::make_shared<ReportOptions>();
   CommandLine command = app.command("report", "One HTML file about a training run or a comparison");
-  command.option("run", options->request.run, "folder of dsmoe train, demo or compare")
+  command
+      .option("run", options->runs,
+              "folder of dsmoe train, demo or compare; several training runs are put on one page")
       .required()
       .type("RUN");
-  command.option("-o,--out", options->out, "default: RUN/report.html").type("FILE");
+  command
+      .option("-o,--out", options->out,
+              "default: RUN/report.html, of several runs report.html here")
+      .type("FILE");
   command
       .option("--data", options->request.data,
               "files to show which experts read which; default: what the run trained on")
@@ -88,7 +112,8 @@ void add_report(CommandLine& app) {
   command.footer(
       "The file holds everything it shows and asks nothing of the network. A run may still be\n"
       "going on: what it has logged and saved so far is shown.\n\n"
-      "Examples:\n  dsmoe report demo-out\n  dsmoe report run --data novels.txt code.txt");
+      "Examples:\n  dsmoe report demo-out\n  dsmoe report run --data novels.txt code.txt\n"
+      "  dsmoe report first second third -o all.html");
   command.runs([options] { return run_report_command(*options); });
 }
 

@@ -10,16 +10,21 @@
 
 #include "base/json.h"
 #include "base/log.h"
-#include "command.h"
-#include "demo_run.h"
-#include "interrupt.h"
-#include "options.h"
-#include "output.h"
+#include "base/memory_return.h"
+#include "commands/command.h"
+#include "commands/demo_run.h"
+#include "commands/model_choice.h"
+#include "commands/options.h"
+#include "serve/api_error.h"
+#include "serve/chat_prompt.h"
 #include "serve/host_rule.h"
+#include "serve/sampling_defaults.h"
 #include "serve/service.h"
 #include "serve/supervisor.h"
 #include "store/checkpoint.h"
 #include "store/safetensors.h"
+#include "terminal/interrupt.h"
+#include "terminal/output.h"
 
 namespace dsmoe::app {
 namespace {
@@ -38,14 +43,9 @@ struct ServeCommand {
   int64_t max_connections = 1024, max_connections_per_address = 0;
   int64_t max_bodies = 256;  // MiB
   bool no_auth = false;
+  bool check = false;
+  serve::SamplingDefaults sampling;
 };
-
-// A folder with config.json, or a run whose newest checkpoint is meant.
-std::string model_folder(const std::string& given) {
-  if (fs::exists(fs::path(given) / "config.json")) return given;
-  const store::NewestCheckpoint newest = store::newest_checkpoint(given);
-  return newest.folder ? newest.folder->string() : given;
-}
 
 // The newest model of the demo's run, if there is one.
 store::NewestCheckpoint find_demo() {
@@ -154,7 +154,11 @@ void check_early(ServeCommand& command) {
   serve::check_exposure(
       service, command.no_auth ? serve::WithoutKeys::allowed : serve::WithoutKeys::refused);
   if (!command.common.model.empty()) {
-    command.common.model = model_folder(command.common.model);
+    const ModelChoice choice =
+        choose_model(command.common.model,
+                     "model folder or a training run; without a name the demo's model is served");
+    if (!choice.why.empty()) log_info("{}: {}", choice.folder, choice.why);
+    command.common.model = choice.folder;
     if (!fs::exists(fs::path(command.common.model) / "config.json")) {
       fail(ErrorKind::input,
            "{}: there is no model here (a folder with config.json, or a training run with a "
@@ -171,14 +175,79 @@ void check_early(ServeCommand& command) {
   service.http.handles_signals = true;
 }
 
+// The server opens these once the model is loaded.
+struct Loaded {
+  std::unique_ptr<model::Model> model;
+  serve::TextParts text;
+  std::string id;
+  infer::SamplerOptions sampling;
+};
+
+Loaded load(ServeCommand& command, std::optional<Engine>& engine) {
+  const std::string& folder = command.common.model;
+  Loaded loaded{
+      .text = serve::load_text_parts(folder, command.chat_template),
+      .id = command.model_id.empty() ? name_of_model(folder) : command.model_id,
+      .sampling = serve::sampler_options(command.sampling, serve::read_generation_config(folder))};
+  engine.emplace(command.common);
+  loaded.model = engine->load(command.common);
+  if (command.kv_memory > 0) {
+    const double pages =
+        command.kv_memory * 1073741824.0 / static_cast<double>(infer::kv_page_bytes(*loaded.model));
+    command.engine.num_pages = std::max<int64_t>(1, static_cast<int64_t>(pages));  // 0: default
+  }
+  return loaded;
+}
+
+// A template that refuses the shortest conversation, or needs a tokenizer that is not there.
+void check_template(const serve::ServedModel& served) {
+  serve::ChatRequest request;
+  request.messages.push_back({{"role", "user"}, {"content", "Hello"}});
+  try {
+    served.encode(serve::render_chat(request, served), text::AddSpecial::no);
+  } catch (const serve::ApiError& e) {
+    fail(ErrorKind::input, "{}: its chat template cannot be used: {}", served.id(), e.what());
+  }
+}
+
+// Everything that starting does, but for the port and the demo's training.
+int check_only(ServeCommand& command) {
+  std::string& folder = command.common.model;
+  if (folder.empty()) {
+    const store::NewestCheckpoint demo = find_demo();
+    if (!demo.folder) {
+      fail(ErrorKind::input,
+           "{}: the demo's model is not trained yet; name a model, or start "
+           "without --check",
+           kDemoFolder);
+    }
+    folder = demo.folder->string();
+  }
+  std::optional<Engine> engine;
+  Loaded loaded = load(command, engine);
+  infer::Engine batch(engine->context(), *loaded.model, command.engine);
+  const serve::ServedModel served(loaded.id, batch, std::move(loaded.text), loaded.sampling);
+  std::string chat = "no chat template";
+  if (served.text().chat_template) {
+    check_template(served);
+    chat = "its chat template renders";
+  }
+  print("{} can be served: context {}, {} sequences at once, KV cache of {} pages; {}; {} keys\n",
+        loaded.id, served.context(), command.engine.max_batch, batch.stats().pages, chat,
+        command.service.api.keys.size());
+  return kDone;
+}
+
 int run_serve(ServeCommand command) {
   if (command.common.quiet) set_log_level(LogLevel::quiet);
   outlive_readers();
+  give_freed_memory_back();
   log_in_background();
   output_in_background();
   check_early(command);
+  if (command.check) return check_only(command);
   std::optional<Engine> engine;  // these outlive the server
-  std::unique_ptr<model::Model> model;
+  Loaded loaded;
   serve::Supervisor supervisor;
   command.service.http.on_drain = [&] { supervisor.stopping(); };
   serve::Service server(command.service);
@@ -195,25 +264,18 @@ int run_serve(ServeCommand command) {
     if (!demo.folder) fail(ErrorKind::input, "{}: the demo left no model", kDemoFolder);
     folder = demo.folder->string();
   }
-  const std::string id = command.model_id.empty() ? name_of_model(folder) : command.model_id;
-  serve::TextParts text = serve::load_text_parts(folder, command.chat_template);
-  engine.emplace(command.common);
-  model = engine->load(command.common);
-  if (command.kv_memory > 0) {
-    const double pages =
-        command.kv_memory * 1073741824.0 / static_cast<double>(infer::kv_page_bytes(*model));
-    command.engine.num_pages = std::max<int64_t>(1, static_cast<int64_t>(pages));  // 0: default
-  }
+  loaded = load(command, engine);
   server.open({.context = engine->context(),
-               .model = *model,
-               .text = std::move(text),
-               .id = id,
-               .engine = command.engine});
+               .model = *loaded.model,
+               .text = std::move(loaded.text),
+               .id = loaded.id,
+               .engine = command.engine,
+               .sampling = loaded.sampling});
   answering.model_is_there();
-  log_info("{}: context {}, {} sequences at once, KV cache of {} pages of {} tokens", id,
-           model->context, command.engine.max_batch, server.engine().stats().pages,
+  log_info("{}: context {}, {} sequences at once, KV cache of {} pages of {} tokens", loaded.id,
+           loaded.model->context, command.engine.max_batch, server.engine().stats().pages,
            kernels::kKeyBlock);
-  print("serving {} on {}\n", id, url);
+  print("serving {} on {}\n", loaded.id, url);
   flush_output();
   supervisor.ready();
   const serve::Heartbeat heartbeat(supervisor, server.post(),
@@ -221,6 +283,19 @@ int run_serve(ServeCommand command) {
   answering.wait();
   log_info("stopped");
   return kDone;
+}
+
+// These flags hold for requests that do not say it themselves.
+void add_sampling_defaults(CommandLine& command, serve::SamplingDefaults& sampling) {
+  command.option("--temperature", sampling.temperature, "of requests that do not say it")
+      .range(0.0, 100.0)
+      .type("T");
+  command.option("--top-p", sampling.top_p, "the same").range(0.0, 1.0).type("P");
+  command.option("--top-k", sampling.top_k, "the same; 0: all").at_least(0).type("K");
+  command.option("--min-p", sampling.min_p, "the same").range(0.0, 1.0).type("P");
+  command.option("--repetition-penalty", sampling.repetition_penalty, "the same")
+      .range(0.01, 100.0)
+      .type("R");
 }
 
 }  // namespace
@@ -293,11 +368,16 @@ void add_serve(CommandLine& app) {
       .range(int64_t{0}, int64_t{1} << 20)
       .show_default();
   command
-      .option("--max-bodies", options->max_bodies,
-              "MiB that request bodies hold together; beyond: 503 for large ones")
+      .option(
+          "--max-bodies", options->max_bodies,
+          "MiB that request bodies, and prompts until they are answered, hold together; beyond: "
+          "503 for large ones")
       .range(int64_t{8}, int64_t{1} << 20)
       .type("MIB")
       .show_default();
+  command.flag("--check", options->check,
+               "load everything, say whether it can be served, and end; no port is opened");
+  add_sampling_defaults(command, options->sampling);
   command.flag("-q,--quiet", options->common.quiet, "no messages on stderr but errors");
   add_run_flags(command, options->common);
   command.footer(

@@ -16,14 +16,14 @@
 #include "base/progress.h"
 #include "base/thread_pool.h"
 #include "base/utf8.h"
-#include "command.h"
+#include "commands/command.h"
+#include "commands/token_list.h"
 #include "data/byte_stream.h"
 #include "data/documents.h"
-#include "output.h"
-#include "text/bpe_train.h"
-#include "text/tokenizer.h"
-#include "token_list.h"
-#include "train_tokenizer.h"
+#include "terminal/output.h"
+#include "text/tokenizer/bpe_train.h"
+#include "text/tokenizer/tokenizer.h"
+#include "train/run_tokenizer.h"
 
 namespace dsmoe::app {
 namespace {
@@ -87,7 +87,7 @@ text::SpecialTokens special_tokens(const TrainArguments& arguments) {
 // Files as dsmoe train takes them; plain text of any length, and of any bytes.
 void count_file(const std::string& file, text::WordCounts& counts, ThreadPool& pool) {
   if (data::resolve_format(file, data::InputFormat::automatic) == data::InputFormat::jsonl) {
-    count_documents(file, "", counts, pool, [](uint64_t) {});
+    train::count_documents(file, {}, counts, pool, [](uint64_t) {});
     return;
   }
   const auto stream = data::open_text_bytes(file);
@@ -142,7 +142,7 @@ int run_train(const TrainArguments& arguments) {
         "{} of {} ids are used: no further pair occurs {} times; more text gives more tokens",
         num_tokens, arguments.vocab_size, arguments.min_count);
   }
-  write_tokenizer(folder, trained, arguments.max_length);
+  train::write_tokenizer(folder, trained, arguments.max_length);
   if (arguments.json) {
     print_json_line({{"folder", arguments.out},
                      {"bytes", counts.num_bytes()},

@@ -1,7 +1,7 @@
 // The subcommands, one per file cmd_<name>.cc, and their exit codes.
 #pragma once
 
-#include "command_line.h"
+#include "commands/command_line.h"
 
 namespace dsmoe::app {
 
@@ -25,5 +25,7 @@ void add_probe(CommandLine& app);
 void add_report(CommandLine& app);
 void add_bench(CommandLine& app);
 void add_tokenizer(CommandLine& app);
+void add_completion(CommandLine& app);
+void add_man(CommandLine& app);
 
 }  // namespace dsmoe::app

@@ -1,5 +1,5 @@
 // CLI11 behind an interface of ours.
-#include "command_line.h"
+#include "commands/command_line.h"
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -14,7 +14,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "output.h"
+#include "base/log.h"
+#include "terminal/output.h"
 
 namespace dsmoe::app {
 namespace {
@@ -77,6 +78,14 @@ class HelpText : public CLI::Formatter {
  public:
   std::string make_option_desc(const CLI::Option* option) const override {
     return wrapped(option->get_description(), kColumns - column_width_);
+  }
+
+  // A value that may be left out stands in brackets; what it is then, the text says.
+  std::string make_option_opts(const CLI::Option* option) const override {
+    if (option->get_expected_min() > 0 || option->get_expected_max() == 0) {
+      return CLI::Formatter::make_option_opts(option);
+    }
+    return " [" + option->get_type_name() + "]";
   }
 
   std::string make_description(const CLI::App* app) const override {
@@ -194,6 +203,11 @@ std::string usage_fault(const CLI::App& app, const CLI::ParseError& error) {
     if (!surplus.empty()) return surplus.front() + ": one argument too many";
   }
   if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
+    const std::vector<std::string> surplus = app.remaining(true);
+    if (!surplus.empty() && command.get_require_subcommand_min() == 0) {
+      return surplus.front() +
+             (surplus.front().starts_with("-") ? ": no such option" : ": one argument too many");
+    }
     if (command.get_require_subcommand_min() > 0) {
       const std::vector<std::string> words = app.remaining(true);
       return words.empty() ? "expected a command, got none" : words.front() + ": no such command";
@@ -250,6 +264,7 @@ Flag Flag::at_least(int64_t lowest) const {
 }
 
 Flag Flag::one_of(const std::vector<std::string>& values) const {
+  parse_->choices[option_] = values;
   option_->check(CLI::Validator(
       [values](std::string& text) {
         if (std::find(values.begin(), values.end(), text) != values.end()) return std::string();
@@ -266,6 +281,18 @@ Flag Flag::excludes(const Flag& other) const {
 
 Flag Flag::check(std::function<std::string(const std::string&)> fault) const {
   option_->check(CLI::Validator([fault](std::string& text) { return fault(text); }, ""));
+  return *this;
+}
+
+Flag Flag::replace(std::function<Replaced(const std::string&)> by) const {
+  option_->transform(CLI::Validator(
+      [by, parse = parse_](std::string& text) {
+        Replaced replaced = by(text);
+        text = replaced.value;
+        if (!replaced.note.empty()) parse->notes.push_back(std::move(replaced.note));
+        return std::string();
+      },
+      ""));
   return *this;
 }
 
@@ -292,7 +319,7 @@ Flag CommandLine::option(const std::string& names, T& value, const std::string& 
     option->type_name(std::is_integral_v<Number> ? "N" : "X");
     check_number<Number>(option, [](Number) { return std::string(); });
   }
-  return Flag(option);
+  return Flag(option, parse_);
 }
 
 template Flag CommandLine::option(const std::string&, int&, const std::string&);
@@ -303,6 +330,8 @@ template Flag CommandLine::option(const std::string&, double&, const std::string
 template Flag CommandLine::option(const std::string&, std::string&, const std::string&);
 template Flag CommandLine::option(const std::string&, std::filesystem::path&, const std::string&);
 template Flag CommandLine::option(const std::string&, std::optional<uint64_t>&, const std::string&);
+template Flag CommandLine::option(const std::string&, std::optional<int64_t>&, const std::string&);
+template Flag CommandLine::option(const std::string&, std::optional<double>&, const std::string&);
 template Flag CommandLine::option(const std::string&, std::optional<std::string>&,
                                   const std::string&);
 template Flag CommandLine::option(const std::string&, std::vector<int64_t>&, const std::string&);
@@ -310,11 +339,11 @@ template Flag CommandLine::option(const std::string&, std::vector<std::string>&,
                                   const std::string&);
 
 Flag CommandLine::flag(const std::string& names, bool& value, const std::string& help) {
-  return Flag(app_->add_flag(names, value, help));
+  return {app_->add_flag(names, value, help), parse_};
 }
 
 CommandLine CommandLine::command(const std::string& name, const std::string& help) {
-  return {app_->add_subcommand(name, help)->group("Commands"), chosen_};
+  return {app_->add_subcommand(name, help)->group("Commands"), parse_};
 }
 
 void CommandLine::needs_command() { app_->require_subcommand(1); }
@@ -322,33 +351,105 @@ void CommandLine::needs_command() { app_->require_subcommand(1); }
 CommandLine CommandLine::exactly_one(const std::string& name) {
   CLI::Option_group* group = app_->add_option_group(name);
   group->require_option(1);
-  return {group, chosen_};
+  return {group, parse_};
 }
 
 CommandLine CommandLine::at_most_one(const std::string& name) {
   CLI::Option_group* group = app_->add_option_group(name);
   group->require_option(0, 1);
-  return {group, chosen_};
+  return {group, parse_};
 }
 
 void CommandLine::footer(const std::string& text) { app_->footer(text); }
 
 void CommandLine::runs(Action action) {
-  app_->callback([chosen = chosen_, action = std::move(action)] { *chosen = action; });
+  app_->callback([parse = parse_, action = std::move(action)] { parse->chosen = action; });
 }
 
-Action parse_command_line(const Program& program, int argc, char** argv) {
-  CLI::App app{program.help, program.name};
+void CommandLine::runs(std::function<int(const Given&)> action) {
+  app_->callback([app = app_, parse = parse_, action = std::move(action)] {
+    Given given{.words = parse->words, .flags = {}, .program = parse->program};
+    for (const CLI::Option* option : options_of(*app)) {
+      if (option->count() == 0 || option->get_lnames().empty()) continue;
+      const bool is_switch = option->get_items_expected_max() == 0;
+      given.flags.push_back({.name = "--" + option->get_lnames().front(),
+                             .type = is_switch ? "" : option->get_type_name(),
+                             .values = is_switch ? std::vector<std::string>() : option->results()});
+    }
+    parse->chosen = [given = std::move(given), action] { return action(given); };
+  });
+}
+
+namespace {
+
+void fill(CLI::App& app, const Program& program, Parse& parse) {
+  app.description(program.help);
+  app.name(program.name);
   app.set_help_flag("-h,--help", "print this help");
   app.set_version_flag("--version", program.version, "print the version");
   app.footer(program.footer);
   const auto help = std::make_shared<HelpText>();
   help->label("SUBCOMMAND", "COMMAND");
   app.formatter(help);  // commands inherit it
-  Action chosen;
-  CommandLine line(&app, &chosen);
+  CommandLine line(&app, &parse);
   line.needs_command();
   for (const auto add : program.commands) add(line);
+}
+
+// A command's options, those of its groups too, in the order of the help.
+std::vector<const CLI::Option*> all_options_of(const CLI::App& command) {
+  std::vector<const CLI::Option*> options = options_of(command);
+  for (const CLI::App* group : command.get_subcommands({})) {
+    if (!group->get_name().empty()) continue;
+    const std::vector<const CLI::Option*> inner = options_of(*group);
+    options.insert(options.end(), inner.begin(), inner.end());
+  }
+  return options;
+}
+
+DescribedFlag describe(const CLI::Option& option, const Parse& parse) {
+  DescribedFlag flag{.help = option.get_description()};
+  for (const std::string& name : option.get_snames()) flag.names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames()) flag.names.push_back("--" + name);
+  flag.is_argument = flag.names.empty();
+  if (flag.is_argument) flag.names.push_back(option.get_name());
+  if (option.get_items_expected_max() > 0) flag.type = option.get_type_name();
+  flag.is_required = option.get_required();
+  flag.has_optional_value =
+      !flag.is_argument && flag.takes_value() && option.get_expected_min() == 0;
+  if (const auto found = parse.choices.find(&option); found != parse.choices.end()) {
+    flag.choices = found->second;
+  }
+  return flag;
+}
+
+DescribedCommand describe(const CLI::App& app, const Parse& parse, const std::string& before) {
+  DescribedCommand command{
+      .name = before + app.get_name(), .help = app.get_description(), .footer = app.get_footer()};
+  for (const CLI::Option* option : all_options_of(app)) {
+    command.flags.push_back(describe(*option, parse));
+  }
+  for (const CLI::App* inner : app.get_subcommands({})) {
+    if (inner->get_name().empty()) continue;
+    const std::string path = app.get_parent() == nullptr ? "" : command.name + " ";
+    command.commands.push_back(describe(*inner, parse, path));
+  }
+  return command;
+}
+
+}  // namespace
+
+Description describe(const Program& program) {
+  CLI::App app;
+  Parse parse{.words = {}, .program = &program};
+  fill(app, program, parse);
+  return describe(app, parse, "");
+}
+
+Action parse_command_line(const Program& program, int argc, char** argv) {
+  CLI::App app;
+  Parse parse{.words = {argv, argv + argc}, .program = &program};
+  fill(app, program, parse);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& e) {  // --help, --version
@@ -359,7 +460,31 @@ Action parse_command_line(const Program& program, int argc, char** argv) {
     }
     fail(ErrorKind::usage, "{}\nSee {} --help.", usage_fault(app, e), path_of(chosen_command(app)));
   }
-  return chosen;
+  const CLI::App& command = chosen_command(app);
+  const CLI::Option* quiet = command.get_option_no_throw("--quiet");
+  if (quiet == nullptr || quiet->count() == 0) {
+    for (const std::string& note : parse.notes) log_info("{}", note);
+  }
+  return parse.chosen;
+}
+
+void parse_flags(const std::vector<Given::Flag>& flags,
+                 const std::function<void(CommandLine&)>& add) {
+  CLI::App app;
+  Parse parse;
+  CommandLine line(&app, &parse);
+  add(line);
+  std::vector<std::string> words;
+  for (const Given::Flag& flag : flags) {
+    if (flag.type.empty()) words.push_back(flag.name);
+    for (const std::string& value : flag.values) words.push_back(flag.name + "=" + value);
+  }
+  std::reverse(words.begin(), words.end());  // as CLI11 takes a vector
+  try {
+    app.parse(words);
+  } catch (const CLI::ParseError& e) {
+    fail(ErrorKind::usage, "{}", usage_fault(app, e));
+  }
 }
 
 }  // namespace dsmoe::app

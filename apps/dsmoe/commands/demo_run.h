@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "options.h"
+#include "commands/options.h"
 #include "serve/training_progress.h"
 
 namespace dsmoe::app {

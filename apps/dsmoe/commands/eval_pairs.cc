@@ -1,5 +1,5 @@
 // One JSON object per line; texts become tokens in the harness's way.
-#include "eval_pairs.h"
+#include "commands/eval_pairs.h"
 
 #include <algorithm>
 #include <limits>
@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/utf8.h"
+#include "commands/token_list.h"
 #include "text/unicode.h"
-#include "token_list.h"
 
 namespace dsmoe::app {
 namespace {

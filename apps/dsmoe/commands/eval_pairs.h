@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "infer/evaluate.h"
+#include "commands/text_side.h"
+#include "infer/measure/evaluate.h"
 #include "model/config.h"
-#include "text_side.h"
 
 namespace dsmoe::app {
 

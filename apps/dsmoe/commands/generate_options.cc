@@ -1,5 +1,5 @@
 // Sampling flags -> options of a generation.
-#include "generate_options.h"
+#include "commands/generate_options.h"
 
 #include <charconv>
 #include <random>

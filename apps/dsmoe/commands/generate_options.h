@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "command_line.h"
-#include "infer/generate.h"
+#include "commands/command_line.h"
+#include "infer/sequence/generate.h"
 
 namespace dsmoe::app {
 

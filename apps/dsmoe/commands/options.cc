@@ -1,14 +1,14 @@
 // Shared flags -> a pool, a kernel table, a model.
-#include "options.h"
+#include "commands/options.h"
 
 #include <algorithm>
 #include <filesystem>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "commands/model_choice.h"
 #include "kernels/cuda/cuda_table.h"
 #include "kernels/table.h"
-#include "store/checkpoint.h"
 
 namespace dsmoe::app {
 namespace {
@@ -17,40 +17,25 @@ constexpr int64_t kMaxThreads = 1024;
 
 kernels::Context context_of(const CommonOptions& options, ThreadPool& pool) {
   if (options.device == "cuda") {
-    return {.table = &kernels::cuda_table(), .pool = &pool, .stream = kernels::make_cuda_stream()};
+    return {.table = &kernels::cuda_table(),
+            .pool = &pool,
+            .stream = kernels::make_cuda_stream(kernels::KernelsThatWait::allowed)};
   }
   return {.table = &kernels::select_cpu_table(), .pool = &pool};
 }
 
 }  // namespace
 
-std::string fault_of_model(const std::string& path, std::string_view expected) {
-  namespace fs = std::filesystem;
-  std::error_code ignored;
-  const fs::file_status status = fs::status(path, ignored);
-  if (status.type() == fs::file_type::not_found) {
-    fail(ErrorKind::io, "{}: no such folder; expected a {}", path, expected);
-  }
-  if (status.type() != fs::file_type::directory ||
-      fs::status(fs::path(path) / "config.json", ignored).type() != fs::file_type::not_found) {
-    return "";
-  }
-  std::string newest;  // by name: whether it is whole is looked at when it is used
-  for (const fs::directory_entry& entry : fs::directory_iterator(path, ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (store::checkpoint_step(name)) newest = std::max(newest, name);
-  }
-  if (newest.empty()) {
-    fail(ErrorKind::input, "{}: no config.json in it; expected a {}", path, expected);
-  }
-  return fmt::format("{} is a training run; its newest model is {}", path,
-                     (fs::path(path) / newest).string());
+Replaced chosen_model(const std::string& path, std::string_view expected) {
+  const ModelChoice choice = choose_model(path, expected);
+  if (choice.why.empty()) return {.value = choice.folder, .note = ""};
+  return {.value = choice.folder, .note = fmt::format("{}: {}", choice.folder, choice.why)};
 }
 
 void add_model_argument(CommandLine& command, CommonOptions& options, std::string_view help) {
   command.option("model", options.model, std::string(help))
       .required()
-      .check([help](const std::string& path) { return fault_of_model(path, help); })
+      .replace([help](const std::string& path) { return chosen_model(path, help); })
       .type("MODEL");
 }
 

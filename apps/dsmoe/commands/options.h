@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/thread_pool.h"
-#include "command_line.h"
+#include "commands/command_line.h"
 #include "infer/load_model.h"
 
 namespace dsmoe::app {
@@ -24,9 +24,8 @@ struct CommonOptions {
 
 inline constexpr std::string_view kModelFolder = "model folder (config.json, *.safetensors)";
 
-// For Flag::check. The fault of a training run in the place of a model; a path that leads to
-// neither is refused at once, with what was `expected`.
-std::string fault_of_model(const std::string& path, std::string_view expected = kModelFolder);
+// For Flag::replace: the model that `path` means (commands/model_choice.h).
+Replaced chosen_model(const std::string& path, std::string_view expected = kModelFolder);
 void add_model_argument(CommandLine& command, CommonOptions& options,
                         std::string_view help = kModelFolder);
 void add_output_flags(CommandLine& command, CommonOptions& options);   // --json --quiet
@@ -44,6 +43,7 @@ class Engine {
 
   const kernels::Context& context() const { return context_; }
   ThreadPool& pool() { return pool_; }
+  int num_threads() const { return pool_.num_threads(); }
   std::unique_ptr<model::Model> load(const CommonOptions& options) const;
 
  private:

@@ -1,13 +1,13 @@
 // Joins the tokenizer of a folder to the commands.
-#include "text_side.h"
+#include "commands/text_side.h"
 
 #include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "base/mapped_file.h"
-#include "infer/evaluate.h"
-#include "text/tokenizer.h"
+#include "infer/measure/evaluate.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace dsmoe::app {
 
@@ -63,6 +63,11 @@ std::optional<int32_t> TextSide::prefix_token(const model::ModelConfig& config) 
   if (const auto eos = state_->id_of(state_->special.eos)) return eos;
   if (const auto id = infer::prefix_token(config)) return static_cast<int32_t>(*id);
   return std::nullopt;
+}
+
+std::shared_ptr<const constrain::Vocabulary> TextSide::vocabulary(int64_t num_ids) const {
+  require_tokenizer();
+  return constrain::vocabulary_of(*state_->tokenizer, num_ids);
 }
 
 std::string TextSide::token_text(int32_t id) const {

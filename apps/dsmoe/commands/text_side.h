@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "constrain/vocabulary.h"
 #include "model/config.h"
 
 namespace dsmoe::app {
@@ -34,6 +35,8 @@ class TextSide {
   std::optional<int32_t> bos_token() const;
   // What stands for "nothing before": bos_token(), else the named eos, else what config.json says.
   std::optional<int32_t> prefix_token(const model::ModelConfig& config) const;
+  // For a model with so many rows. Throws as require_tokenizer() does.
+  std::shared_ptr<const constrain::Vocabulary> vocabulary(int64_t num_ids) const;
   // The bytes of one token, or its number.
   std::string token_text(int32_t id) const;
 

@@ -1,5 +1,5 @@
 // A strict reader of lists of token ids.
-#include "token_list.h"
+#include "commands/token_list.h"
 
 #include <charconv>
 #include <cstdio>

@@ -1,5 +1,5 @@
 // Lists of token ids, in the forms people write them.
-#include "token_list.h"
+#include "commands/token_list.h"
 
 #include <gtest/gtest.h>
 

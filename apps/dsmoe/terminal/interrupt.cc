@@ -1,5 +1,5 @@
 // Signal handlers that only set a flag.
-#include "interrupt.h"
+#include "terminal/interrupt.h"
 
 namespace dsmoe::app {
 namespace {

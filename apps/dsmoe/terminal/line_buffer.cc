@@ -1,5 +1,5 @@
 // Editing of one line, and the parsing of keys.
-#include "line_buffer.h"
+#include "terminal/line_buffer.h"
 
 #include <utility>
 

@@ -1,5 +1,5 @@
 // Editing keys, history and the bytes terminals send.
-#include "line_buffer.h"
+#include "terminal/line_buffer.h"
 
 #include <gtest/gtest.h>
 

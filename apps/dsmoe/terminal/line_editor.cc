@@ -1,6 +1,6 @@
 // Raw mode while a line is typed, and only then, so that ctrl-c is a signal while the model
 // answers.
-#include "line_editor.h"
+#include "terminal/line_editor.h"
 
 #include <poll.h>
 #include <termios.h>
@@ -11,9 +11,8 @@
 #include <cwchar>
 
 #include "base/error.h"
-#include "expert_table.h"
-#include "interrupt.h"
-#include "output.h"
+#include "terminal/interrupt.h"
+#include "terminal/output.h"
 
 namespace dsmoe::app {
 namespace {

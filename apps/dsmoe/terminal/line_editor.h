@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "line_buffer.h"
+#include "terminal/line_buffer.h"
 
 namespace dsmoe::app {
 

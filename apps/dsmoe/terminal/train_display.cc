@@ -1,9 +1,10 @@
 // A bar with losses and speed.
-#include "train_display.h"
+#include "terminal/train_display.h"
 
 #include "base/log.h"
-#include "interrupt.h"
-#include "output.h"
+#include "base/readable.h"
+#include "terminal/interrupt.h"
+#include "terminal/output.h"
 
 namespace dsmoe::app {
 
@@ -14,6 +15,7 @@ train::RunHooks TrainDisplay::hooks(int64_t total) {
                         const train::StepResult& result) { show(metrics, result); },
       .on_start =
           [this, total](int64_t done) {
+            last_step_ = total;
             progress_ = std::make_unique<Progress>(ProgressOptions{
                 .label = label_, .total = total, .already_done = done, .unit = "steps"});
           },
@@ -25,11 +27,15 @@ void TrainDisplay::finish() {
 }
 
 void TrainDisplay::show(const train::StepMetrics& metrics, const train::StepResult& result) {
-  if (metrics.validation_loss)
-    validation_ = fmt::format(", valid {:.4f}", *metrics.validation_loss);
+  if (const auto& validation = metrics.measured.validation) {
+    validation_ = fmt::format(", valid {:.4f}", validation->loss);
+  }
   tokens_ += result.tokens;
-  seconds_ += metrics.seconds;
-  const double speed = static_cast<double>(result.tokens) / metrics.seconds;
+  seconds_ += metrics.wall_seconds;
+  rate_.add(seconds_, static_cast<double>(tokens_));
+  // At the end the speed is that of the whole run.
+  const double speed =
+      metrics.step == last_step_ ? static_cast<double>(tokens_) / seconds_ : rate_.rate();
   progress_->update(metrics.step,
                     fmt::format("loss {:.4f}{}, {} tokens/s", result.language, validation_,
                                 with_commas(static_cast<int64_t>(speed))));

@@ -134,11 +134,19 @@ function y_range(chart, is_log) {
   return [chart.zero && low === 0 ? 0 : low - pad, high + pad];
 }
 
-// chart: {series: [{name, points: [[x, y]], band: [[x, low, high]], dots}], references: [{y, name}], height, label, zero, log}
+// The one rule for axes: from zero where a chart says so, logarithmic where all is above zero and
+// spans more than a factor of five, else linear. Charts with one `span` have one kind of axis.
+function wants_log(chart) {
+  if (chart.zero) return false;
+  const [low, high] = range_of(chart.span || chart.series.flatMap((s) => s.points.map((p) => p[1])).concat((chart.references || []).map((r) => r.y)));
+  return low > 0 && high > 5 * low;
+}
+
+// chart: {series: [{name, points: [[x, y]], band: [[x, low, high]], dots}], references: [{y, name}], height, label, zero, span}
 function line_chart(holder, chart) {
-  let is_log = Boolean(chart.log);
+  let is_log = wants_log(chart);
   const plot = element("div", { class: "plot", role: "img", "aria-label": chart.label });
-  if (chart.log !== undefined) {
+  if (!chart.zero) {
     const other_axis = () => (is_log ? "linear axis" : "logarithmic axis");
     const button = element("button", { type: "button" }, other_axis());
     button.addEventListener("click", () => {

@@ -44,13 +44,65 @@ function points(values) {
   return report.steps.map((step, i) => [step, values[i]]);
 }
 
+// All losses of the page: what is compared by eye has one kind of axis.
+function all_losses() {
+  const y = (list) => (list || []).flatMap((s) => s.points.map((p) => p[1]));
+  const of = (r) => r.loss.concat((r.validation || []).map((p) => p[1]), y(r.sources), y(r.validation_sources));
+  return (report.runs || [report]).flatMap(of).concat(report.floor || []);
+}
+
 function add_losses() {
   const node = card("Loss", "Nats per token. Training: what each step saw, averaged over neighbouring steps; validation: text never trained on.");
   const series = [{ name: "training", points: points(report.loss), faint: true }];
   if (report.validation.length) series.push({ name: "validation", points: report.validation, dots: true });
   const references = report.floor ? [{ y: report.floor, name: `entropy of the text ${number_text(report.floor)}` }] : [];
-  const values = report.loss.concat(report.floor || []);
-  line_chart(node, { label: "loss over steps", series, references, height: 320, log: Math.max(...values) > 4 * Math.min(...values) });
+  line_chart(node, { label: "loss over steps", series, references, height: 320, span: all_losses() });
+}
+
+// By source, or what else was measured: curves of their own names.
+function add_curves() {
+  const validation = report.validation_sources || [], training = report.sources || [];
+  if (training.length || validation.length) {
+    const node = card("Loss by source", "Nats per token. Dots: validation; lines: training, averaged over neighbouring steps.");
+    line_chart(node, {
+      label: "loss by source over steps", height: 280, span: all_losses(),
+      series: training.map((s) => ({ name: s.name, points: s.points, faint: true }))
+        .concat(validation.map((s) => ({ name: `${s.name}, validation`, points: s.points, dots: true }))),
+    });
+  }
+  for (const figure of report.figures || []) {
+    line_chart(card(figure.name.replaceAll("_", " "), ""), { label: `${figure.name} over steps`, height: 190, series: [{ name: figure.name, points: figure.points, dots: true }] });
+  }
+}
+
+// How the run was made: names and values.
+function add_card() {
+  if (!(report.card || []).length) return;
+  const node = card("How it was made", "From run.json, which dsmoe train --resume reads.");
+  const list = element("dl");
+  let before = "";
+  for (const row of report.card) {
+    list.append(element("dt", {}, row.name === before ? "\u00a0" : row.name), element("dd", {}, row.value));
+    before = row.name;
+  }
+  node.append(list);
+}
+
+function table_of(head, rows, label) {
+  return element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": label },
+    element("table", {}, element("tr", {}, ...head.map((h) => element("th", { scope: "col" }, h))),
+      ...rows.map((row) => element("tr", {}, ...row.map((text) => element("td", {}, text))))));
+}
+
+function add_runs() {
+  const of = (r, values) => r.steps.map((step, i) => [step, values[i]]);
+  if (report.runs.some((r) => r.validation.length)) {
+    line_chart(card("Validation loss", "Nats per token, on text that a run was not trained on; runs of other data have other text."),
+      { label: "validation loss over steps", height: 320, span: all_losses(), series: report.runs.map((r) => ({ name: r.name, points: r.validation, dots: true })) });
+  }
+  line_chart(card("Training loss", "Nats per token, averaged over neighbouring steps."),
+    { label: "training loss over steps", height: 320, span: all_losses(), series: report.runs.map((r) => ({ name: r.name, points: of(r, r.loss) })) });
+  card("In numbers", "The options in which the runs differ stand at the end.").append(table_of(report.head, report.rows, "the figures of all runs"));
 }
 
 function add_optimizer() {
@@ -60,7 +112,7 @@ function add_optimizer() {
     { label: "tokens per second over steps", series: [{ name: "tokens/s", points: points(report.speed) }], zero: true, height: 168 });
   const more = pair();
   line_chart(more("Gradient norm", "Before clipping."),
-    { label: "gradient norm over steps", series: [{ name: "norm", points: points(report.gradient_norm) }], log: true, height: 190 });
+    { label: "gradient norm over steps", series: [{ name: "norm", points: points(report.gradient_norm) }], height: 190 });
   const balance = [["expert level", report.balance], ["device level", report.device_balance], ["z-loss", report.z]]
     .filter(([, values]) => values.some((v) => v !== 0)).map(([name, values]) => ({ name, points: points(values) }));
   if (balance.length) {
@@ -135,7 +187,8 @@ function add_specialisation() {
 
 function add_samples() {
   if (!report.samples.length) return;
-  const node = card("Samples", "The prompt, and what the newest checkpoint makes of it.");
+  const { temperature, seed } = report.sampling;
+  const node = card("Samples", `The prompt, and what the newest checkpoint makes of it at temperature ${temperature} with seed ${seed}.`);
   node.append(element("div", { class: "samples" }, ...report.samples.map((s) =>
     element("div", { class: "sample" }, element("h3", {}, s.label), element("pre", {}, element("b", {}, s.prompt), s.answer)))));
 }
@@ -154,7 +207,7 @@ function add_comparison() {
   dot_chart(final, done.map((m) => ({ name: m.title, values: m.runs.map((r) => r.validation_loss), mean: m.validation_loss.mean })), "final validation loss per architecture");
   const curves = card("Validation loss over training", "Mean over seeds; the band spans them.");
   line_chart(curves, {
-    label: "validation loss over steps per architecture", height: 320, log: true,
+    label: "validation loss over steps per architecture", height: 320,
     references: report.floor ? [{ y: report.floor, name: `entropy of the text ${number_text(report.floor)}` }] : [],
     series: done.map((m) => {
       const at = m.runs[0].validation.map(([step], i) => [step, m.runs.map((r) => r.validation[i]?.[1]).filter((v) => v !== undefined)]);
@@ -184,23 +237,17 @@ function add_comparison_differences(done) {
   const signed = (v) => `${v >= 0 ? "+" : "−"}${Math.abs(v).toFixed(4)}`;
   const rows = report.differences.map((d) => [`${d.of} − ${d.less}`, signed(d.mean), d.seeds.length > 1 ? d.deviation.toFixed(4) : "",
     d.interval ? `${signed(d.interval[0])} to ${signed(d.interval[1])}` : "", d.seeds.map(([seed, v]) => `${seed}: ${signed(v)}`).join("  ")]);
-  node.append(element("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "differences paired by seed" },
-    element("table", {}, element("tr", {}, ...["", "mean", "deviation", "interval", "by seed"].map((h) => element("th", { scope: "col" }, h))),
-      ...rows.map((row) => element("tr", {}, ...row.map((text) => element("td", {}, text)))))));
+  node.append(table_of(["", "mean", "deviation", "interval", "by seed"], rows, "differences paired by seed"));
 }
 
 function add_comparison_table() {
-  const node = card("In numbers", "Expert parameters, in all and per token, are equal in (a), (b) and (c); the router is what differs. Bold: the lowest mean, where all have run with the same seeds; it means little where the spread is larger.");
-  const ranked = report.models.filter((m) => m.runs.length && !m.name.includes("total"));
-  const seeds_of = (m) => m.runs.map((run) => run.seed).join();
-  const is_fair = ranked.every((m) => seeds_of(m) === seeds_of(ranked[0]));
-  const best = is_fair ? Math.min(...ranked.map((m) => m.validation_loss.mean)) : NaN;
+  const node = card("In numbers", "Expert parameters, in all and per token, are equal in (a), (b) and (c); the router is what differs. Bold: the lowest mean, where the seeds decide: its difference to every other, paired by seed, has a 95 % interval below zero.");
   const spread = (s, count, sign) => `${sign && s.mean >= 0 ? "+" : ""}${s.mean.toFixed(4)}${count > 1 ? ` ± ${s.deviation.toFixed(4)}` : ""}`;
   const count = (n) => n.toLocaleString("en");
   const head = ["", "validation loss", "seeds", "minus that of (c)", "parameters", "active", "experts", "experts, active", "router", "tokens/s"];
   const rows = report.models.map((m) => {
     const done = m.runs.length > 0;
-    return element("tr", done && m.validation_loss.mean === best ? { class: "best" } : {}, ...[m.title, done ? spread(m.validation_loss, m.runs.length) : "unfinished", done ? String(m.runs.length) : "",
+    return element("tr", m.name === report.decided_best ? { class: "best" } : {}, ...[m.title, done ? spread(m.validation_loss, m.runs.length) : "unfinished", done ? String(m.runs.length) : "",
       m.seeds_shared_with_c && m.name !== "c" ? spread(m.minus_loss_of_c, m.seeds_shared_with_c, true) : "", count(m.parameters), count(m.active_parameters), count(m.expert_parameters),
       count(m.active_expert_parameters), count(m.router_parameters), done ? count(Math.round(m.tokens_per_second)) : ""].map((text) => element("td", {}, text)));
   });
@@ -210,11 +257,15 @@ function add_comparison_table() {
 add_header();
 if (report.kind === "comparison") {
   add_comparison();
+} else if (report.kind === "runs") {
+  add_runs();
 } else {
   add_losses();
+  add_curves();
   add_specialisation();
   add_experts();
   add_optimizer();
   add_samples();
+  add_card();
 }
 main.append(element("footer", {}, report.footer));

@@ -1,0 +1,128 @@
+// Begins, describes and ends; a failed start is undone.
+#include "commands/run_session.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "commands/version.h"
+#include "kernels/table.h"
+#include "terminal/interrupt.h"
+
+namespace dsmoe::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::set<fs::path> names_in(const fs::path& folder) {
+  std::set<fs::path> names;
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    names.insert(entry.path().filename());
+  }
+  return names;
+}
+
+train::RunRecord record_of(const fs::path& run, const std::string& program) {
+  std::optional<train::RunRecord> found = train::RunRecord::read(run);
+  if (!found) return {run, program};
+  if (found->program() != program) {
+    fail(ErrorKind::input, "{}: dsmoe {} made this run; go on with that command", run.string(),
+         found->program());
+  }
+  return *std::move(found);
+}
+
+std::string how_it_ended(const train::RunOutcome& outcome) {
+  if (outcome.early) return fmt::format("patience ended it, best at step {}", outcome.best.step);
+  if (outcome.finished) return "finished";
+  return fmt::format("stopped by signal {}", InterruptScope::exit_code() - 128);
+}
+
+}  // namespace
+
+OrderedJson files_json(const std::vector<data::CorpusFile>& files) {
+  OrderedJson list = OrderedJson::array();
+  std::error_code ignored;
+  for (const data::CorpusFile& file : files) {
+    list.push_back({{"path", fs::absolute(file.path, ignored).string()},
+                    {"source", file.source},
+                    {"bytes", file.bytes},
+                    {"xxh64", fmt::format("{:016x}", file.hash)}});
+  }
+  return list;
+}
+
+RunSession::RunSession(const fs::path& run, const std::string& program)
+    : run_(run),
+      found_(names_in(run)),
+      folder_(run),
+      lock_(run),
+      record_(record_of(run, program)) {}
+
+void RunSession::begin(const Start& start) {
+  train::SessionFacts facts{.command = start.given.words,
+                            .version = version(),
+                            .commit = commit(),
+                            .machine = train::describe_machine(),
+                            .changed = start.changed};
+  facts.machine["threads"] = start.engine.num_threads();
+  facts.machine["device"] = start.common.device;
+  facts.machine["kernels"] = start.engine.context().table->name;
+  record_.begin(facts, start.options);
+}
+
+void RunSession::describe(const train::RunOptions& run, OrderedJson files, OrderedJson options) {
+  if (!options.empty()) record_.set_options(std::move(options));
+  record_.describe({.config = OrderedJson(run.config.to_json()),
+                    .recipe = train::recipe_of(run),
+                    .data = std::move(files)});
+}
+
+train::RunHooks RunSession::hooks(train::RunHooks hooks) {
+  train::RunHooks with = hooks;
+  with.on_start = [this, before = hooks.on_start](int64_t steps_done) {
+    steps_done_ = steps_done;
+    record_.start(steps_done);
+    if (before) before(steps_done);
+  };
+  with.on_step = [this, before = hooks.on_step](const train::StepMetrics& metrics,
+                                                const train::StepResult& result) {
+    steps_done_ = metrics.step;
+    if (before) before(metrics, result);
+  };
+  with.on_best = [this, before = hooks.on_best](const train::BestValidation& best) {
+    record_.set_best(best);
+    if (before) before(best);
+  };
+  return with;
+}
+
+train::RunOutcome RunSession::guard(FunctionRef<train::RunOutcome()> f) {
+  try {
+    train::RunOutcome outcome = f();
+    record_.end(outcome.steps_done, how_it_ended(outcome));
+    return outcome;
+  } catch (const std::exception& error) {
+    if (steps_done_ < 0) {
+      undo();
+    } else {
+      record_.end(steps_done_, std::string("failed: ") + error.what());
+    }
+    throw;
+  }
+}
+
+void RunSession::undo() noexcept {
+  record_.take_back();
+  std::error_code ignored;
+  std::set<fs::path> ours{".lock"};
+  if (!keeps_data_) {
+    ours.merge(
+        std::set<fs::path>{"tokenizer.json", "tokenizer_config.json", ".tokenizer-key", "cache"});
+  }
+  for (const fs::path& name : ours) {
+    if (!found_.contains(name)) fs::remove_all(run_ / name, ignored);
+  }
+}
+
+}  // namespace dsmoe::app

@@ -1,0 +1,112 @@
+// Corpora, their sources, and the split into training and validation.
+#include "commands/train_parts.h"
+
+#include <numeric>
+
+#include "base/error.h"
+#include "commands/run_session.h"
+#include "terminal/interrupt.h"
+
+namespace dsmoe::app {
+namespace {
+
+namespace fs = std::filesystem;
+
+data::BuiltCorpus build(const TrainOptions& options, const std::vector<data::NamedSource>& sources,
+                        const train::RunTokenizer& tokenizer) {
+  train::CorpusRequest request{
+      .inputs = {},
+      .cache = options.cache.empty() ? options.run.out / "cache" : fs::path(options.cache),
+      .separator = options.separator,
+      .keys = options.keys,
+      .cancelled = &InterruptScope::flag()};
+  for (const data::NamedSource& source : sources) {
+    for (const fs::path& file : source.files) {
+      request.inputs.push_back({.path = file, .label = source.name});
+    }
+  }
+  return train::prepare_corpus(request, tokenizer, options.run.config);
+}
+
+// As given, so that their sum is one.
+std::vector<double> shares_of(const std::vector<data::NamedSource>& sources) {
+  std::vector<double> shares;
+  if (!sources.front().weight) return shares;
+  for (const data::NamedSource& source : sources) shares.push_back(*source.weight);
+  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  for (double& share : shares) share /= sum;
+  return shares;
+}
+
+double fraction_of(const TrainOptions& options) {
+  constexpr double kUsual = 0.05;
+  if (options.valid_fraction >= 0) return options.valid_fraction;
+  return options.valid_data.empty() ? kUsual : 0;
+}
+
+}  // namespace
+
+TrainParts::TrainParts(const TrainOptions& options, const std::vector<data::NamedSource>& sources,
+                       const train::RunTokenizer& tokenizer)
+    : training_(build(options, sources, tokenizer)),
+      valid_fraction_(fraction_of(options)),
+      shares_(shares_of(sources)) {
+  add_parts(sources, {.fraction = valid_fraction_, .seed = options.run.seed});
+  if (options.valid_data.empty()) return;
+  const auto held_out = data::find_sources(options.valid_data, "--valid-data");
+  if (held_out.front().weight) {
+    fail(ErrorKind::usage, "--valid-data takes no weights: every document of it is read");
+  }
+  validation_ = std::make_unique<data::BuiltCorpus>(build(options, held_out, tokenizer));
+  splits_.push_back(std::make_unique<data::DocumentSplit>(
+      validation_->corpus, data::SplitOptions{.fraction = 0, .seed = options.run.seed}));
+  validation_parts_ = {{.split = splits_.back().get()}};
+}
+
+void TrainParts::add_parts(const std::vector<data::NamedSource>& sources,
+                           const data::SplitOptions& split) {
+  const auto add = [&](const data::TokenCorpus& corpus, double weight) {
+    splits_.push_back(std::make_unique<data::DocumentSplit>(corpus, split));
+    const data::DocumentSplit* made = splits_.back().get();
+    training_parts_.push_back({.split = made, .weight = weight});
+    if (split.fraction > 0) {
+      validation_parts_.push_back(
+          {.split = made, .part = data::SplitPart::validation, .weight = weight});
+    }
+  };
+  if (shares_.empty()) return add(training_.corpus, 1);
+  ranges_ = data::ranges_of_sources(training_.corpus);
+  DSMOE_CHECK(ranges_.size() == sources.size(), "{} ranges for {} sources", ranges_.size(),
+              sources.size());
+  for (std::size_t i = 0; i < ranges_.size(); ++i) {
+    if (ranges_[i].num_documents() == 0) {
+      fail(ErrorKind::input, "{}: no document in it, but a weight", training_.corpus.sources()[i]);
+    }
+    add(ranges_[i], shares_[i]);
+  }
+}
+
+std::string TrainParts::identity_of(uint64_t key) const {
+  std::string text = fmt::format("{:016x}, {} for validation", key, valid_fraction_);
+  for (std::size_t i = 0; i < shares_.size(); ++i) {
+    text += fmt::format("{}{}", i == 0 ? ", shares " : " ", shares_[i]);
+  }
+  return text;
+}
+
+OrderedJson TrainParts::files_json() const {
+  OrderedJson files = app::files_json(training_.files);
+  for (std::size_t i = 0; i < shares_.size(); ++i) {
+    for (OrderedJson& file : files) {
+      if (file["source"] == training_.corpus.sources()[i]) file["share"] = shares_[i];
+    }
+  }
+  if (validation_ == nullptr) return files;
+  for (OrderedJson& file : app::files_json(validation_->files)) {
+    file["part"] = "validation";
+    files.push_back(std::move(file));
+  }
+  return files;
+}
+
+}  // namespace dsmoe::app

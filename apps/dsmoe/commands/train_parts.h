@@ -1,0 +1,45 @@
+// The files of --data and --valid-data as what a run trains on and is measured on.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "commands/train_options.h"
+#include "data/data_files.h"
+#include "data/mixture.h"
+#include "train/run_data.h"
+
+namespace dsmoe::app {
+
+// Parts refer to what it owns.
+class TrainParts {
+ public:
+  // Builds the tokens, or finds them. Throws DataInterrupted.
+  TrainParts(const TrainOptions& options, const std::vector<data::NamedSource>& sources,
+             const train::RunTokenizer& tokenizer);
+  TrainParts(const TrainParts&) = delete;
+  TrainParts& operator=(const TrainParts&) = delete;
+
+  const data::ShardCorpus& corpus() const { return training_.corpus; }
+  const std::vector<data::MixturePart>& training() const { return training_parts_; }
+  const std::vector<data::MixturePart>& validation() const { return validation_parts_; }
+  // What names the data among what decides the weights; as an earlier program called it.
+  std::string identity() const { return identity_of(training_.corpus.corpus_key()); }
+  std::string former_identity() const { return identity_of(training_.former_key); }
+  OrderedJson files_json() const;  // for run.json
+
+ private:
+  std::string identity_of(uint64_t key) const;
+  void add_parts(const std::vector<data::NamedSource>& sources, const data::SplitOptions& split);
+
+  data::BuiltCorpus training_;
+  std::unique_ptr<data::BuiltCorpus> validation_;
+  double valid_fraction_;
+  std::vector<double> shares_;  // none: files are read as they come
+  std::vector<data::CorpusRange> ranges_;
+  std::vector<std::unique_ptr<data::DocumentSplit>> splits_;
+  std::vector<data::MixturePart> training_parts_, validation_parts_;
+};
+
+}  // namespace dsmoe::app
