@@ -10,6 +10,8 @@ const BUSY_MS = 700; // between polls while an answer comes
 const IDLE_MS = 3000;
 const FAILED_MS = 6000;
 const NUM_LEGEND = 10;
+const FLOOR = 5; // a token that an expert took fewer times has a lift that says little
+const EARLY = { tokens: 300, floor: 2 }; // while few tokens were forwarded at all
 
 function hideInspector(section) {
   const hadFocus = section.contains(document.activeElement);
@@ -23,6 +25,7 @@ export class Atlas {
     Object.assign(this, { api, focus, hooks });
     this.load = null;
     this.taken = null; // of the picked expert
+    this.byLift = true; // its tokens' order
     this.asked = "";
     this.inspected = []; // what the inspector shows
     this.timer = 0;
@@ -170,8 +173,20 @@ export class Atlas {
     this.#askTaken();
     const load = this.load?.layers[row];
     const taken = this.taken?.key === `${row} ${expert}` ? this.taken.value : null;
-    const what = [row, expert, load?.tokens[expert], load?.ratio[expert], taken, this.focus.answer?.tokens.length];
-    this.#inspect(what, (section, focus) => showExpert(section, focus, load, taken));
+    const order = {
+      byLift: this.byLift,
+      floor: this.#floor(),
+      choose: (byLift) => {
+        this.byLift = byLift;
+        this.#showPicked();
+      },
+    };
+    const what = [row, expert, load?.tokens[expert], load?.ratio[expert], taken, this.focus.answer?.tokens.length, this.byLift];
+    this.#inspect(what, (section, focus) => showExpert(section, focus, load, taken, order));
+  }
+
+  #floor() {
+    return (this.load?.window.tokens ?? 0) < EARLY.tokens ? EARLY.floor : FLOOR;
   }
 
   // Once per expert and state of the counts.
@@ -179,12 +194,13 @@ export class Atlas {
     const { picked, layers } = this.focus;
     if (!picked) return;
     const key = `${picked.row} ${picked.expert}`;
-    const what = `${key} ${this.load?.window.tokens}`;
+    const order = this.byLift ? `&sort=lift&min_count=${this.#floor()}` : "";
+    const what = `${key} ${this.load?.window.tokens} ${order}`;
     if (what === this.asked) return;
     this.asked = what;
     let value;
     try {
-      value = await this.api.json("GET", `v1/experts/tokens?layer=${layers[picked.row]}&expert=${picked.expert}&limit=12`);
+      value = await this.api.json("GET", `v1/experts/tokens?layer=${layers[picked.row]}&expert=${picked.expert}&limit=12${order}`);
     } catch (error) {
       value = error;
     }

@@ -1,25 +1,28 @@
-// The message box and the sampling controls below it.
-import { byId } from "./dom.js";
-import { resetSettings, saveSettings, summaryOf } from "./settings.js";
+// The message box, what to do with it, and how full the context is.
+import { byId, plural } from "./dom.js";
+import { summaryOf } from "./settings.js";
+import { SettingsPanel } from "./settings_panel.js";
 
 const MAX_BOX_PX = 220;
-
-// Numbers outside their range go to its nearest end; an empty optional field stays empty.
-const NUMBERS = {
-  temperature: { id: "temperature" },
-  topP: { id: "top-p" },
-  maxTokens: { id: "max-tokens", whole: true, needed: true },
-  experts: { id: "experts", whole: true },
-  seed: { id: "seed", whole: true },
-};
+const COUNT_MS = 400; // after the last key, before the server counts tokens
+const NEARLY_FULL = 0.85;
 
 export class Composer {
-  // hooks: { settings, model(), say(text), stop() }
+  // hooks: { settings, model(), say(text), stop(), count(text) -> tokens, used() -> tokens, changed(name) }
   constructor(hooks) {
     this.hooks = hooks;
     this.box = byId("prompt");
     this.isBusy = false;
     this.isReady = false;
+    this.drafted = 0; // tokens in the box
+    this.panel = new SettingsPanel({
+      settings: hooks.settings,
+      model: hooks.model,
+      changed: (name) => {
+        this.show();
+        hooks.changed(name);
+      },
+    });
     this.box.addEventListener("input", () => this.#boxChanged());
     this.box.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
@@ -32,21 +35,9 @@ export class Composer {
       else this.#submit();
     });
     byId("settings-toggle").addEventListener("click", () => this.toggleSettings());
-    byId("settings-reset").addEventListener("click", () => {
-      resetSettings(hooks.settings);
-      this.show();
-    });
     for (const radio of document.querySelectorAll("#mode input")) {
       radio.addEventListener("change", () => this.setMode(radio.value));
     }
-    for (const [name, { id }] of Object.entries(NUMBERS)) {
-      byId(id).addEventListener("input", () => byId(id).type === "range" && this.#takeNumber(name));
-      byId(id).addEventListener("change", () => this.#takeNumber(name));
-    }
-    byId("system").addEventListener("input", () => {
-      hooks.settings.system = byId("system").value;
-      saveSettings(hooks.settings);
-    });
     this.show();
   }
 
@@ -82,37 +73,26 @@ export class Composer {
 
   show() {
     const { settings } = this.hooks;
-    const model = this.hooks.model();
     for (const radio of document.querySelectorAll("#mode input")) radio.checked = radio.value === settings.mode;
-    const isChat = settings.mode === "chat";
-    this.box.placeholder = isChat ? "Message" : "Text to continue";
+    this.box.placeholder = settings.mode === "chat" ? "Message" : "Text to continue";
     byId("prompt-label").textContent = this.box.placeholder;
-    byId("system-setting").hidden = !isChat;
-    byId("system").value = settings.system;
-    if (model?.max_model_len) byId("max-tokens").max = model.max_model_len;
-    if (model?.max_experts_per_tok) byId("experts").max = model.max_experts_per_tok;
-    if (model?.num_experts_per_tok) byId("experts").placeholder = `${model.num_experts_per_tok}, as trained`;
-    for (const [name, { id }] of Object.entries(NUMBERS)) {
-      byId(id).value = settings[name];
-      const output = byId(id).parentNode.querySelector("output");
-      if (output) output.textContent = Number(settings[name]).toFixed(2);
-    }
-    byId("settings-summary").textContent = summaryOf(settings, model);
-    saveSettings(settings);
+    byId("settings-summary").textContent = summaryOf(settings, this.hooks.model());
+    this.panel.show();
+    this.showContext();
   }
 
-  #takeNumber(name) {
-    const { id, whole, needed } = NUMBERS[name];
-    const input = byId(id);
-    let value = input.valueAsNumber;
-    if (Number.isNaN(value)) {
-      if (!needed) this.hooks.settings[name] = "";
-    } else {
-      if (input.min !== "") value = Math.max(value, Number(input.min));
-      if (input.max !== "") value = Math.min(value, Number(input.max));
-      this.hooks.settings[name] = whole ? Math.round(value) : value;
-    }
-    this.show();
+  // The conversation as the server counted it last, and what stands in the box.
+  showContext() {
+    const most = this.hooks.model()?.max_model_len ?? 0;
+    const earlier = this.hooks.settings.mode === "chat" ? this.hooks.used() : 0;
+    const used = earlier + this.drafted;
+    byId("context").hidden = most === 0 || used === 0;
+    if (byId("context").hidden) return;
+    const words = `${used.toLocaleString("en")} of ${plural(most, "token")}`;
+    byId("context-text").textContent = `${used.toLocaleString("en")} / ${most.toLocaleString("en")}`;
+    byId("context-bar").value = Math.min(1, used / most);
+    byId("context").classList.toggle("nearly", used > NEARLY_FULL * most);
+    byId("context").title = used > most ? "More than the context holds: the server will refuse it." : `Context: ${words} are in use, as far as counted.`;
   }
 
   #submit() {
@@ -127,5 +107,19 @@ export class Composer {
     this.box.style.height = "auto";
     this.box.style.height = `${Math.min(this.box.scrollHeight, MAX_BOX_PX)}px`;
     byId("send").disabled = !this.isBusy && (this.box.value.trim() === "" || !this.isReady);
+    clearTimeout(this.timer);
+    if (this.box.value === "") {
+      this.drafted = 0;
+      this.showContext();
+    } else if (this.isReady) {
+      this.timer = setTimeout(() => this.#count(this.box.value), COUNT_MS);
+    }
+  }
+
+  async #count(text) {
+    const count = await this.hooks.count(text);
+    if (this.box.value !== text) return;
+    this.drafted = count;
+    this.showContext();
   }
 }

@@ -1,15 +1,17 @@
 // Finds the server and its model, says so when it cannot, and keeps trying.
 import { byId, durationText } from "./dom.js";
+import { showCurve } from "./loss_curve.js";
 
 const RETRY_MS = [1500, 3000, 5000, 10000];
 
 export class Connection {
-  // hooks: { found(model), lost(), askKey(why) }
+  // hooks: { found(model), lost(), askKey(why), training() }
   constructor(api, hooks) {
     Object.assign(this, { api, hooks });
     this.model = null;
     this.failures = 0;
     this.isLoading = false;
+    this.isTraining = false;
     this.timer = 0;
     byId("notice-action").addEventListener("click", () => (this.action ? this.action() : this.connect()));
   }
@@ -21,6 +23,7 @@ export class Connection {
       this.model = data[0];
       this.failures = 0;
       this.#notice("");
+      this.#showTraining(null);
       this.hooks.found(this.model);
     } catch (error) {
       this.trouble(error);
@@ -49,9 +52,16 @@ export class Connection {
 
   async #followTraining() {
     const training = this.isLoading ? await this.api.training() : null;
-    byId("training").hidden = training === null || !this.isLoading;
+    this.#showTraining(this.isLoading ? training : null);
+  }
+
+  #showTraining(training) {
+    this.isTraining = training !== null;
+    byId("training").hidden = training === null;
+    this.hooks.training();
     if (training === null) return;
-    const { step, total, loss, seconds_left: left } = training;
+    const { step, total, loss, seconds_left: left, curve = [] } = training;
+    showCurve(byId("training-curve"), curve, total);
     Object.assign(byId("training-bar"), { value: step, max: total });
     const count = (number) => number.toLocaleString("en");
     byId("training-text").textContent =

@@ -8,7 +8,7 @@ export function el(tag, attributes = {}, ...children) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else node.setAttribute(name, value === true ? "" : value);
   }
-  node.append(...children.filter((child) => child !== null && child !== undefined));
+  node.append(...children.filter((child) => child !== null && child !== undefined && child !== false));
   return node;
 }
 
@@ -17,6 +17,25 @@ export const byId = (id) => document.getElementById(id);
 // For readers of the screen: said once, politely.
 export function announce(text) {
   byId("status").textContent = text;
+}
+
+// Copies, and says so on the button. Without access to the clipboard (plain http beyond this machine) `shown` is selected.
+export async function copyText(text, button, shown) {
+  const name = button.textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    announce("Copied");
+    button.dataset.said = "Copied";
+  } catch {
+    getSelection().selectAllChildren(shown);
+    announce("Selected");
+    button.dataset.said = "Selected";
+  }
+  if (name === "") return void setTimeout(() => delete button.dataset.said, 1500);
+  button.textContent = button.dataset.said;
+  setTimeout(() => {
+    if (button.textContent === button.dataset.said) button.textContent = name;
+  }, 1500);
 }
 
 export const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;

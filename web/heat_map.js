@@ -6,6 +6,8 @@ import { LOAD_STEPS, loadStep } from "./palette.js";
 const MAX_ROW_PX = 22;
 const MIN_ROW_PX = 7;
 const MAP_PX = 232;
+const NUMBERS_ROW_PX = 18;
+const MAX_NAMES = 16; // of columns, above the map
 const MAX_SPACED = 32; // cells in a row with gaps between them; more would be mostly gaps
 const IDLE_TEXT = "Rows are layers, columns experts. 1× is a fair share.";
 
@@ -40,6 +42,8 @@ export class HeatMap {
         const cell = this.cells[row][expert];
         const step = String(loadStep(ratio));
         if (cell.dataset.step !== step) cell.dataset.step = step;
+        const figure = ratio > 0 ? ratio.toFixed(ratio >= 9.95 ? 0 : 1) : "0";
+        if (cell.dataset.figure !== figure) cell.dataset.figure = figure;
       }),
     );
     if (this.target) this.#read(this.target);
@@ -50,6 +54,7 @@ export class HeatMap {
     this.root.style.setProperty("--row", `${rowPx}px`);
     const columns = Math.max(...load.layers.map((layer) => layer.num_experts));
     this.root.style.setProperty("--columns", columns);
+    this.root.style.setProperty("--numbers-row", `${Math.max(rowPx, NUMBERS_ROW_PX)}px`);
     this.root.classList.toggle("dense", columns > MAX_SPACED);
     // Names of rows need about 11 px; when rows are thinner, every second or third has one.
     const every = Math.ceil(11 / rowPx);
@@ -67,7 +72,7 @@ export class HeatMap {
       this.cells.push(cells);
       return el("div", { class: "map-row", role: "row" }, head, ...cells);
     });
-    this.root.replaceChildren(...rows);
+    this.root.replaceChildren(columnNames(columns), ...rows);
     gridNavigation(
       this.root,
       this.cells.map((cells, row) => [this.heads[row], ...cells]),
@@ -111,6 +116,13 @@ export class HeatMap {
     target.setAttribute("aria-label", text);
     this.hooks.hint({ row: Number(target.dataset.row), expert });
   }
+}
+
+// Numbers of experts above their columns, as many as find room.
+function columnNames(columns) {
+  const every = [1, 2, 4, 8, 16, 32, 64, 128].find((step) => columns / step <= MAX_NAMES) ?? columns;
+  const names = Array.from({ length: columns }, (_, expert) => el("span", {}, expert % every === 0 ? String(expert) : ""));
+  return el("div", { class: "map-names", "aria-hidden": "true" }, el("span"), ...names);
 }
 
 export function fillScale(list) {

@@ -4,7 +4,8 @@ import { gridNavigation } from "./grid_nav.js";
 import { paint } from "./palette.js";
 
 const NUM_TOKENS = 12; // of an expert's list
-const LIFT = "How much more often than chance";
+const PROBABILITY = "Before temperature, top-p and penalties change it";
+const LIFT = "Lift: the token's share of what this expert took, over its share of all tokens. At 3× it comes three times as often as by chance.";
 
 function head(title, onClose) {
   const clear = el("button", { type: "button", class: "quiet small", onclick: onClose }, "Clear");
@@ -14,9 +15,11 @@ function head(title, onClose) {
 // New content; the keyboard's place moves to `heir` when it was in the old.
 function fill(section, heir, ...children) {
   const hadFocus = section.contains(document.activeElement);
-  section.replaceChildren(...children);
+  const pressed = document.activeElement?.getAttribute("aria-pressed") === null ? null : document.activeElement.textContent;
+  section.replaceChildren(...children.filter(Boolean));
   section.hidden = false;
-  if (hadFocus) (heir ?? section.querySelector("button")).focus();
+  const same = hadFocus && pressed ? [...section.querySelectorAll("[aria-pressed]")].find((node) => node.textContent === pressed) : null;
+  if (hadFocus) (same ?? heir ?? section.querySelector("button")).focus();
 }
 
 function chip(expert, attributes, ...children) {
@@ -58,17 +61,50 @@ export function showToken(section, focus) {
     rows.map(({ layer, cells }) => [layer, ...cells]),
   );
   enter(rows[focus.row]?.layer ?? null);
+  const alternatives = focus.answer.alternatives[focus.token] ?? [];
   fill(
     section,
     rows[focus.row]?.layer,
     head(`Token ${quoted(focus.answer.textOf(token))}`, () => focus.clear()),
     el("p", { class: "hint" }, `Number ${focus.token + 1} of the answer. Each row is a layer; the figures are gates.`),
     table,
+    alternatives.length > 0 ? alternativesOf(alternatives, focus.answer.textOf(token)) : null,
   );
 }
 
+// What the model might have said here, with its probabilities.
+function alternativesOf(alternatives, chosen) {
+  const isChosen = ({ text }) => text === chosen;
+  const place = alternatives.findIndex(isChosen);
+  const rows = alternatives.map((one, i) => {
+    const part = Math.exp(one.logprob);
+    const bar = el("span", { class: "bar-fill", "aria-hidden": "true" });
+    bar.style.setProperty("--part", part);
+    return el(
+      "tr",
+      { class: i === place ? "chosen" : null },
+      el("th", { scope: "row" }, quoted(one.text), i === place ? el("span", { class: "unseen" }, " (chosen)") : null),
+      el("td", { class: "bar-cell" }, bar),
+      el("td", {}, percentText(part)),
+    );
+  });
+  return el(
+    "table",
+    { class: "taken alternatives" },
+    el(
+      "thead",
+      {},
+      el("tr", {}, el("th", { scope: "col", colspan: 2 }, "The model's likeliest tokens here"), el("th", { scope: "col", title: PROBABILITY }, "probability")),
+    ),
+    el("tbody", {}, ...rows),
+  );
+}
+
+const percentText = (part) => (part < 0.0005 ? "<0.1 %" : `${(100 * part).toFixed(part < 0.0995 ? 1 : 0)} %`);
+
 // `load` is the layer's entry in /v1/experts; `taken` the body of /v1/experts/tokens, null while it is on its way, or an error.
-export function showExpert(section, focus, load, taken) {
+// order: { byLift, floor, choose(byLift) }.
+export function showExpert(section, focus, load, taken, order) {
   const { row, expert } = focus.picked;
   const swatch = el("span", { class: "swatch", "aria-hidden": "true" });
   paint(swatch, expert);
@@ -81,17 +117,29 @@ export function showExpert(section, focus, load, taken) {
   }
   const here = focus.answer?.tokens.filter((token) => token.experts[row]?.includes(expert)).length ?? 0;
   if (focus.answer?.tokens.length) lines.push(`In this answer: ${plural(here, "token")}.`);
-  fill(section, null, heading, ...lines.map((line) => el("p", { class: "hint" }, line)), takenList(taken));
+  fill(section, null, heading, ...lines.map((line) => el("p", { class: "hint" }, line)), takenList(taken, order));
 }
 
-function takenList(taken) {
+// By lift or by count: two buttons of which one is down.
+function orderChoice({ byLift, choose }) {
+  const button = (name, isLift, says) =>
+    el("button", { type: "button", class: "quiet small", "aria-pressed": String(byLift === isLift), title: says, onclick: () => choose(isLift) }, name);
+  return el("span", { class: "order", role: "group", "aria-label": "Order of the tokens" }, button("by lift", true, LIFT), button("by count", false, "How many times it took the token"));
+}
+
+function takenList(taken, order) {
   if (taken === null) return el("p", { class: "hint" }, "Asking which tokens it takes most…");
   if (taken instanceof Error) return el("p", { class: "hint" }, `Which tokens it takes is not known: ${taken.message}`);
-  if (taken.tokens.length === 0) return el("p", { class: "hint" }, "It has taken no token since the last reset.");
-  const most = taken.tokens[0].count;
+  const { byLift, floor } = order;
+  if (taken.tokens.length === 0) {
+    const none = byLift && taken.total > 0 ? `It has taken no token ${floor} times yet; rarer ones say little.` : "It has taken no token since the last reset.";
+    return el("div", { class: "taken-list" }, el("p", { class: "hint" }, none), orderChoice(order));
+  }
+  const sizeOf = (token) => (byLift ? token.lift : token.count);
+  const most = Math.max(...taken.tokens.map(sizeOf));
   const rows = taken.tokens.slice(0, NUM_TOKENS).map((token) => {
     const bar = el("span", { class: "bar-fill", "aria-hidden": "true" });
-    bar.style.setProperty("--part", token.count / most);
+    bar.style.setProperty("--part", sizeOf(token) / most);
     const lift = el("span", { class: "lift", title: LIFT }, token.lift >= 0.1 ? ratioText(token.lift) : "");
     return el(
       "tr",
@@ -102,20 +150,22 @@ function takenList(taken) {
       el("td", {}, lift),
     );
   });
-  return el(
+  const table = el(
     "table",
-    { class: "taken" },
+    { class: `taken${byLift ? " by-lift" : ""}` },
     el(
       "thead",
       {},
       el(
         "tr",
         {},
-        el("th", { scope: "col", colspan: 2 }, "Tokens it takes most"),
+        el("th", { scope: "col", colspan: 2 }, byLift ? "Tokens it favours" : "Tokens it takes most"),
         el("th", { scope: "col" }, "times"),
         el("th", { scope: "col", title: LIFT }, "lift"),
       ),
     ),
     el("tbody", {}, ...rows),
   );
+  const hint = byLift ? el("p", { class: "hint" }, `Of tokens taken at least ${floor} times. ${LIFT}`) : null;
+  return el("div", { class: "taken-list" }, orderChoice(order), table, hint);
 }

@@ -1,202 +1,208 @@
-// One turn on screen: what the reader said, the answer token by token, what can be done with it.
-import { announce, el, gateText, plural, quoted } from "./dom.js";
-import { paint, unpaint } from "./palette.js";
-import { hideTip, showTip } from "./tip.js";
-
-const ENDS = { length: "reached max tokens", stop: "" };
+// One turn on screen: what the reader said, its answer, a second answer beside it, and the way to its other versions.
+import { AnswerView } from "./answer_view.js";
+import { el } from "./dom.js";
 
 export class TurnView {
-  // actions: { regenerate(), retry(), askKey() }
+  // actions: { markdown(), settled(), retry(turn), askKey(), regenerate(turn), edit(turn, text), step(turn, by), siblings(turn),
+  //            compare(turn, experts), endCompare(turn), maxExperts(), export(turn, answer, button), isBusy(), isLast(turn) }
   constructor(turn, focus, actions) {
-    this.turn = turn;
-    this.focus = focus;
-    this.actions = actions;
-    this.spans = []; // one per token: what is tinted
-    this.leads = []; // the blanks before it, as text nodes
-    this.tail = el("span", { class: "tail" });
-    this.body = el("div", {
-      class: "body",
-      tabindex: 0,
-      role: "group",
-      "aria-roledescription": "answer",
-      onclick: (event) => this.#click(event),
-      onkeydown: (event) => this.#key(event),
-      onmouseover: (event) => this.#hover(event.target),
-      onmouseleave: hideTip,
-      onblur: hideTip,
+    Object.assign(this, { turn, focus, actions });
+    this.said = turn.mode === "chat" ? el("div", { class: "said" }, turn.text) : null;
+    this.above = el("div", { class: "turn-actions" });
+    this.answers = el("div", { class: "answers" });
+    this.node = el("article", { class: `turn ${turn.mode}` }, this.said, this.above, this.answers);
+    this.main = this.#viewOf(turn.answer);
+    this.rival = turn.rival ? this.#viewOf(turn.rival) : null;
+    this.answers.append(this.main.node, ...(this.rival ? [this.rival.node] : []));
+    this.#dressPair();
+    for (const view of this.views) if (!view.answer.isOpen) view.finish();
+    this.showActions();
+    this.node.dataset.state = turn.answer.state;
+  }
+
+  get views() {
+    return this.rival ? [this.main, this.rival] : [this.main];
+  }
+
+  viewOf(answer) {
+    return this.views.find((view) => view.answer === answer);
+  }
+
+  #viewOf(answer) {
+    const { turn, actions } = this;
+    return new AnswerView(turn, answer, this.focus, {
+      markdown: actions.markdown,
+      askKey: actions.askKey,
+      retry: () => actions.retry(turn),
+      buttons: (given) => this.#buttons(given),
     });
-    this.foot = el("div", { class: "foot" });
-    this.problem = el("div", { class: "problem", role: "alert", hidden: true });
-    this.node = el("article", { class: `turn ${turn.mode}` });
-    if (turn.mode === "chat") this.node.append(el("div", { class: "said" }, turn.text));
-    this.node.append(el("div", { class: "answer" }, this.body, this.problem, this.foot));
-    this.restart();
   }
 
-  get answer() {
-    return this.turn.answer;
+  #buttons(answer) {
+    const { turn, actions } = this;
+    const isMain = answer === turn.answer;
+    const buttons = [];
+    if (answer.request) buttons.push({ name: "As code", says: "This request as a command or a program", run: (button) => actions.export(turn, answer, button) });
+    if (!isMain) buttons.push({ name: "Close", says: "Take the second answer away", run: () => actions.endCompare(turn) });
+    if (isMain && actions.isLast(turn) && answer.state !== "failed") {
+      buttons.push({ name: "Regenerate", says: "Another answer; this one is kept (R)", run: () => actions.regenerate(turn) });
+    }
+    if (isMain && !turn.rival && answer.text !== "" && actions.maxExperts() > 1) {
+      buttons.push({ name: "Compare", says: "The same question and seed with another number of experts", run: () => actions.compare(turn) });
+    }
+    return buttons;
   }
 
-  // The turn has a new answer.
+  // The turn has a new answer, or a second one, or none any more.
   restart() {
-    this.spans = [];
-    this.leads = [];
-    this.complete = 0; // spans before this one hold all their text
-    this.tail.textContent = "";
-    this.body.replaceChildren(this.tail);
-    if (this.turn.mode === "continue") this.body.prepend(el("span", { class: "given" }, this.turn.text));
-    this.update();
+    this.main.restart(this.turn.answer);
+    this.setRival();
   }
 
-  update() {
-    const answer = this.answer;
-    const fresh = this.spans.length;
-    for (let i = fresh; i < answer.tokens.length; ++i) {
-      this.leads.push(new Text());
-      this.spans.push(el("span", { class: "token" }));
-      // The blank that models begin an answer with would set it in by a hair.
-      const isFirst = i === 0 && this.turn.mode === "chat";
-      this.tail.before(isFirst ? el("span", { class: "no-width" }, this.leads[i]) : this.leads[i], this.spans[i]);
-    }
-    for (let i = this.complete; i < this.spans.length; ++i) {
-      const token = answer.tokens[i];
-      // Tinted blanks would hang over the ends of lines; words apart read better. A token of blanks only keeps them.
-      const [, lead, word] = /^( *)(.*)$/s.exec(answer.textOf(token));
-      this.leads[i].data = word === "" ? "" : lead;
-      this.spans[i].textContent = word === "" ? lead : word;
-      this.spans[i].classList.toggle("break", word.startsWith("\n"));
-      if (this.complete === i && token.end <= answer.text.length) this.complete = i + 1;
-    }
-    for (let i = fresh; i < this.spans.length; ++i) this.#paint(i);
-    this.tail.textContent = answer.tail;
-    this.node.dataset.state = answer.state;
-    this.body.setAttribute("aria-label", `Answer, ${plural(answer.numTokens, "token")}. Arrow keys go from token to token.`);
-    this.body.setAttribute("aria-busy", String(answer.state === "waiting" || answer.state === "streaming"));
+  setRival() {
+    this.rival?.remove();
+    this.rival = this.turn.rival ? this.#viewOf(this.turn.rival) : null;
+    if (this.rival) this.answers.append(this.rival.node);
+    this.#dressPair();
+    if (!this.turn.answer.isOpen) this.main.showFoot();
   }
 
-  // The answer has ended, one way or the other.
-  finish({ isLast }) {
-    this.update();
-    this.#showProblem();
-    this.showFoot({ isLast });
+  // Two answers have heads that say what differs.
+  #dressPair() {
+    this.answers.classList.toggle("pair", this.rival !== null);
+    for (const view of this.views) {
+      view.node.querySelector(".pair-head")?.remove();
+      if (this.rival) view.node.prepend(this.#pairHead(view));
+    }
+    if (this.rival) this.#comparePair();
+  }
+
+  #pairHead(view) {
+    const { turn, actions } = this;
+    const experts = view.answer.experts;
+    const name = `${experts} expert${experts === 1 ? "" : "s"} per token`;
+    const head = el("div", { class: "pair-head" }, el("span", {}, name));
+    if (view === this.main) return head;
+    const step = (by, label, sign) => {
+      const to = experts + by;
+      const disabled = to < 1 || to > actions.maxExperts() || actions.isBusy();
+      return el("button", { type: "button", class: "quiet small", "aria-label": label, title: label, disabled, onclick: () => actions.compare(turn, to) }, sign);
+    };
+    head.append(step(-1, "Fewer experts", "−"), step(1, "More experts", "+"));
+    return head;
+  }
+
+  // How long two answers with the same seed are the same.
+  #comparePair() {
+    const [a, b] = [this.turn.answer, this.turn.rival];
+    if (!b || a.isOpen || b.isOpen) return;
+    let same = 0;
+    while (same < a.text.length && a.text[same] === b.text[same]) ++same;
+    const isEqual = a.text === b.text;
+    const where = a.tokens.findIndex((token) => token.end > same);
+    const words = isEqual ? "The same answer" : same === 0 ? "Different from the first token" : `The same up to token ${where < 0 ? a.tokens.length : where}`;
+    this.rival.node.querySelector(".pair-head span").append(` · ${words.toLowerCase()}`);
+  }
+
+  finish(answer) {
+    this.viewOf(answer)?.finish();
+    if (answer === this.turn.answer) this.node.dataset.state = answer.state;
+    this.#dressPair();
+  }
+
+  update(answer, then) {
+    if (answer === this.turn.answer) this.node.dataset.state = answer.state;
+    this.viewOf(answer)?.showSoon(then);
   }
 
   repaint() {
-    this.spans.forEach((_, i) => this.#paint(i));
+    for (const view of this.views) view.repaint();
   }
 
-  #paint(i) {
-    const span = this.spans[i];
-    const token = this.answer.tokens[i];
-    const { focus } = this;
-    const experts = token.experts[focus.row] ?? [];
-    if (focus.colours && experts.length > 0) paint(span, experts[0]);
-    else unpaint(span);
-    const isShown = focus.answer === this.answer && focus.token === i;
-    span.classList.toggle("selected", isShown);
-    const lit = focus.lit;
-    const taken = lit !== null && (token.experts[lit.row] ?? []).includes(lit.expert);
-    span.classList.toggle("lit", taken);
-    span.classList.toggle("dim", lit !== null && !taken);
-  }
-
-  showFoot({ isLast }) {
-    const answer = this.answer;
-    const notes = [];
-    if (answer.text !== "") {
-      notes.push(plural(answer.numTokens, "token"));
-      const rate = answer.tokensPerSecond;
-      if (rate > 0) notes.push(`${rate.toFixed(rate < 10 ? 1 : 0)} per second`);
-      if (answer.state === "stopped") notes.push("stopped");
-      else if (ENDS[answer.finish]) notes.push(ENDS[answer.finish]);
-      notes.push(`seed ${answer.seed}`);
-    } else if (answer.state === "stopped") {
-      notes.push("Stopped before the first token");
-    } else if (answer.state === "done") {
-      notes.push("The model ended its answer at once");
+  // Edit, and the arrows between versions.
+  showActions() {
+    const { turn, actions } = this;
+    const { index, count } = actions.siblings(turn);
+    const button = (label, text, run, disabled = false) =>
+      el("button", { type: "button", class: "quiet small", "aria-label": label, title: label, onclick: run, disabled }, text);
+    const nodes = [button("Edit, and ask again", "Edit", () => this.#edit())];
+    if (count > 1) {
+      nodes.push(
+        el(
+          "span",
+          { class: "versions", role: "group", "aria-label": "Versions of this turn" },
+          button("Previous version", "‹", () => actions.step(turn, -1), index === 0),
+          el("span", { class: "version" }, `${index + 1} / ${count}`),
+          button("Next version", "›", () => actions.step(turn, 1), index === count - 1),
+        ),
+      );
     }
-    const button = (name, action) => el("button", { type: "button", class: "quiet small", onclick: action }, name);
-    const buttons = [];
-    if (answer.text !== "") buttons.push(button("Copy", (event) => this.#copy(event.currentTarget)));
-    if (isLast && answer.state !== "failed") buttons.push(button("Regenerate", () => this.actions.regenerate()));
-    if (notes.length > 0) buttons.unshift(el("span", { class: "notes" }, notes.join(" · ")));
-    this.foot.replaceChildren(...buttons);
-    if (!isLast) this.problem.querySelector("button")?.remove(); // only the last turn can be asked again
+    this.above.replaceChildren(...nodes);
+    for (const view of this.views) view.showFoot();
+    this.#dressPair();
+    if (!actions.isLast(turn)) this.main.dropRetry();
   }
 
-  #showProblem() {
-    const { error } = this.answer;
-    this.problem.hidden = !error;
-    if (!error) return;
-    const button =
-      error.kind === "key"
-        ? el("button", { type: "button", class: "small", onclick: () => this.actions.askKey() }, "Enter key")
-        : el("button", { type: "button", class: "small", onclick: () => this.actions.retry() }, "Try again");
-    this.problem.replaceChildren(el("p", {}, error.message), button);
-    if (error.kind === "busy" || error.kind === "unavailable") countDown(button, error.retryAfter);
+  focusVersions() {
+    const buttons = [...this.above.querySelectorAll(".versions button")];
+    (buttons.find((node) => !node.disabled) ?? this.main.body).focus();
   }
 
-  async #copy(button) {
-    try {
-      await navigator.clipboard.writeText(this.answer.text);
-      button.textContent = "Copied";
-    } catch {
-      // Without clipboard access (plain http beyond this machine) the text is at least selected.
-      getSelection().selectAllChildren(this.body);
-      button.textContent = "Selected";
-    }
-    announce(button.textContent);
-    setTimeout(() => (button.textContent = "Copy"), 1500);
+  #edit() {
+    const { turn, actions } = this;
+    const box = el("textarea", { class: "edit-box", rows: 1, "aria-label": "Edit what you said" });
+    box.value = turn.text;
+    const end = () => {
+      form.remove();
+      this.above.hidden = false;
+      if (this.said) this.said.hidden = false;
+      this.above.querySelector("button")?.focus();
+    };
+    const form = el(
+      "form",
+      {
+        class: "edit",
+        onsubmit: (event) => {
+          event.preventDefault();
+          const text = turn.mode === "chat" ? box.value.trim() : box.value;
+          if (text.trim() === "" || actions.isBusy()) return;
+          end();
+          actions.edit(turn, text);
+        },
+        onkeydown: (event) => {
+          if (event.key === "Escape") {
+            event.preventDefault();
+            event.stopPropagation();
+            end();
+          } else if (event.key === "Enter" && !event.shiftKey && !event.isComposing && event.target === box) {
+            event.preventDefault();
+            form.requestSubmit();
+          }
+        },
+      },
+      box,
+      el(
+        "div",
+        { class: "edit-actions" },
+        el("span", { class: "hint" }, "What stands here now is kept as another version."),
+        el("button", { type: "button", class: "small", onclick: end }, "Cancel"),
+        el("button", { type: "submit", class: "small primary" }, "Ask again"),
+      ),
+    );
+    this.above.hidden = true;
+    if (this.said) this.said.hidden = true;
+    this.above.after(form);
+    const fit = () => {
+      box.style.height = "auto";
+      box.style.height = `${Math.min(box.scrollHeight + 2, 320)}px`;
+    };
+    box.addEventListener("input", fit);
+    fit();
+    box.focus();
   }
 
-  #tipLines(i) {
-    const token = this.answer.tokens[i];
-    const experts = token.experts[this.focus.row] ?? [];
-    if (experts.length === 0) return [quoted(this.answer.textOf(token))];
-    const gate = token.gates?.[this.focus.row]?.[0];
-    const expert = `${this.focus.layerName(this.focus.row)}: expert ${experts[0]}`;
-    return [quoted(this.answer.textOf(token)), gate === undefined ? expert : `${expert}, gate ${gateText(gate)}`];
+  remove() {
+    for (const view of this.views) view.remove();
+    this.node.remove();
   }
-
-  #hover(target) {
-    const i = this.spans.indexOf(target);
-    if (i < 0 || !this.focus.colours) hideTip();
-    else showTip(target, this.#tipLines(i));
-  }
-
-  #click(event) {
-    const i = this.spans.indexOf(event.target);
-    if (i < 0 || !getSelection().isCollapsed) return; // the reader marks text
-    const again = this.focus.answer === this.answer && this.focus.token === i;
-    if (again) this.focus.clear();
-    else this.focus.selectToken(this.answer, i);
-    this.spans[i].scrollIntoView({ block: "nearest" }); // the atlas may just have opened below
-    hideTip();
-  }
-
-  #key(event) {
-    if (event.altKey || event.ctrlKey || event.metaKey || this.spans.length === 0) return;
-    const at = this.focus.answer === this.answer ? this.focus.token : -1;
-    const last = this.spans.length - 1;
-    const to = { ArrowRight: at + 1, ArrowLeft: at < 0 ? last : at - 1, Home: 0, End: last }[event.key];
-    if (to === undefined) return;
-    event.preventDefault();
-    const i = Math.max(0, Math.min(last, to));
-    this.focus.selectToken(this.answer, i);
-    this.spans[i].scrollIntoView({ block: "nearest" });
-    const lines = this.#tipLines(i);
-    showTip(this.spans[i], lines);
-    announce(lines.join(", "));
-  }
-}
-
-// "Try again in 3 s", then "Try again".
-function countDown(button, seconds) {
-  let left = Math.min(Math.ceil(seconds), 60);
-  const tick = () => {
-    button.disabled = left > 0;
-    button.textContent = left > 0 ? `Try again in ${left} s` : "Try again";
-    if (left-- > 0 && button.isConnected !== false) setTimeout(tick, 1000);
-  };
-  tick();
 }

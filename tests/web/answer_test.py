@@ -57,6 +57,10 @@ class AnswerTest(unittest.TestCase):
         self.assertEqual(self.page.state(), "done", self.page.text(".problem"))
 
     def test_an_answer_streams(self):
+        # Long enough that a fast server does not send it in one piece; the mock takes its time anyway.
+        if "DSMOE_URL" in os.environ:
+            for selector in ("#max-tokens", "#min-tokens"):
+                self.page.set_input(selector, 250)
         # Every change of the text is kept: a page that waited for the whole answer would show one.
         self.page.js(
             "window.seen = []; new MutationObserver(() => window.seen.push(document.querySelector('.turn .body')?.textContent.length ?? 0))"
@@ -170,9 +174,16 @@ class AnswerTest(unittest.TestCase):
         expert = max(range(layer["num_experts"]), key=lambda e: layer["tokens"][e])
         self.page.wait("document.querySelector('#map .cell')", "the map")
         self.page.js("document.querySelectorAll('#map .map-row')[0].querySelectorAll('.cell')[arguments[0]].click()", expert)
-        self.page.wait("document.querySelector('.taken')", "the list of tokens")
+        self.page.wait("document.querySelector('.taken-list')", "the list of tokens")
         self.assertIn(f"Layer {layer['layer']}, expert {expert}", self.page.text("#inspector h3"))
-        taken = browser.get_json(self.url, f"/v1/experts/tokens?layer={layer['layer']}&expert={expert}&limit=12")
+        list_of = lambda order: browser.get_json(self.url, f"/v1/experts/tokens?layer={layer['layer']}&expert={expert}&limit=12{order}")
+        lifts = lambda: self.page.js("return [...document.querySelectorAll('.by-lift tbody tr')].map((r) => r.cells[3].textContent)")
+        by_lift = list_of("&sort=lift&min_count=2")["tokens"]
+        self.assertGreater(len(by_lift), 0)
+        text = lambda lift: f"{lift:.0f}×" if lift >= 10 else f"{lift:.1f}×" if lift >= 1 else f"{lift:.2f}×"
+        self.page.wait(lambda: lifts() == [text(token["lift"]) for token in by_lift], "the lifts of the API")
+        self.page.js("[...document.querySelectorAll('.order button')].find((b) => b.textContent === 'by count').click()")
+        taken = list_of("")
         counts = lambda: self.page.js("return [...document.querySelectorAll('.taken tbody tr')].map((r) => Number(r.cells[2].textContent.replaceAll(',', '')))")
         self.page.wait(lambda: counts() == [token["count"] for token in taken["tokens"]], "the counts of the API")
         # Its tokens stand out in the answer.

@@ -47,6 +47,14 @@ def routes_of(token, shape):
     return experts, gates
 
 
+def score_of(token, alternatives, is_chat):
+    """Log-probabilities of a token in the form of either route: it is the second likeliest, and others stand around it."""
+    top = [("else", -0.4), (token, -1.25), *((f" w{i}", -2.0 - i) for i in range(alternatives - 2))][:alternatives]
+    if not is_chat:
+        return {"tokens": [token], "token_logprobs": [-1.25], "top_logprobs": [dict(top)], "text_offset": [0]}
+    return {"content": [{"token": token, "logprob": -1.25, "bytes": [], "top_logprobs": [{"token": text, "logprob": score, "bytes": []} for text, score in top]}]}
+
+
 class Mock:
     """The state behind the handler."""
 
@@ -90,14 +98,15 @@ class Mock:
             window = {"seconds": time.time() - self.since, "tokens": sum(self.forwarded.values())}
         return {"object": "expert_load", "num_experts_per_tok": self.shape["k"], "max_experts_per_tok": self.shape["experts"], "window": window, "layers": layers}
 
-    def taken_most(self, layer, expert, limit):
+    def taken_most(self, layer, expert, limit, sort, floor):
         with self.lock:
             counter = self.taken[self.shape["layers"].index(layer)][expert]
             total, everything = sum(counter.values()), sum(self.forwarded.values())
             tokens = []
-            for text, count in counter.most_common(limit):
+            for text, count in counter.most_common():
                 lift = count / total / (self.forwarded[text] / everything)
                 tokens.append({"id": 1, "text": text, "count": count, "share": count / total, "lift": lift})
+        tokens = sorted((token for token in tokens if token["count"] >= floor), key=lambda token: -token[sort])[:limit]
         return {"object": "expert_tokens", "layer": layer, "expert": expert, "total": total, "tokens": tokens}
 
     def models(self):
@@ -155,7 +164,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.reply(200, self.mock.load())
         if url.path == "/v1/experts/tokens":
             query = urllib.parse.parse_qs(url.query)
-            return self.reply(200, self.mock.taken_most(*(int(query[name][0]) for name in ("layer", "expert", "limit"))))
+            number = lambda name, default=None: int(query[name][0]) if name in query else default
+            return self.reply(200, self.mock.taken_most(number("layer"), number("expert"), number("limit"), query.get("sort", ["count"])[0], number("min_count", 1)))
         return self.refuse(404, f"There is no {url.path}.")
 
     def file(self, name):
@@ -225,6 +235,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             for token, (experts, _) in zip(waiting, routes):
                 mock.count(token, experts)
             choice = {"index": 0, "finish_reason": finish, **({"delta": {"content": text}} if is_chat else {"text": text})}
+            alternatives = body.get("top_logprobs" if is_chat else "logprobs")
+            if alternatives and finish is None:
+                choice["logprobs"] = score_of(text, alternatives, is_chat)
             if waiting:
                 choice |= {"routed_experts": [experts for experts, _ in routes], "routed_gates": [gates for _, gates in routes],
                            "routed_tokens": [1] * len(waiting), "routed_text": waiting, "routed_start": start, "routed_prompt": len(prompt)}

@@ -56,8 +56,8 @@ class PageTest(unittest.TestCase):
         self.page.wait("!document.getElementById('load').hidden", "the map")
         self.assertEqual({cell["step"] for row in self.page.map_cells() for cell in row}, {0})
         # An example fills the box and chooses what to do with it; it does not send.
-        self.page.js("document.querySelectorAll('.example')[1].click()")
-        self.assertEqual(self.page.find("#prompt").get_property("value"), "Once upon a time there was a")
+        self.page.js("document.querySelectorAll('.example')[0].click()")
+        self.assertEqual(self.page.find("#prompt").get_property("value"), "Add 49 + 38:")
         self.assertTrue(self.page.js("return document.querySelector('#mode [value=continue]').checked"))
         self.assertEqual(self.mock.requests, [])
 
@@ -174,6 +174,13 @@ class PageTest(unittest.TestCase):
         self.page.wait(lambda: self.page.is_shown("#training"), "the training's progress")
         self.assertEqual(self.page.text("#training-text"), "Training: step 450 of 1,500, loss 1.23, about 1:05 left")
         self.assertAlmostEqual(self.page.js("return document.getElementById('training-bar').position"), 0.3)
+        self.assertFalse(self.page.is_shown("#welcome"))
+        self.assertIn("after the first steps", self.page.text("#training-curve"))
+        self.mock.training["curve"] = [[1, 6.0], [2, 5.0], [3, 5.5]]
+        self.page.wait("document.querySelector('.curve-line')", "the curve")
+        heights = self.page.js("return document.querySelector('.curve-line').getAttribute('d').split(/[ML]/).slice(1).map((p) => Number(p.split(' ')[1]))")
+        self.assertTrue(heights[0] < heights[2] < heights[1], heights)  # a larger loss stands higher
+        self.assertEqual(self.page.js("return document.querySelector('.curve-picture').getAttribute('aria-label')"), "Loss from 6.00 at step 1 to 5.50 at step 3.")
         self.mock.training["step"] = 1500
         self.page.wait(lambda: "measuring" in self.page.text("#training-text"), "the end of the training")
         self.page.find("#prompt").send_keys("Hello")

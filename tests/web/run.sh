@@ -17,6 +17,8 @@ trap 'exit 130' INT TERM
 cd "$here"
 export PYTHONDONTWRITEBYTECODE=1
 "$python" page_test.py
+"$python" markdown_test.py
+"$python" keeping_test.py
 "$python" answer_test.py
 
 if ! "$dsmoe" serve --help >/dev/null 2>&1; then
