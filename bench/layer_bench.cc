@@ -35,15 +35,15 @@ class Layer {
     weights_.centroids = stack(DType::F32, 1, config.n_routed_experts, config.hidden_size);
     weights_.routed = experts(config.n_routed_experts, config.moe_intermediate_size);
     if (config.n_shared_experts > 0) weights_.shared = experts(1, config.shared_width());
-    state_ = moe::allocate_state({.max_tokens = tokens,
-                                  .max_sequences = 1,
-                                  .hidden = config.hidden_size,
-                                  .num_experts = config.n_routed_experts,
-                                  .top_k = config.num_experts_per_tok,
-                                  .routed_width = config.moe_intermediate_size,
-                                  .shared_width = config.shared_width(),
-                                  .operand = DType::BF16},
-                                 arena_);
+    memory_ = moe::allocate_memory({.max_tokens = tokens,
+                                    .max_sequences = 1,
+                                    .hidden = config.hidden_size,
+                                    .num_experts = config.n_routed_experts,
+                                    .top_k = config.num_experts_per_tok,
+                                    .routed_width = config.moe_intermediate_size,
+                                    .shared_width = config.shared_width(),
+                                    .operand = DType::BF16},
+                                   arena_);
     x_ = arena_.tensor("x", DType::BF16, {tokens, config.hidden_size});
     for (int64_t i = 0; i < x_.num_elements(); ++i) {
       x_.as<tensor::Bf16>()[i] =
@@ -55,9 +55,11 @@ class Layer {
   }
 
   void run() const {
-    moe::layer_forward(context_, {.rule = {.top_k = static_cast<int>(config_.num_experts_per_tok)},
+    moe::layer_forward(context_, {.operand = DType::BF16,
+                                  .rule = {.top_k = static_cast<int>(config_.num_experts_per_tok)},
                                   .weights = weights_,
-                                  .state = state_,
+                                  .tape = memory_.tape,
+                                  .workspace = memory_.workspace,
                                   .x = x_,
                                   .token_range = range_,
                                   .sequence_starts = range_,
@@ -69,8 +71,8 @@ class Layer {
                                config_.shared_width());
   }
   double bytes() const {  // of the weights that were chosen
-    const auto* index = state_.index.as<int32_t>();
-    const std::set<int32_t> chosen(index, index + state_.index.num_elements());
+    const auto* index = memory_.tape.index.as<int32_t>();
+    const std::set<int32_t> chosen(index, index + memory_.tape.index.num_elements());
     return 6.0 * static_cast<double>(config_.hidden_size) *
            static_cast<double>(static_cast<int64_t>(chosen.size()) * config_.moe_intermediate_size +
                                config_.shared_width());
@@ -109,7 +111,7 @@ class Layer {
   std::vector<tensor::Bf16> numbers_;
   std::size_t next_ = 0;
   moe::LayerWeights weights_;
-  moe::LayerState state_;
+  moe::LayerMemory memory_;
   TensorView x_;         // [tokens, hidden]
   TensorView residual_;  // [tokens, hidden]
   TensorView range_;     // [2]

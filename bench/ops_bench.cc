@@ -136,8 +136,10 @@ void bench_matmul(const Context& context, const Limits& limits, const char* shap
     const TensorView x = make_rows(arena, rows, k);
     const TensorView out = arena.tensor("out", DType::F32, {rows, n});
     report(context, name, rows, bytes, 2.0 * static_cast<double>(n * k * rows), limits, [&](int i) {
-      matmul_forward(context,
-                     {.x = x, .weight = weights[static_cast<std::size_t>(i % copies)], .out = out});
+      matmul_forward(context, {.operand = x.dtype,
+                               .x = x,
+                               .weight = weights[static_cast<std::size_t>(i % copies)],
+                               .out = out});
     });
   }
 }
@@ -204,10 +206,11 @@ void bench_experts(const Context& context, const Limits& limits, WeightCoding co
                         .row_of_slot = arena.tensor("plan", DType::I32, {tokens, kTopK})};
       plan_build(context, {.index = index, .sequence_starts = starts, .plan = plan});
       routed.offsets = plan.expert_offsets;
-      routed.token_of_row = plan.token_of_row;
+      routed.x = {x, plan.token_of_row};
       routed.activation = arena.tensor("rows", DType::BF16, {tokens * kTopK, kWidth});
       routed.out = arena.tensor("rows", DType::BF16, {tokens * kTopK, kHidden});
       shared.offsets = starts;
+      shared.x = {x};
       shared.activation = arena.tensor("rows", DType::BF16, {tokens, kShared * kWidth});
       shared.out = arena.tensor("rows", DType::BF16, {tokens, kHidden});
       choices.push_back({routed, shared});
@@ -224,20 +227,21 @@ void bench_experts(const Context& context, const Limits& limits, WeightCoding co
     const double read = static_cast<double>(routed_weights[0].gate.matrix_bytes()) *
                         (static_cast<double>(used.size()) + kShared);
     const double flops = 2 * matrix * static_cast<double>(tokens * (kTopK + kShared));
-    report(context, up_name, tokens, 2 * read, 2 * flops, limits,
-           [&](int i) { experts_up_forward(context, {.x = x, .families = families(i)}); });
-    report(context, down_name, tokens, read, flops, limits,
-           [&](int i) { experts_down_forward(context, {.families = families(i)}); });
+    report(context, up_name, tokens, 2 * read, 2 * flops, limits, [&](int i) {
+      experts_up_forward(context, {.operand = DType::BF16, .families = families(i)});
+    });
+    report(context, down_name, tokens, read, flops, limits, [&](int i) {
+      experts_down_forward(context, {.operand = DType::BF16, .families = families(i)});
+    });
   }
 }
 
 void bench_attention(const Context& context, const Limits& limits) {
   constexpr int64_t kHeads = 16, kDim = 128, kKeys = 2048;
   tensor::Arena arena("bench");
-  KvPages kv{.dtype = DType::BF16,
-             .num_pages = kKeys / kKeyBlock,
-             .num_kv_heads = kHeads,
-             .head_dim = kDim};
+  KvPages kv{
+      .num_pages = kKeys / kKeyBlock,
+      .shape = {.dtype = DType::BF16, .heads = kHeads, .key_width = kDim, .value_width = kDim}};
   kv.keys = arena.bytes("kv", kv.num_bytes());
   kv.values = static_cast<char*>(kv.keys) + kv.num_bytes() / 2;
   fill_bf16(kv.keys, static_cast<int64_t>(kv.num_bytes()) / 2, 5);

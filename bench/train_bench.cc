@@ -67,7 +67,7 @@ int run(int argc, char** argv) {
   const kernels::Context context{.table = &table, .pool = &pool};
 
   model::InitialWeights initial(config, 1);
-  train::StoredTensors stored(initial, config);
+  train::RoundedParameters stored(initial, config);
   const auto model = model::make_model(
       context, config, stored,
       {.operand = config.torch_dtype, .context = seq, .passes = moe::Passes::forward_and_backward});

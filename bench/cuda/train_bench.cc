@@ -22,9 +22,9 @@
 
 #include "base/rng.h"
 #include "base/thread_pool.h"
-#include "dense_products.h"
+#include "bench/dense_products.h"
 #include "kernels/cuda/cuda_table.h"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/stream/launch.h"
 #include "kernels/memory.h"
 #include "kernels/ops.h"
 #include "model/initialise.h"
@@ -72,7 +72,9 @@ class Pattern {
 struct Bench {
   ThreadPool pool{16};
   kernels::KernelTable table = kernels::cuda_table();
-  Context context{.table = &table, .pool = &pool, .stream = kernels::make_cuda_stream()};
+  Context context{.table = &table,
+                  .pool = &pool,
+                  .stream = kernels::make_cuda_stream(kernels::KernelsThatWait::allowed)};
   Pattern pattern;
 
   ~Bench() { kernels::release_cuda_stream(context.stream); }
@@ -107,7 +109,7 @@ struct Bench {
   }
   // Medians over `reps` rounds, all bodies in turn, so that a card that gets hot slows all of them.
   std::vector<double> milliseconds(int reps, const std::vector<std::function<void()>>& bodies) {
-    const auto stream = static_cast<cudaStream_t>(context.stream);
+    const cudaStream_t stream = kernels::cuda::stream_of(context);
     cudaEvent_t begin, end;
     cudaEventCreate(&begin);
     cudaEventCreate(&end);
@@ -138,8 +140,7 @@ struct Bench {
 // Until the stream has done the op.
 class StreamTimer {
  public:
-  explicit StreamTimer(const Context& context)
-      : stream_(static_cast<cudaStream_t>(context.stream)) {
+  explicit StreamTimer(const Context& context) : stream_(kernels::cuda::stream_of(context)) {
     cudaEventCreate(&begin_);
     cudaEventCreate(&end_);
     cudaEventRecord(begin_, stream_);
@@ -201,25 +202,26 @@ void run_layer(int64_t tokens, int reps, int64_t parts) {
                       .operand = DType::BF16,
                       .passes = moe::Passes::forward_and_backward};
   size.parts = moe::parts_that_fit(bench.context, size, parts);
-  const moe::LayerState state =
-      moe::used_part(moe::allocate_state(size, work), tokens, sequences, kTopK);
-  const moe::BackwardState scratch =
-      moe::used_part(moe::allocate_backward_state(size, work), tokens, kTopK);
+  const moe::LayerMemory memory =
+      moe::used_part(moe::allocate_memory(size, work), tokens, sequences, kTopK);
   const kernels::RouterRule rule{.top_k = kTopK};
   const TensorView x = bench.random(fixed, DType::BF16, {tokens, kHidden}, 1);
   const TensorView range = bench.integers(fixed, {0, static_cast<int32_t>(tokens)});
   const TensorView sequence_starts = bench.integers(fixed, starts);
   const moe::LayerForward forward{
+      .operand = DType::BF16,
       .rule = rule,
       .weights = {.centroids = bench.stack(fixed, DType::F32, 1, kExperts, kHidden),
                   .routed = experts(kExperts, kWidth),
                   .shared = experts(1, kShared)},
-      .state = state,
+      .tape = memory.tape,
+      .workspace = memory.workspace,
       .x = x,
       .token_range = range,
       .sequence_starts = sequence_starts,
       .residual = bench.random(fixed, DType::F32, {tokens, kHidden}, 1)};
   const moe::LayerBackward backward{
+      .operand = DType::BF16,
       .rule = rule,
       .balance = {.alpha = 0.001, .group_weight = 1.0 / static_cast<double>(sequences)},
       .weights = {.centroids = transpose_of(forward.weights.centroids),
@@ -228,8 +230,9 @@ void run_layer(int64_t tokens, int reps, int64_t parts) {
       .gradients = {.centroids = fixed.tensor("gradients", DType::F32, {1, kExperts, kHidden}),
                     .routed = gradients(kExperts, kWidth),
                     .shared = gradients(1, kShared)},
-      .state = state,
-      .scratch = scratch,
+      .tape = memory.tape,
+      .workspace = memory.workspace,
+      .row_gradients = memory.gradients,
       .losses = {.balance = fixed.tensor("losses", DType::F64, {2}),
                  .z = fixed.tensor("losses", DType::F64, {1})},
       .x = x,
@@ -276,17 +279,15 @@ void run_layer(int64_t tokens, int reps, int64_t parts) {
 }
 
 // The pattern as every tensor of a model.
-class PatternTensors : public tensor::TensorSource {
+class PatternTensors : public model::ParameterSource {
  public:
-  PatternTensors(Pattern& pattern, const model::ModelConfig& config)
-      : stored_(model::stored_parameters(config)),
-        values_(pattern.make(DType::F32, int64_t{1} << 22, 0.02f)) {}
-  TensorView tensor(const std::string& name) override {
-    const auto& [spec, parameter, is_scale] = stored_.at(name);
-    const auto count = static_cast<std::size_t>(spec.shape.num_elements());
+  explicit PatternTensors(Pattern& pattern)
+      : values_(pattern.make(DType::F32, int64_t{1} << 22, 0.02f)) {}
+  model::StoredTensor tensor(const model::Parameter& parameter) override {
+    const auto count = static_cast<std::size_t>(parameter.shape.num_elements());
     if (parameter.initial == model::Initial::ones) {
       ones_.assign(count, 1.0f);
-      return {.data = ones_.data(), .dtype = DType::F32, .shape = spec.shape};
+      return {.elements = {.data = ones_.data(), .dtype = DType::F32, .shape = parameter.shape}};
     }
     const std::size_t bytes = count * 4, pattern_bytes = values_.size();
     while (values_.size() < bytes) {
@@ -294,12 +295,10 @@ class PatternTensors : public tensor::TensorSource {
                      values_.begin() + static_cast<std::ptrdiff_t>(
                                            std::min(pattern_bytes, bytes - values_.size())));
     }
-    return {.data = values_.data(), .dtype = DType::F32, .shape = spec.shape};
+    return {.elements = {.data = values_.data(), .dtype = DType::F32, .shape = parameter.shape}};
   }
-  void release(const std::string&) override {}
 
  private:
-  std::map<std::string, model::StoredParameter> stored_;
   std::vector<std::byte> values_;
   std::vector<float> ones_;
 };
@@ -332,7 +331,7 @@ struct StepBench {
 void run_steps(const StepBench& options) {
   Bench bench;
   const model::ModelConfig config = step_config();
-  PatternTensors source(bench.pattern, config);
+  PatternTensors source(bench.pattern);
   const auto model =
       model::make_model(bench.context, config, source,
                         {.operand = DType::BF16, .passes = moe::Passes::forward_and_backward});

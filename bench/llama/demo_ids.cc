@@ -5,10 +5,10 @@
 
 #include <cstdlib>
 
+#include "commands/text_side.h"
 #include "data/demo_corpus.h"
-#include "infer/evaluate.h"
 #include "infer/load_model.h"
-#include "text_side.h"
+#include "infer/measure/evaluate.h"
 
 int main(int argc, char** argv) {
   using namespace dsmoe;
