@@ -3,13 +3,14 @@ JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 FUZZ_SECONDS ?= 60
 PYTHON ?= python3
+SINCE ?= $(shell git rev-parse -q --verify origin/main >/dev/null && echo origin/main || echo HEAD~1)
 # Where the CUDA packages put nvcc without telling the shell.
 export PATH := $(PATH):/usr/local/cuda/bin
 BUILD = cmake --build --preset
 
 .DEFAULT_GOAL := build
-.PHONY: build build-all test check cuda demo soak clients page bench fuzz oracle shared-check install clean format tidy \
-        deps deps-check deps-fuzz deps-page configure-% check-format check-layers
+.PHONY: build build-all test quick check cuda gpu-test demo soak clients page bench fuzz oracle shared-check install clean format tidy \
+        deps deps-check deps-fuzz deps-page configure-% check-format check-layers check-docs
 
 # One dpkg-query: quick when nothing is missing.
 deps:
@@ -38,6 +39,13 @@ build-all: deps
 test: build-all
 	ctest --preset release
 
+# While working: unit tests, and the ops on this machine's best tier alone.
+quick: deps
+	@$(MAKE) -s --no-print-directory build/build.ninja
+	$(BUILD) release -j $(JOBS) --target tests_unit ops_test
+	ctest --test-dir build -L '^unit$$' -j $(JOBS) --output-on-failure
+	DSMOE_QUICK=1 build/tests/ops/ops_test --gtest_brief=1
+
 check-format: deps-check
 	tools/check_format.sh
 
@@ -45,7 +53,11 @@ check-layers: deps-check
 	tools/check_layers.py --self-test
 	tools/check_layers.py
 
-check: check-format check-layers
+check-docs: deps-check
+	tools/check_docs.py --self-test
+	tools/check_docs.py
+
+check: check-format check-layers check-docs
 	@$(MAKE) -s --no-print-directory build-debug/build.ninja
 	$(BUILD) debug -j $(JOBS)
 	ctest --preset debug
@@ -53,7 +65,12 @@ check: check-format check-layers
 cuda: deps
 	@tools/need.sh cuda nvcc "the CUDA 13 toolkit (nvcc) is not installed or not in PATH"
 	@$(MAKE) -s --no-print-directory build-cuda/build.ninja
-	$(BUILD) cuda -j $(JOBS)
+	$(BUILD) cuda -j $(JOBS) --target gpu_targets
+
+# Needs a GPU. The tests of programs that know CUDA; what runs on a CPU is tested by `make test`.
+gpu-test: cuda
+	ctest --test-dir build-cuda -L '^gpu$$' --output-on-failure
+	ctest --test-dir build-cuda -LE '^(gpu|soak)$$' -R '[cC]uda' --output-on-failure
 
 demo: build
 	tools/demo.sh
@@ -96,8 +113,9 @@ install: build
 format: deps-check
 	tools/check_format.sh --fix
 
+# What differs from SINCE (origin/main, or the last commit where there is none); `make tidy ALL=1`: everything.
 tidy: deps-check build
-	tools/tidy.sh
+	tools/tidy.sh $(if $(ALL),--all,--since $(SINCE))
 
 clean:
 	rm -rf build build-debug build-tsan build-cuda build-fuzz

@@ -5,6 +5,11 @@ include(CMakePackageConfigHelpers)
 get_property(libraries GLOBAL PROPERTY DSMOE_LIBRARIES)
 install(TARGETS ${libraries} EXPORT dsmoeTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS dsmoe RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+set(made ${CMAKE_BINARY_DIR}/apps/dsmoe)
+install(FILES ${made}/dsmoe.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES ${made}/dsmoe.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME dsmoe)
+install(FILES ${made}/_dsmoe DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+install(FILES ${made}/dsmoe.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/src/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/dsmoe
         FILES_MATCHING PATTERN "*.h" PATTERN "*test*" EXCLUDE
         # For tests only.

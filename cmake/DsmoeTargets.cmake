@@ -23,6 +23,14 @@ function(dsmoe_tests name)
   # Tests of their own compute little: compiled in three quarters (release) and half (debug) of the time. What they test keeps all checks.
   target_compile_options(${name}_test PRIVATE $<$<CONFIG:Release>:-O1> $<$<CONFIG:Debug>:-O0 -fno-sanitize=undefined>)
   target_compile_definitions(${name}_test PRIVATE DSMOE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  # `ninja tests_unit` builds what carries that label; gpu_targets is what a GPU can say something about.
+  if(NOT TARGET tests_${ARG_LABEL})
+    add_custom_target(tests_${ARG_LABEL})
+  endif()
+  add_dependencies(tests_${ARG_LABEL} ${name}_test)
+  if(DSMOE_CUDA AND "dsmoe::kernels_cuda" IN_LIST ARG_DEPS)
+    add_dependencies(gpu_targets ${name}_test)
+  endif()
   include(GoogleTest)
   # Values that gtest cannot print would put their bytes, addresses among them, into the tests' names.
   gtest_discover_tests(${name}_test NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABEL}" TIMEOUT 300)

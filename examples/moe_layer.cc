@@ -96,8 +96,7 @@ int main() {
                                    .shared_width = 2 * kWidth,
                                    .operand = DType::F64,
                                    .passes = dsmoe::moe::Passes::forward_and_backward};
-  const dsmoe::moe::LayerState state = dsmoe::moe::allocate_state(size, arena);
-  const dsmoe::moe::BackwardState scratch = dsmoe::moe::allocate_backward_state(size, arena);
+  const dsmoe::moe::LayerMemory memory = dsmoe::moe::allocate_memory(size, arena);
 
   const TensorView x = numbers.tensor({kTokens, kHidden}, 1.0);
   const TensorView out = arena.tensor("out", DType::F64, {kTokens, kHidden});
@@ -110,9 +109,11 @@ int main() {
   const TensorView d_out = numbers.tensor({kTokens, kHidden}, 1.0);
   const auto loss = [&] {
     std::fill_n(out.as<double>(), out.num_elements(), 0.0);
-    dsmoe::moe::layer_forward(context, {.rule = rule,
+    dsmoe::moe::layer_forward(context, {.operand = DType::F64,
+                                        .rule = rule,
                                         .weights = weights,
-                                        .state = state,
+                                        .tape = memory.tape,
+                                        .workspace = memory.workspace,
                                         .x = x,
                                         .token_range = range,
                                         .sequence_starts = range,
@@ -127,7 +128,8 @@ int main() {
   for (int64_t t = 0; t < kTokens; ++t) {
     std::printf("%5d ", static_cast<int>(t));
     for (int64_t slot = t * kTopK; slot < (t + 1) * kTopK; ++slot) {
-      std::printf("  %d (%.3f)", state.index.as<int32_t>()[slot], state.gate.as<double>()[slot]);
+      std::printf("  %d (%.3f)", memory.tape.index.as<int32_t>()[slot],
+                  memory.tape.gate.as<double>()[slot]);
     }
     std::printf("\n");
   }
@@ -135,11 +137,13 @@ int main() {
   const TensorView d_x = arena.tensor("d_x", DType::F64, {kTokens, kHidden});
   const dsmoe::moe::LayerGradients gradients{
       .centroids = arena.tensor("gradients", DType::F64, {1, kExperts, kHidden})};
-  dsmoe::moe::layer_backward(context, {.rule = rule,
+  dsmoe::moe::layer_backward(context, {.operand = DType::F64,
+                                       .rule = rule,
                                        .weights = transposed,
                                        .gradients = gradients,
-                                       .state = state,
-                                       .scratch = scratch,
+                                       .tape = memory.tape,
+                                       .workspace = memory.workspace,
+                                       .row_gradients = memory.gradients,
                                        .x = x,
                                        .d_out = d_out,
                                        .token_range = range,

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "text/jinja_eval.h"
+#include "text/jinja/jinja_eval.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using dsmoe::text::jinja::Variables;

@@ -46,10 +46,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   const ReaderOptions options{.separator = "--",
                               .render_chat =
-                                  [](std::span<const ChatMessage> messages) {
+                                  [](const Chat& chat) {
                                     std::vector<DocumentPart> parts;
-                                    for (const ChatMessage& message : messages)
-                                      parts.push_back({.text = message.content});
+                                    for (const auto& message : chat.messages)
+                                      parts.push_back({.text = text_of(message)});
                                     return parts;
                                   },
                               .max_document_bytes = 4096,

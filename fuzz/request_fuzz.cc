@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   for (const Endpoint endpoint : {Endpoint::completions, Endpoint::chat}) {
     try {
-      const CompletionRequest request = parse_completion(text, endpoint);
+      const CompletionRequest request = parse_completion(text, endpoint, {});
       if (request.num_choices < 1 || request.num_choices > kMaxChoices) __builtin_trap();
       if (request.prompts.empty() == (endpoint == Endpoint::completions)) __builtin_trap();
     } catch (const ApiError& error) {

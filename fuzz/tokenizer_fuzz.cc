@@ -9,9 +9,9 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
-#include "text/bpe_train.h"
-#include "text/regex.h"
-#include "text/tokenizer.h"
+#include "text/pattern/regex.h"
+#include "text/tokenizer/bpe_train.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace {
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Refuses includes against the order of the house, files over 600 lines, and files that do not say their one job.
+"""Refuses includes against the order of the house, files over 600 lines, files that do not say their one job, and kernels
+that keep something of their own between calls.
 
 A folder of src/ may include only itself and the folders before it in HOUSE; apps, tests, bench and fuzz may include all.
 Run from anywhere; --self-test checks the checker on a small tree of wrong files.
@@ -10,13 +11,17 @@ import re
 import sys
 import tempfile
 
-HOUSE = ["base", "tensor", "kernels", "comm", "moe", "model", "text", "data", "store", "train", "infer", "serve"]
+HOUSE = ["base", "tensor", "kernels", "comm", "attention", "moe", "model", "text", "constrain", "data", "store", "train", "infer", "report", "serve"]
 
 # Arrows that the order alone would allow.
 REFUSED = {
     ("infer", "train"): "train and infer never see each other",
+    ("serve", "train"): "serve may use all before it but train",
+    ("serve", "report"): "serve may use all before it but train, which report uses",
     ("store", "model"): "store knows names and views, not models",
     ("store", "moe"): "store knows names and views, not models",
+    ("store", "attention"): "store knows names and views, not models",
+    ("moe", "attention"): "the parts of a block do not see each other",
 }
 REFUSED_SYSTEM = {"base": re.compile(r"cuda|cublas|nccl|mpi\.h")}
 
@@ -24,6 +29,33 @@ SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 TREES = ["src", "apps", "tests", "bench", "fuzz", "examples"]
 MAX_LINES = 600
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+
+
+# Several ranks may be threads of one process: what a kernel keeps belongs to its stream or to its caller, never to the process.
+STATELESS = "src/kernels/"
+STATIC = re.compile(r"^\s*(?:inline\s+)?static\b(?P<rest>.*)")
+# Formatted code has what a namespace holds in the first column. Up to a name, then what can only follow a variable.
+VARIABLE = re.compile(r"^(?!using\b|namespace\b|template\b|typedef\b|friend\b|return\b|struct\b|class\b|enum\b|union\b|public\b|private\b|protected\b|static_assert\b)"
+                      r"(?:[A-Za-z_][\w:]*(?:<[^()]*>)?[\s*&]+)+[A-Za-z_]\w*(?:\[[^\]]*\])*\s*(?:=|\{|;)")
+CONSTANT = re.compile(r"\bconstexpr\b|\*\s*const\b|^(?:(?!\*|=|\{).)*\bconst\b(?:(?!\*|=|\{).)*[&=;{]")
+
+
+def is_variable(text):
+    """Whether the declaration after `static` is of a variable: a function's name comes before a parenthesis."""
+    before = re.split(r"[={;]", text, maxsplit=1)[0]
+    return "(" not in re.sub(r"<[^<>]*>|alignas\([^)]*\)|\[\[[^\]]*\]\]", "", before)
+
+
+def state_fault(line):
+    """What one line of a kernel keeps that it may not keep, or None."""
+    code = line.split("//")[0]
+    if re.search(r"\bthread_local\b|\b__thread\b", code):
+        return "kernels keep nothing of a thread: thread_scratch, or the stream's state"
+    static = STATIC.match(code)
+    declared = static.group("rest") if static else code if VARIABLE.match(code) else None
+    if declared is None or (static and not is_variable(declared)) or CONSTANT.search(declared):
+        return None
+    return "kernels keep nothing of the process: it belongs to the stream's state, or to the caller"
 
 
 def allowed_large(root):
@@ -64,6 +96,10 @@ def check_file(root, path, large):
         yield f"{name}:1: the first line must say the file's one job in a // comment"
     if len(lines) > MAX_LINES and not large.get(name):
         yield f"{name}: {len(lines)} lines, at most {MAX_LINES}; split it or give a reason in tools/large_files.txt"
+    if name.startswith(STATELESS) and not name.endswith("_test.cc"):
+        for number, line in enumerate(lines, 1):
+            if fault := state_fault(line):
+                yield f"{name}:{number}: {fault}"
     parts = path.relative_to(root).parts
     if parts[0] != "src":
         return
@@ -90,6 +126,45 @@ def check_tree(root):
     return len(files), faults
 
 
+# For the self-test: what kernels may not keep, each line by itself, and what looks like it.
+STATEFUL_LINES = [
+    "std::atomic<int> forced{-1};",
+    "std::mutex mutex;",
+    "void* last = nullptr;",
+    "const char* name = nullptr;",
+    "__device__ int32_t counters[2 * kSets];",
+    "__device__ unsigned left;",
+    "std::map<void*, std::vector<int>> all;",
+    "thread_local std::vector<float> weights;",
+    "  thread_local struct {",
+    "  static std::atomic<unsigned> turn{0};",
+    "  static auto& map = *new std::map<int, int>;",
+    "  static char kind;  // its address",
+    "  static const char* name = nullptr;",
+    "inline int64_t calls = 0;",
+]
+STATELESS_LINES = """constexpr int kSets = 64;
+const KernelTable& table();
+const char* name_of(int idx) { return names[idx]; }
+int32_t* next(const Context& context);
+template <class T> struct Rows { T x; };
+struct Rows kept_by_a_caller(int64_t count);
+using Table = std::map<int, int>;
+inline constexpr int64_t kWide = 16;
+constexpr const char* kNames[] = {"a", "b"};
+const int kSome[] = {1, 2};
+float lanes(float x);
+return value;
+  static const KernelTable table = make_table();
+  static const int count = attribute_of_device(1);
+  static void* const base = address();
+  static constexpr int kDim = 8;
+  static auto choose(int tokens) {
+  static __device__ void score(float (&s)[8][4], const uint32_t (&rows)[4],
+  int count = 0;
+"""
+
+
 def self_test():
     """Each wrong file must give exactly the expected fault, each right one none."""
     job = "// Its job.\n"
@@ -108,7 +183,11 @@ def self_test():
         "src/base/long.cc": job + "\n" * 600,
         "src/base/excused.cc": job + "\n" * 600,
         "apps/dsmoe/main.cc": job + '#include "serve/anything.h"\n',
+        "src/kernels/stateless.cc": job + STATELESS_LINES,
     }
+    for number, line in enumerate(STATEFUL_LINES):
+        files[f"src/kernels/stateful{number}.cc"] = job + line + "\n"
+        files[f"src/base/stateful{number}.cc"] = job + line + "\n"
     expected = {
         "src/base/up.cc:2": "base may not include model",
         "src/infer/peek.cc:2": "never see each other",
@@ -120,6 +199,8 @@ def self_test():
         "src/base/silent.cc:1": "one job",
         "src/base/long.cc": "601 lines",
     }
+    for number, line in enumerate(STATEFUL_LINES):
+        expected[f"src/kernels/stateful{number}.cc:2"] = "keep nothing"
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
         for name, text in files.items():

@@ -26,4 +26,12 @@ model=$(ls -d "$out"/step-* | tail -n 1)
 show info "$model"
 show generate "$model" -p "Add 27 + 45:" --temperature 0 --max-tokens 60
 show generate "$model" -p "Once upon a time" --max-tokens 30 --seed 1 --show-experts
-printf '\nThe model is in %s.\n' "$model"
+serve="$dsmoe serve"
+[ "$out" = demo-out ] || serve="$serve $out"
+printf '\nThe model is in %s. To talk to it and watch its experts in a browser:\n  %s\n' "$model" "$serve"
+# Only a person at a terminal is asked: a build machine has no one to answer.
+if [ -t 0 ] && [ -t 1 ] && [ -z "${CI:-}" ]; then
+  printf 'Serve it now? [y/N] '
+  read -r answer || answer=
+  case $answer in [yY]*) exec "$dsmoe" serve "$out" ;; esac
+fi

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "base/engine_version.h"
 #include "base/json.h"
 #include "base/scratch_folder.h"
 #include "cli/program.h"
@@ -57,7 +58,9 @@ TEST(Cli, HelpOfEveryCommandHasAnExample) {
     EXPECT_EQ(ran.err, "");
   }
   EXPECT_EQ(run_dsmoe({"--help"}).code, 0);
-  EXPECT_EQ(run_dsmoe({"--version"}).out.substr(0, 6), "dsmoe ");
+  const std::string version = run_dsmoe({"--version"}).out;
+  EXPECT_EQ(version.substr(0, 6), "dsmoe ");
+  EXPECT_NE(version.find("engine version " + std::to_string(kEngineVersion)), std::string::npos);
 }
 
 TEST(Cli, HelpFitsATerminalOf80Columns) {

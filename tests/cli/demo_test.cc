@@ -43,6 +43,7 @@ TEST(CliDemo, TrainsMeasuresAndLeavesAModel) {
   EXPECT_EQ(json["additions"]["of"], 500);
   EXPECT_LE(json["additions"]["right"], 25);
   EXPECT_EQ(json["samples"].size(), 5u);
+  EXPECT_EQ(json["sampling"], (Json{{"temperature", 0.7}, {"seed", 1}}));
   ASSERT_EQ(json["routing"].size(), 1u);
   for (const char* key : {"routing", "untrained_routing"}) {
     const Json& layer = json[key][0];
@@ -69,12 +70,12 @@ TEST(CliDemo, TrainsMeasuresAndLeavesAModel) {
       run_dsmoe({"generate", model, "-p", "Add 27 + 45:", "--max-tokens", "3", "--quiet"});
   EXPECT_EQ(generated.code, 0) << generated.err;
 
-  for (const char* name : {"info", "bench"}) {
-    const Ran run = run_dsmoe({name, out});
-    EXPECT_EQ(run.code, 2);
-    EXPECT_NE(run.err.find("is a training run; its newest model is " + model), std::string::npos)
-        << run.err;
-  }
+  // A run stands for its checkpoint, and which one that is gets told, but not to who wants quiet.
+  const Ran of_run = run_dsmoe({"info", out});
+  EXPECT_EQ(of_run.code, 0);
+  EXPECT_EQ(of_run.err, "dsmoe: " + model + ": the newest checkpoint of " + out + "\n");
+  EXPECT_EQ(of_run.out, run_dsmoe({"info", model}).out);
+  EXPECT_EQ(run_dsmoe({"info", out, "--quiet"}).err, "");
 
   // A run is not overwritten; with --resume the finished one is measured again, for people.
   EXPECT_NE(run_dsmoe(command).code, 0);
@@ -82,10 +83,12 @@ TEST(CliDemo, TrainsMeasuresAndLeavesAModel) {
   again.push_back("--resume");
   const Ran text = run_dsmoe(again);
   ASSERT_EQ(text.code, 0) << text.err;
-  for (const char* part : {"trigram model", "gap closed", "of 500 right", "layer 1", "dialogue",
-                           "mutual information", "try next", "dsmoe chat "}) {
+  for (const char* part :
+       {"trigram model", "gap closed", "of 500 right", "layer 1", "dialogue", "mutual information",
+        "try next", "dsmoe chat ", "temperature 0.7, seed 1"}) {
     EXPECT_NE(text.out.find(part), std::string::npos) << part << "\n" << text.out;
   }
+  EXPECT_NE(text.out.find("dsmoe serve " + out + " "), std::string::npos) << text.out;
 }
 
 }  // namespace

@@ -6,6 +6,9 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$cmake" --install "$build" --prefix "$work/prefix" >"$work/install.log" || { cat "$work/install.log"; exit 1; }
 [ -x "$work/prefix/bin/dsmoe" ] || { echo "bin/dsmoe was not installed"; exit 1; }
+for file in share/man/man1/dsmoe.1 share/bash-completion/completions/dsmoe share/zsh/site-functions/_dsmoe share/fish/vendor_completions.d/dsmoe.fish; do
+  [ -s "$work/prefix/$file" ] || { echo "$file was not installed"; exit 1; }
+done
 if find "$work/prefix/include" -name '*test*' -o -name scratch_folder.h | grep .; then
   echo "test files were installed"
   exit 1

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace dsmoe::text {
 namespace {
