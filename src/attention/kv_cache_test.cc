@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/thread_pool.h"
 #include "kernels/table.h"
 
 namespace dsmoe::attention {
@@ -23,7 +24,7 @@ class Shapes : public ::testing::TestWithParam<std::tuple<KvShape, WeightLayout>
     table_.weight_layout = std::get<WeightLayout>(GetParam());
   }
   KvCache cache(int64_t num_pages) {
-    return {{.table = &table_}, {.shape = std::get<KvShape>(GetParam()), .count = 2}, num_pages};
+    return {{.table = &table_, .pool = &pool_}, {.shape = std::get<KvShape>(GetParam()), .count = 2}, num_pages};
   }
   // All keys and values of a position, of both layers; as they lie.
   static std::vector<float> position(const KvCache& cache, const KvSequence& sequence,
@@ -57,6 +58,7 @@ class Shapes : public ::testing::TestWithParam<std::tuple<KvShape, WeightLayout>
   }
 
   kernels::KernelTable table_;
+  ThreadPool pool_{1};
 };
 
 TEST_P(Shapes, TakesTheBytesThatTheShapeSays) {
