@@ -24,7 +24,9 @@ class Shapes : public ::testing::TestWithParam<std::tuple<KvShape, WeightLayout>
     table_.weight_layout = std::get<WeightLayout>(GetParam());
   }
   KvCache cache(int64_t num_pages) {
-    return {{.table = &table_, .pool = &pool_}, {.shape = std::get<KvShape>(GetParam()), .count = 2}, num_pages};
+    return {{.table = &table_, .pool = &pool_},
+            {.shape = std::get<KvShape>(GetParam()), .count = 2},
+            num_pages};
   }
   // All keys and values of a position, of both layers; as they lie.
   static std::vector<float> position(const KvCache& cache, const KvSequence& sequence,
