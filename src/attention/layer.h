@@ -10,7 +10,7 @@ namespace dsmoe::attention {
 
 using kernels::Context;
 
-// Of all positions of a context (kernels/rope.h).
+// Angles of all positions of a context (kernels/rope.h).
 struct RopeTable {
   TensorView cos;  // [positions, key_width / 2] F32
   TensorView sin;  // [positions, key_width / 2] F32

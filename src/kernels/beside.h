@@ -9,12 +9,12 @@
 
 namespace dsmoe::kernels {
 
-// One piece of work, for whoever has to wait for it.
+// One piece of work: the handle with which others wait for it.
 struct BesideWork {
   int64_t piece = 0;  // of its stream, from 1 on; 0: nothing to wait for
 };
 
-// Of a table whose device has such a queue; all absent where it has none.
+// A table whose device has such a queue has these; in others all are absent.
 struct BesideOps {
   void* (*begin)(const Context&) = nullptr;  // the stream of a piece's ops
   BesideWork (*end)(const Context&) = nullptr;

@@ -325,7 +325,7 @@ void check_up(const OpCheck& check, DType operand, std::span<const ExpertFamily>
   }
 }
 
-// Where the families' products run.
+// The context in which the families' products run.
 Context context_of(const Context& context, std::span<const ExpertFamily> families) {
   return is_adapted(families) ? reference_of(context) : context;
 }

@@ -124,7 +124,7 @@ void check_family(const OpCheck& check, const ExpertFamilyBackward& family, DTyp
   }
 }
 
-// Where the families' products run.
+// The context in which the families' products run.
 Context context_of(const Context& context, std::span<const ExpertFamilyBackward> families) {
   const bool is_adapted = std::ranges::any_of(families, [](const ExpertFamilyBackward& family) {
     return family.gate_transposed.adapter || family.up_transposed.adapter ||

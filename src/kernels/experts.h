@@ -43,7 +43,7 @@ struct ExpertsDownForward {
 };
 void experts_down_forward(const Context& context, const ExpertsDownForward& args);
 
-// Both, one behind the other, in one launch. Returns false, having done nothing, where the table or
+// Both products in one launch. Returns false, having done nothing, where the table or
 // the shape has no such kernel; the bits are the same.
 struct ExpertsForward {
   DType operand = DType::F32;

@@ -43,7 +43,7 @@ struct KvShape {
   int64_t projected_width() const {
     return heads * (key_width + (values == KvValues::own ? value_width : 0));
   }
-  // Of one position, and of a page with all padding.
+  // The bytes of one position, and those of a page with all padding.
   int64_t position_bytes() const {
     return heads * (key_width + (values_lie_in_keys() ? 0 : value_width)) * element_bytes();
   }

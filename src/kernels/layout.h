@@ -24,7 +24,7 @@ using tensor::WeightCoding;
 // streaming through memory in the order it is used. BF16 keeps k in pairs (one 32-bit lane = k even
 // low, k odd high: also the layout of an AMX tile) and pads k to 32 with zeros; other types pad
 // nothing. n is padded to 16 with zeros.
-// panels of integers (WeightCoding, numbers of type BF16): groups of 32 k one behind the other,
+// panels of integers (WeightCoding, numbers of type BF16): groups of 32 k in order,
 // each 16 scales (BF16, one per output), then integers: int8 as [k][output]; int4 as words of 32
 // bits [word][output], a word being 8 consecutive k of one output: the even ones from the lowest
 // bits on, above them the odd ones, as a pair of bf16 keeps them.
@@ -98,7 +98,7 @@ inline int packed_integer(WeightCoding coding, const void* matrix, int64_t k_siz
                                coding == WeightCoding::int8 ? 0 : int4_place(k % 8) % 2);
 }
 
-// `count` matrices of one shape, one behind the other: the experts of a layer, or a single matrix
+// `count` matrices of one shape in a row: the experts of a layer, or a single matrix
 // (count 1).
 struct WeightStack {
   void* data = nullptr;

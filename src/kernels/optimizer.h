@@ -66,7 +66,7 @@ struct OptimizerTensor {
   int64_t num_tiles = 0;
   float weight_decay = 0;
   DType stored = DType::F32;   // what values are rounded to before they are placed
-  bool clear_gradient = true;  // whoever makes the next one adds to it
+  bool clear_gradient = true;  // the next gradient is added to it
   OptimizerPlace places[2];    // absent ones without data
 };
 constexpr int64_t kOptimizerTile = 64;

@@ -14,7 +14,7 @@ enum class PackOrder : uint8_t { as_stored, transposed };
 // BF16 (rounded), F32 or F64. Padding is left as it is: zero from the arena.
 // Integers (I8, or U8 with two to the byte: tensor/quantised.h) come with their scales and go, as
 // they are, to a target of the same coding, or as the numbers they stand for to a plain one. Scales
-// are valid: whoever reads them from outside has checked.
+// are valid: the reader of the file has checked them.
 struct PackWeight {
   TensorView source;  // [rows, columns], in host memory, perhaps unaligned
   TensorView scale;   // [rows, groups] BF16, beside integers only

@@ -7,7 +7,7 @@
 
 namespace dsmoe::kernels {
 
-// Of a table whose device can record (CUDA graphs); all absent where it cannot.
+// A table whose device can record (CUDA graphs) has these; in others all are absent.
 struct RecordingOps {
   void (*begin)(const Context&) = nullptr;
   void* (*end)(const Context&) = nullptr;  // never throws; null when the recording is spoilt

@@ -10,6 +10,7 @@
 #include "kernels/context.h"
 #include "kernels/layout.h"
 #include "kernels/memory.h"
+#include "kernels/op_list.h"
 #include "kernels/recording.h"
 #include "tensor/arena.h"
 
@@ -17,44 +18,10 @@ namespace dsmoe::kernels {
 
 // The arguments of the ops. Only named here: who calls an op includes its header, who implements
 // them all includes kernels/ops.h.
-struct PackWeight;
-struct EmbeddingForward;
-struct RmsNormForward;
-struct MatmulForward;
-struct RopeForward;
-struct QkvForward;
-struct AttentionForward;
-struct RouterForward;
-struct PlanBuild;
-struct ExpertsUpForward;
-struct ExpertsDownForward;
-struct ExpertsForward;
-struct CombineForward;
-struct LogProbForward;
-struct ArgmaxForward;
-struct SampleForward;
-struct FewTokensQkv;
-struct FewTokensFfn;
-struct FewTokensHead;
-struct DispatchGates;
-struct DispatchRows;
-struct CombineBackward;
-struct TakesParts;
-struct WeightGradient;
-struct BiasGradient;
-struct RoundValues;
-struct ExpertsDownBackward;
-struct ExpertsUpBackward;
-struct RouterBackward;
-struct RmsNormBackward;
-struct RopeBackward;
-struct AttentionBackward;
-struct EmbeddingBackward;
-struct CrossEntropyBackward;
-struct BalanceLoss;
-struct RouterZLoss;
-struct SumOfSquares;
-struct AdamwStep;
+#define DSMOE_ARGUMENTS(name, Arguments) struct Arguments;
+DSMOE_OPS(DSMOE_ARGUMENTS)
+DSMOE_FUSED_OPS(DSMOE_ARGUMENTS)
+#undef DSMOE_ARGUMENTS
 struct OptimizerStep;
 
 // A tier fills what it implements over a copy of the table below it (amx over v4 over ref), so a
@@ -76,51 +43,13 @@ struct KernelTable {
   RecordingOps recording;
   BesideOps beside;
 
-  void (*pack_weight)(const Context&, const PackWeight&) = nullptr;
-  void (*embedding_forward)(const Context&, const EmbeddingForward&) = nullptr;
-  void (*rms_norm_forward)(const Context&, const RmsNormForward&) = nullptr;
-  void (*matmul_forward)(const Context&, const MatmulForward&) = nullptr;
-  void (*rope_forward)(const Context&, const RopeForward&) = nullptr;
-  void (*attention_forward)(const Context&, const AttentionForward&) = nullptr;
-  void (*router_forward)(const Context&, const RouterForward&) = nullptr;
-  void (*plan_build)(const Context&, const PlanBuild&) = nullptr;
-  void (*experts_up_forward)(const Context&, const ExpertsUpForward&) = nullptr;
-  void (*experts_down_forward)(const Context&, const ExpertsDownForward&) = nullptr;
-  void (*combine_forward)(const Context&, const CombineForward&) = nullptr;
-  void (*log_prob_forward)(const Context&, const LogProbForward&) = nullptr;
-  void (*argmax_forward)(const Context&, const ArgmaxForward&) = nullptr;
-  void (*sample_forward)(const Context&, const SampleForward&) = nullptr;
-  // Absent where launches cost nothing.
-  bool (*few_tokens_qkv)(const Context&, const FewTokensQkv&) = nullptr;
-  bool (*few_tokens_ffn)(const Context&, const FewTokensFfn&) = nullptr;
-  bool (*few_tokens_head)(const Context&, const FewTokensHead&) = nullptr;
-  bool (*experts_forward)(const Context&, const ExpertsForward&) = nullptr;
-  bool (*qkv_forward)(const Context&, const QkvForward&) = nullptr;
-
-  void (*dispatch_gates)(const Context&, const DispatchGates&) = nullptr;
-  bool (*dispatch_rows)(const Context&, const DispatchRows&) = nullptr;        // or absent
-  bool (*combine_backward)(const Context&, const CombineBackward&) = nullptr;  // or absent
-  bool (*takes_parts)(const Context&, const TakesParts&) = nullptr;            // or absent: never
-  void (*weight_gradient)(const Context&, const WeightGradient&) = nullptr;
-  void (*bias_gradient)(const Context&, const BiasGradient&) = nullptr;
-  void (*round_values)(const Context&, const RoundValues&) = nullptr;
-  void (*experts_down_backward)(const Context&, const ExpertsDownBackward&) = nullptr;
-  void (*experts_up_backward)(const Context&, const ExpertsUpBackward&) = nullptr;
-  void (*router_backward)(const Context&, const RouterBackward&) = nullptr;
-  void (*rms_norm_backward)(const Context&, const RmsNormBackward&) = nullptr;
-  void (*rope_backward)(const Context&, const RopeBackward&) = nullptr;
-  void (*attention_backward)(const Context&, const AttentionBackward&) = nullptr;
-  void (*embedding_backward)(const Context&, const EmbeddingBackward&) = nullptr;
-  void (*cross_entropy_backward)(const Context&, const CrossEntropyBackward&) = nullptr;
-  void (*balance_loss)(const Context&, const BalanceLoss&) = nullptr;
-  void (*router_z_loss)(const Context&, const RouterZLoss&) = nullptr;
-  void (*sum_of_squares)(const Context&, const SumOfSquares&) = nullptr;
-  void (*adamw_step)(const Context&, const AdamwStep&) = nullptr;
-
-  // Empty where gradients are made, and tensors stepped, one by one.
-  void (*weight_gradients)(const Context&, const std::span<const WeightGradient>&) = nullptr;
-  void (*gradient_square_sums)(const Context&, const OptimizerStep&) = nullptr;
-  void (*optimizer_step)(const Context&, const OptimizerStep&) = nullptr;
+#define DSMOE_SLOT(name, Arguments) void (*name)(const Context&, const Arguments&) = nullptr;
+  DSMOE_OPS(DSMOE_SLOT)
+  DSMOE_OPS_OF_MANY(DSMOE_SLOT)
+#undef DSMOE_SLOT
+#define DSMOE_SLOT(name, Arguments) bool (*name)(const Context&, const Arguments&) = nullptr;
+  DSMOE_FUSED_OPS(DSMOE_SLOT)
+#undef DSMOE_SLOT
 };
 
 // The specification: ref<float> for BF16 and F32, ref<double> for F64.

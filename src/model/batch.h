@@ -56,7 +56,7 @@ class BatchBuffer {
  private:
   kernels::Context context_;
   int64_t max_pages_;
-  tensor::TensorView device_;  // I32: the parts, one behind the other
+  tensor::TensorView device_;  // I32: the parts in order
   std::vector<int32_t> host_;  // the same, before it is sent
 };
 

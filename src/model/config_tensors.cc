@@ -5,7 +5,7 @@
 namespace dsmoe::model {
 namespace {
 
-// Of all stacks but a tied head, whose parameters are the embedding's.
+// Counts all stacks but a tied head, whose parameters are the embedding's.
 template <class Count>
 int64_t sum_over_stacks(const ModelConfig& config, const Count& count) {
   int64_t sum = 0;

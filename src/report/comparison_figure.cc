@@ -68,7 +68,7 @@ const ComparedRun* run_of_seed(std::span<const ComparedRun> runs, int64_t seed) 
   return found == runs.end() ? nullptr : &*found;
 }
 
-// Of losses, or with `base` of losses minus its own with the same seed.
+// Curves of losses, or with `base` of losses minus its own with the same seed.
 std::vector<CurvePoint> curve_of(const CompareSettings& s, std::span<const ComparedRun> runs,
                                  const std::vector<ComparedRun>* base) {
   std::vector<CurvePoint> points;

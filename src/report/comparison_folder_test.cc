@@ -93,7 +93,7 @@ TEST(ComparisonFolder, OtherSettingsAreRefusedButMoreSeedsAreNot) {
   EXPECT_NE(text.find("config"), std::string::npos) << text;
 }
 
-// Of a folder whose settings know one rate for all, and no models but the paper's.
+// Settings of a folder with one rate for all, and no models but the paper's.
 TEST(ComparisonFolder, EarlierSettingsAreRead) {
   const ScratchFolder scratch;
   write_settings(scratch.path(), some_settings());

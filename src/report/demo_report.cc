@@ -10,7 +10,7 @@
 namespace dsmoe::report {
 namespace {
 
-// Of a domain's row in the table.
+// Cells of a domain's row in the table.
 constexpr int64_t kShownExperts = 4;
 
 std::string format_training(const DemoResult& result) {

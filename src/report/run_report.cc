@@ -101,7 +101,7 @@ std::optional<ReportText> choose_text(const RunReportRequest& request, const Sub
   return std::nullopt;
 }
 
-// Of each expert's tokens the share of every label, labels weighted equally: [label][expert].
+// The share of every label in each expert's tokens, labels weighted equally: [label][expert].
 OrderedJson shares_of(const infer::DomainCounts& counts) {
   std::vector<std::vector<double>> weight(counts.size());
   std::vector<double> column(counts.front().size(), 0);

@@ -125,7 +125,7 @@ HttpResponse Api::apply_template(const HttpRequest& request) {
   return json_response({{"prompt", render_chat(read_chat(*owner, request.body), model())}});
 }
 
-// Of what would be the prompt of /v1/messages.
+// Counts the tokens of what would be the prompt of /v1/messages.
 HttpResponse Api::count_tokens(const HttpRequest& request) {
   const TranslatedChat chat = translate_messages(request.body, MessagesFor::a_count);
   JsonOwner owner(parse_body(chat.body));

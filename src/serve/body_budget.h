@@ -31,7 +31,7 @@ class BodyBudget {
   std::atomic<std::size_t> used_{0};
 };
 
-// What one request holds of the budget. Whoever keeps its body, or its prompts, keeps this too.
+// What one request holds of the budget. It is kept as long as the body or the prompts are.
 class BodyShare {
  public:
   explicit BodyShare(std::shared_ptr<BodyBudget> budget) : budget_(std::move(budget)) {}

@@ -14,7 +14,7 @@ namespace dsmoe::serve {
 
 struct ConstraintSpec;
 
-// Of one vocabulary; used by any thread.
+// A cache belongs to one vocabulary; any thread may use it.
 class ConstraintCache {
  public:
   // The tokenizer must outlive it. `markers`: special tokens that stand in it may be written.

@@ -13,7 +13,7 @@ namespace dsmoe::serve {
 // Runs f on the I/O thread, from any thread.
 using Post = std::function<void(std::function<void()>)>;
 
-// Tasks run one after the other, in the order they came. Whoever adds them bounds their number.
+// Tasks run one after the other, in the order they came. The caller bounds their number.
 class Worker {
  public:
   explicit Worker(Post post);

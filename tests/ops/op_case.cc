@@ -249,40 +249,10 @@ std::string outside_bound(const OpEntry& entry, DType operand) {
 std::vector<std::string> own_ops(const kernels::KernelTable& table) {
   const kernels::KernelTable& ref = kernels::ref_table();
   std::vector<std::string> own;
-  const auto add = [&](const char* name, auto slot) {
-    if (table.*slot != ref.*slot) own.emplace_back(name);
-  };
-  using Table = kernels::KernelTable;
-  add("pack_weight", &Table::pack_weight);
-  add("embedding_forward", &Table::embedding_forward);
-  add("rms_norm_forward", &Table::rms_norm_forward);
-  add("matmul_forward", &Table::matmul_forward);
-  add("rope_forward", &Table::rope_forward);
-  add("attention_forward", &Table::attention_forward);
-  add("router_forward", &Table::router_forward);
-  add("plan_build", &Table::plan_build);
-  add("experts_up_forward", &Table::experts_up_forward);
-  add("experts_down_forward", &Table::experts_down_forward);
-  add("combine_forward", &Table::combine_forward);
-  add("log_prob_forward", &Table::log_prob_forward);
-  add("argmax_forward", &Table::argmax_forward);
-  add("sample_forward", &Table::sample_forward);
-  add("weight_gradient", &Table::weight_gradient);
-  add("experts_down_backward", &Table::experts_down_backward);
-  add("experts_up_backward", &Table::experts_up_backward);
-  add("bias_gradient", &Table::bias_gradient);
-  add("round_values", &Table::round_values);
-  add("router_backward", &Table::router_backward);
-  add("rms_norm_backward", &Table::rms_norm_backward);
-  add("rope_backward", &Table::rope_backward);
-  add("embedding_backward", &Table::embedding_backward);
-  add("cross_entropy_backward", &Table::cross_entropy_backward);
-  add("sum_of_squares", &Table::sum_of_squares);
-  add("adamw_step", &Table::adamw_step);
-  add("dispatch_gates", &Table::dispatch_gates);
-  add("attention_backward", &Table::attention_backward);
-  add("balance_loss", &Table::balance_loss);
-  add("router_z_loss", &Table::router_z_loss);
+#define DSMOE_ADD(name, Arguments) \
+  if (table.name != ref.name) own.emplace_back(#name);
+  DSMOE_OPS(DSMOE_ADD)
+#undef DSMOE_ADD
   return own;
 }
 

@@ -179,14 +179,9 @@ TEST(Transposes, GiveTheBitsOfTransposedCopies) {
 }
 
 TEST(Support, TiersImplementEveryOpThatTakesTime) {
-  const std::vector<std::string> all{
-      "pack_weight",          "embedding_forward",  "rms_norm_forward",       "matmul_forward",
-      "rope_forward",         "attention_forward",  "router_forward",         "experts_up_forward",
-      "experts_down_forward", "combine_forward",    "log_prob_forward",       "argmax_forward",
-      "sample_forward",       "weight_gradient",    "experts_down_backward",  "experts_up_backward",
-      "bias_gradient",        "round_values",       "router_backward",        "rms_norm_backward",
-      "rope_backward",        "embedding_backward", "cross_entropy_backward", "sum_of_squares",
-      "adamw_step",           "attention_backward"};
+#define DSMOE_NAME(name, Arguments) #name,
+  const std::vector<std::string> all{DSMOE_OPS_OF_TIERS(DSMOE_NAME)};
+#undef DSMOE_NAME
   for (const kernels::Candidate& candidate : kernels::cpu_candidates()) {
     if (candidate.table == nullptr || candidate.name == "ref") continue;
     EXPECT_EQ(own_ops(*candidate.table), all) << candidate.name;

@@ -9,7 +9,7 @@ namespace dsmoe::kernels::cpu {
 // Weight, k, n and all panels of a matrix; rows, x, out and epilogue are the caller's to fill.
 ProductBlock block_of(const WeightStack& weight, int64_t matrix_idx);
 
-// In one parallel region, divided by panels and rows.
+// Runs in one parallel region, divided by panels and rows.
 void run_product(const Tier& tier, const Context& context, const ProductBlock& block);
 
 }  // namespace dsmoe::kernels::cpu

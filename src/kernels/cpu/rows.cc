@@ -310,7 +310,7 @@ void argmax_forward(const Tier& tier, const Context& context, const ArgmaxForwar
                });
 }
 
-void sample_forward(const Context& context, const SampleForward& args) {
+void sample_forward(const Tier&, const Context& context, const SampleForward& args) {
   const int64_t vocabulary = args.logits.dim(1);
   parallel_for(*context.pool, args.logits.dim(0), 1, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {

@@ -45,7 +45,7 @@ class Share {
                  ? total + 1
                  : total * (1 - weight(count - idx - 1, round) / weight(count, round))) {}
 
-  // Of the next `count` units of equal cost: those that are in this share.
+  // Those of the next `count` units of equal cost that are in this share.
   Range take(int64_t count, double cost) {
     const Range mine{first_at(begin_, count, cost), first_at(end_, count, cost)};
     cursor_ += static_cast<double>(count) * cost;
@@ -53,7 +53,7 @@ class Share {
   }
 
  private:
-  // Of the last `shares`: those of the last round weigh 1, of the one before 2.
+  // The last `shares` weigh 1 in the last round and 2 in the one before.
   static double weight(int shares, int round) {
     const double whole = shares / round;
     return round * whole * (whole + 1) / 2 + shares % round * (whole + 1);

@@ -306,7 +306,7 @@ void product_int4(const cpu::ProductBlock& args);
 }  // namespace dsmoe::kernels::v4_bf16
 namespace dsmoe::kernels::amx {
 extern const cpu::Tier kTier;
-// Both types bf16, any coding; at least one row and one panel.
+// Both types are bf16, the coding is any; there is at least one row and one panel.
 void product_bf16(const cpu::ProductBlock& args);
 void attend_bf16(const cpu::AttendBlock& args);
 }  // namespace dsmoe::kernels::amx

@@ -19,7 +19,7 @@ void read_decoder(const Json& json, const std::string& path, DecoderSteps& steps
 
 // Shared between the families.
 ReplaceStep read_replace(const JsonFields& fields);
-// Of Metaspace; also checks its field names.
+// Reads a Metaspace component and checks its field names.
 PrependScheme read_prepend_scheme(const JsonFields& fields);
 
 }  // namespace dsmoe::text

@@ -62,8 +62,8 @@ struct ChunkPlan {
   bool pair_by_pair;
 };
 
-// Where sums lie: in the product's memory; or, where nothing is left to do to them, at their place
-// in `out`.
+// Sums lie in the product's memory or, where nothing is left to do to them, at their place in
+// `out`.
 class ChunkSums {
  public:
   ChunkSums(const ProductBlock& args, const Chunk& chunk, const Streams& streams, bool pair_by_pair,
@@ -86,7 +86,7 @@ class ChunkSums {
     if (placed) return out_ + (stream * streams_.steps + pair) * 16;
     return acc_ + panel_ * (pair_by_pair_ ? pair % 2 * 2 + stream : stream * streams_.steps + pair);
   }
-  // With what the chains from k on begin.
+  // The values with which the chains from k on begin.
   Sums from(int64_t k, int64_t pair, int64_t stream) const {
     float* to = at(pair, stream);
     if (k > 0) return {to, to};

@@ -48,7 +48,7 @@ class ShortScales {
     constexpr int kSelect = 0xca;  // mask ? words : class
     return _mm512_ternarylogic_epi32(_mm512_set1_epi32(0x0f0f0f0f), words, class_, kSelect);
   }
-  // Of each 16 bits the lowest six count.
+  // The lowest six of each 16 bits count.
   DSMOE_HD static __m512i number(__m512i idx) {
     return _mm512_permutex2var_epi16(_mm512_load_si512(kNumbers.of), idx,
                                      _mm512_load_si512(kNumbers.of + 32));

@@ -5,8 +5,8 @@
 namespace dsmoe::kernels::DSMOE_TIER {
 namespace {
 
-// As in micro.cc. The decoding of a weight serves the rows of one call, and takes no slot that an
-// FMA could use where the scales are powers of two.
+// Products are as in micro.cc. The decoding of a weight serves the rows of one call. Where the
+// scales are powers of two it takes no slot that an FMA could use.
 #if defined(__AVX512F__)
 constexpr int kPairRows = 4;
 constexpr int kJointChains = 24;

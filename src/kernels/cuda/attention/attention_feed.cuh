@@ -8,7 +8,7 @@
 
 namespace dsmoe::kernels::cuda {
 
-// Of the first lane: a value that all lanes have anyway, so that the compiler keeps it, and
+// Takes the first lane's value, which all lanes have anyway: so the compiler keeps it, and
 // descriptors made of it, in registers of the whole warp.
 __device__ inline uint32_t broadcast(uint32_t value) { return __shfl_sync(~0u, value, 0); }
 
@@ -34,7 +34,7 @@ struct BlockRing {
       barrier_init(empty(i), warps * kLanes);
     }
   }
-  // By the thread that starts the copies.
+  // Called by the thread that starts the copies.
   __device__ void begin_fill(int block, uint32_t bytes) const {
     barrier_wait(empty(block), parity(block) ^ 1);
     barrier_expect(full(block), bytes);
@@ -42,7 +42,7 @@ struct BlockRing {
   __device__ void wait(int block) const { barrier_wait(full(block), parity(block)); }
   // Asked early, the answer is there when it is wanted; wait(block) where it was no.
   __device__ bool is_full(int block) const { return barrier_is_done(full(block), parity(block)); }
-  // By every warp that waited for it.
+  // Called by every warp that waited for the block.
   __device__ void release(int block) const {
     if (threadIdx.x % 32 < kLanes) barrier_arrive(empty(block));
   }
@@ -80,7 +80,7 @@ struct KernelShape {
   static constexpr int kSlots = kSlots_;
   static constexpr int kRows = 64 * kGroups;
   static constexpr int kThreads = 128 * (kGroups + 1);
-  // Of a thread that multiplies, and of one that does not.
+  // The registers of a thread that multiplies, and of one that does not.
   static constexpr int kRegisters = kGroups == 2 ? 240 : kGroups == 3 ? 160 : 112;
   static constexpr int kFeederRegisters = kGroups == 2 ? 24 : 32;
   static_assert(2 <= kGroups && kGroups <= 4);
@@ -128,7 +128,7 @@ struct TileFeed {
     barrier_wait(full(number), parity(number));
     return tile(number);
   }
-  // By every thread that waited for it.
+  // Called by every thread that waited for it.
   __device__ void release(int number) const { barrier_arrive(empty(number)); }
 
   // With kTurns the groups start their products in turn, once for every block: left alone, two or
@@ -157,9 +157,9 @@ struct TileFeed {
     }
   }
 
-  // By one warp: takes items as other thread blocks leave them. `find(item)` gives the tile, with
-  // head negative where there is none; `feed(number, tile)` announces its bytes at full(number) and
-  // starts the copies. `counters`: of next_counters.
+  // One warp calls it. It takes items as other thread blocks leave them. `find(item)` gives the
+  // tile, with head negative where there is none; `feed(number, tile)` announces its bytes at
+  // full(number) and starts the copies. `counters`: of next_counters.
   template <class Find, class Feed>
   __device__ void hand_out(int items, int32_t* counters, Find&& find, Feed&& feed) const {
     const int lane = threadIdx.x % 32;

@@ -209,7 +209,7 @@ __device__ inline void scale_scores(float (&s)[8][4], float scale) {
     for (int i = 0; i < 4; ++i) s[t][i] = s[t][i] * scale;
   }
 }
-// Of 64 keys from `first_key` on, those after the position of the thread's row.
+// Hides those of 64 keys from `first_key` on that come after the position of the thread's row.
 __device__ inline void hide_keys(float (&s)[8][4], int first_key, const int (&position)[2]) {
 #pragma unroll
   for (int t = 0; t < 8; ++t) {

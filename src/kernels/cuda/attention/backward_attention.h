@@ -37,7 +37,7 @@ struct AttentionBackwardParameters {
   int32_t head_dim;
 
 #ifdef __CUDACC__
-  // Of a query head, then of key heads, then of value heads.
+  // Query heads come first, then key heads, then value heads.
   __device__ int64_t gradient_offset(int64_t token, int head) const {
     return (token * (heads + 2 * kv_heads) + head) * head_dim;
   }

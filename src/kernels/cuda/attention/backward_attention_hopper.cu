@@ -155,9 +155,9 @@ __device__ void feed_queries(const AttentionBackwardParameters& p, const Maps& m
   });
 }
 
-// Of the thread's two rows: the logarithm the forward pass kept, and D = row_sum(d_out * out), a
-// quarter of the dimensions per lane, times the scale. Left behind for the keys' kernel. `rows`:
-// d_out, then out.
+// Finds for the thread's two rows the logarithm that the forward pass kept, and D = row_sum(d_out *
+// out) times the scale, a quarter of the dimensions per lane. The keys' kernel reads them later.
+// `rows`: d_out, then out.
 template <int kDim>
 __device__ void find_statistics(float2 (&statistics)[2], uint32_t rows,
                                 const AttentionBackwardParameters& p, const Tile& tile, int first,

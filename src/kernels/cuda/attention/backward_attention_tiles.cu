@@ -48,8 +48,8 @@ __device__ void for_each_block(uint32_t ring, int steps, Load&& load, Body&& bod
   }
 }
 
-// Of the thread's two rows: the logarithm the forward pass kept, and D = row_sum(d_out * out), a
-// quarter of the dimensions per lane, times the scale. Left behind for the keys' kernel.
+// Finds for the thread's two rows the logarithm that the forward pass kept, and D = row_sum(d_out *
+// out) times the scale, a quarter of the dimensions per lane. The keys' kernel reads them later.
 __device__ inline void find_statistics(float2 (&statistics)[2], const PositionTile& tile,
                                        const AttentionBackwardParameters& p, int head) {
   const int quarter = threadIdx.x % 4;

@@ -112,7 +112,7 @@ __device__ inline void tma_load_5d(uint32_t target, const CUtensorMap* map, uint
       "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
       : "memory");
 }
-// From shared memory; groups of such stores are waited for by the thread that made them.
+// Stores from shared memory. The thread that made a group of such stores waits for it.
 __device__ inline void tma_store_2d(const CUtensorMap* map, uint32_t source, int c0, int c1) {
   asm volatile(
       "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),

@@ -3,7 +3,7 @@
 
 namespace dsmoe::kernels::cuda {
 
-// By 16-8-4-2-1; every lane has the result.
+// Lanes join 16-8-4-2-1; every lane has the result.
 template <class T, class Join>
 __device__ T warp_reduce(T value, Join join) {
   for (int step = 16; step > 0; step /= 2) value = join(value, __shfl_xor_sync(~0u, value, step));

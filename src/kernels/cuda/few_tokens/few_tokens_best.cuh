@@ -19,7 +19,7 @@ __device__ inline int32_t id_of_key(unsigned long long key) {
   return key == kNotFinite ? -1 : static_cast<int32_t>(~static_cast<uint32_t>(key));
 }
 
-// Of the launches of one stream: all zero before and after each.
+// The launches of one stream share this. It is all zero before and after each of them.
 struct BestMemory {
   unsigned long long keys[kMaxFewRows];
   unsigned left;  // blocks
@@ -39,7 +39,7 @@ struct BestLogits {
     }
   }
 
-  // By all threads of the block. `block` [kMaxFewRows] in shared memory, zero since a barrier.
+  // All threads of the block call it. `block` [kMaxFewRows] in shared memory, zero since a barrier.
   __device__ void finish(unsigned long long* block, BestMemory* all, int32_t* index, int tokens) {
     const int lane = threadIdx.x % 32;
 #pragma unroll

@@ -105,7 +105,7 @@ __device__ inline void router_unit(const FewFfnParameters& p, int unit, const un
   };
   copy_async_wait<0>();
   __syncwarp();
-  // As if all centroids were bf16 numbers: one question at the end instead of one per step.
+  // The loop assumes that all centroids are bf16 numbers, and asks once at the end.
   bool exact = true;
 #pragma unroll 2
   for (int block = 0; block < kSegment / 32; ++block) {

@@ -19,7 +19,7 @@ constexpr int kRouterWarp = kFewWarps - 1;
 constexpr int kLongWarp = kFewWarps - 2;           // has the ring of the last warp too, at times
 constexpr int kFirstSelectWarp = kRouterWarp - 1;  // token t: warp kFirstSelectWarp - t
 
-// Of a stream that may wait inside kernels: launches follow one another.
+// A stream that may wait inside kernels has one: its launches follow one another.
 struct FfnMemory {
   DeviceArray<unsigned> left{1};
   DeviceArray<uint32_t> launches{1};
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(kFewThreads, 1)
     return WeightRows{p.routed.gate + begin, p.routed.up + begin, hidden};
   };
   {
-    // From the last warp on: the first ones may still be at their shared experts.
+    // The last warp begins: the first ones may still be at their shared experts.
     const int first = kFewWarps - 1 - warp;
     RowStream<kStages, decltype(routed_rows)> up(ring, first, routed_units, kFewWarps, routed_rows);
     up.start();

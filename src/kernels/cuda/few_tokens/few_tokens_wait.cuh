@@ -8,8 +8,8 @@ __device__ inline unsigned load_acquire(const unsigned* pointer) {
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(pointer) : "memory");
   return value;
 }
-// One more; whoever sees it sees what this thread wrote before, and what others wrote before a
-// barrier that they and this thread passed.
+// Counts one more. A thread that sees it sees what this thread wrote before, and what others wrote
+// before a barrier that they and this thread passed.
 __device__ inline void add_release(unsigned* counter) {
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }

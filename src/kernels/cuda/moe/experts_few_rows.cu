@@ -140,8 +140,8 @@ __global__ void __launch_bounds__(V::kThreads, 1)
 
   produce_gathered<V>(tiles, shared);
   if (threadIdx.x == 0) {
-    // The last block to come here leaves the counters as it found them: whoever waited for an
-    // expert's rows has seen them, and every expert with rows was waited for.
+    // The last block to come here leaves the counters as it found them: every block that waited
+    // for an expert's rows has seen them, and every expert with rows was waited for.
     __threadfence();
     if (atomicInc(reinterpret_cast<unsigned*>(p.up.counters) + 1, gridDim.x - 1) == gridDim.x - 1) {
       p.up.counters[0] = 0;

@@ -1,4 +1,4 @@
-// Rows of x laid one behind the other, in the order of the plan.
+// Rows of x are laid out in the order of the plan.
 #include <algorithm>
 
 #include "kernels/cuda/device/ptx.cuh"

@@ -25,7 +25,7 @@ constexpr int kMaxExpertsRouted = 512;
 
 using Parameters = RouterParameters;
 
-// Of launches under way: a set each, in turn; what a kernel finds it leaves.
+// Launches under way take a set each, in turn. A kernel leaves its set as it found it.
 constexpr int kSets = 64;
 struct RouterSets {
   DeviceArray<unsigned> memory{2 * kSets};

@@ -167,8 +167,8 @@ ProductFamily describe(const ProductGroup& group, Epilogue epilogue, int variant
   return family;
 }
 
-// By the rows an expert gets on average, in the family whose weights are most; the others' tiles
-// fit any variant. Borders as measured on an H200 (docs/performance.md).
+// Chooses by the rows that an expert gets on average, in the family with the most weights; the
+// others' tiles fit any variant. Borders as measured on an H200 (docs/performance.md).
 int choose_variant(const Context& context, const Product& product) {
   const bool transposed = is_transposed(product.group[0].weight);
   if (const int forced = state_of<ProductState>(context).forced_variant; forced >= 0)

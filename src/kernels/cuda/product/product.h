@@ -71,7 +71,7 @@ struct ProductParameters {
   ProductFamily family[2];
   int32_t num_families;
   int32_t accumulate;     // dense: add to out
-  int32_t offsets_final;  // whoever wrote the offsets had finished before the kernel ahead started
+  int32_t offsets_final;  // their writer had finished before the kernel ahead started
   int32_t* counters;      // two ints, zero before and after
 };
 
@@ -110,7 +110,7 @@ bool rope_fits(const Context& context, const Product& product);
 // where rows are too many for that.
 bool launch_experts(const Context& context, const Product& up, const Product& down);
 
-// One pass that lays the rows of a gathered product one behind the other.
+// One pass that lays out the rows of a gathered product in order.
 struct GatherRows {
   Rows rows;               // [rows, k] bf16, k a multiple of 8, ascending within an expert
   TensorView offsets;      // [experts + 1] I32

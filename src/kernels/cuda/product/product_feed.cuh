@@ -54,7 +54,7 @@ struct SharedLayout {
                                                  (V::kInTurn ? 8 * (V::kRing + V::kConsumers) : 0));
     list.first_row = list.first_tile + kMaxExperts + 1;
   }
-  // By one thread. `loaders`: arrivals that make a stage full.
+  // One thread calls it. `loaders`: arrivals that make a stage full.
   __device__ void init_barriers(uint32_t loaders) const {
     for (int s = 0; s < V::kStages; ++s) {
       barrier_init(full + 8 * s, loaders);
@@ -136,7 +136,7 @@ __device__ void load_weights(const ProductFamily& family, const Tile& tile, int 
   }
 }
 
-// One thread feeds the ring: x rows lie one behind the other.
+// One thread feeds the ring: the rows of x lie in order.
 template <class V, Epilogue kEpilogue>
 struct ContiguousProducer {
   const ProductParameters& p;
@@ -232,7 +232,7 @@ struct GatheredTiles {
   int group = 0;
   int idx = static_cast<int>(blockIdx.x);
 
-  // By one thread.
+  // One thread calls it.
   __device__ Tile take() {
     const Tile found = locate_tile<V>(p, shared.list, idx, group);
     if (found.family >= 0) idx = static_cast<int>(gridDim.x) + atomicAdd(p.counters, 1);
@@ -242,7 +242,7 @@ struct GatheredTiles {
   __device__ void load_weights(const Tile& tile, int step, uint32_t target, uint32_t full) const {
     cuda::load_weights<V, kEpilogue>(family(tile), tile, step, target, full);
   }
-  // By all threads: before the tile's rows of x are read.
+  // All threads call it before the tile's rows of x are read.
   __device__ void wait_for_rows(const Tile&) const {}
 };
 

@@ -173,7 +173,7 @@ __device__ void consume(const ProductParameters& p, const SharedLayout<V>& share
       }
     };
     const int chunks = (tile.num_rows + V::kChunk - 1) / V::kChunk;
-    // Of this consumer's weights, so many exist.
+    // The number of this consumer's weights that exist.
     const int weights = family.n * (kEpilogue == Epilogue::swiglu ? 2 : 1) - tile.first_weight -
                         member * V::kParts * 64;
     if (weights <= 0) {

@@ -1,4 +1,4 @@
-// Which tile is whose: the tiles of all experts of a grouped product, one behind the other.
+// Which tile is whose: the tiles of all experts of a grouped product, in order.
 #pragma once
 
 #include "kernels/cuda/product/product_tile.cuh"
@@ -13,8 +13,8 @@ struct TileList {
   int32_t* first_row;   // [experts + 2]
 };
 
-// By one warp. Tiles of all experts, one behind the other. Without kWeightTiles only row tiles are
-// counted.
+// One warp calls it. It lists the tiles of all experts in order. Without kWeightTiles only row
+// tiles are counted.
 template <class V, bool kWeightTiles = true>
 __device__ void list_tiles(const ProductParameters& p, const TileList& list) {
   const int lane = threadIdx.x % 32;

@@ -45,7 +45,7 @@ __device__ void produce(const GradientParameters& p, const GradientShared& share
     const GradientProblem& of = p.problem[at.problem];
     const int32_t* offsets =
         of.sequence_offsets + static_cast<int64_t>(at.matrix) * (of.sequences + 1);
-    // From the first lane to all, so that the compiler knows that the warp agrees.
+    // The first lane's value goes to all, so that the compiler knows that the warp agrees.
     const auto offset = [&](int i) { return __shfl_sync(~0u, offsets[i], 0); };
     const int begin = offset(0);
     const bool wanted = of.slot(at.matrix) >= 0;

@@ -124,7 +124,7 @@ struct SumsAt {
   }
 };
 
-// Both ways past the cache, which is for the rows: nobody reads sums again soon.
+// Loads and stores pass the cache by, which is for the rows: nobody reads sums again soon.
 template <int kSums>
 __device__ void read_sums(const GradientProblem& of, const SumsAt& at,
                           float (&sums)[kParts][kSums]) {

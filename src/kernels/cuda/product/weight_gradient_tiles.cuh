@@ -79,7 +79,7 @@ struct GradientParameters {
   const int32_t* sorted_offsets;
 };
 
-// Of a tile.
+// The place of a tile.
 struct alignas(16) GradientPlace {
   int problem;  // -1: no more
   int matrix;
@@ -116,7 +116,7 @@ struct GradientShared {
 };
 static_assert(GradientShared::kBytes <= 227 * 1024);
 
-// By all threads of a block; others see it after the next barrier.
+// All threads of a block call it; the result is seen after the next barrier.
 __device__ inline void sort_matrices(const GradientParameters& p, const GradientShared& shared) {
   const int32_t* end = p.sorted_offsets + p.sorted_sequences;
   for (int i = threadIdx.x; i < p.sorted_matrices; i += blockDim.x) {

@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const TokenRange tokens = find_chunk(s, static_cast<int>(blockIdx.x));
   const int batches = (tokens.end - tokens.begin + kRows - 1) / kRows;
   const auto token_of = [&](int batch) { return tokens.begin + batch * kRows + warp; };
-  // By one lane of every warp, for its row.
+  // One lane of every warp asks for the warp's row.
   const auto ask_for = [&](int batch) {
     if (batch >= batches || threadIdx.x % 32 != 0) return;
     const uint32_t full = shared_address(&ring.full[batch % kBatches]);

@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < 4; ++i)
     sum[i] = column + i * kThreads < hidden ? row[column + i * kThreads] : 0.0f;
   const int lane = threadIdx.x % 32;
-  // From a multiple of four on: earlier ids differ.
+  // The scan begins at a multiple of four: earlier ids differ.
   for (int begin = first / 4 * 4; begin < tokens; begin += kScan) {
     const int mask = matches(ids, begin, tokens, id);
     if (!__syncthreads_or(mask)) continue;

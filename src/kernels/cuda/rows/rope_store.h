@@ -21,7 +21,7 @@ struct RopeStore {
   int32_t head_dim;
 };
 
-// Of any op that rotates: RopeForward, QkvForward, FewTokensQkv.
+// Args is that of any op that rotates: RopeForward, QkvForward, FewTokensQkv.
 template <class Args>
 RopeStore rope_store_of(const Args& args) {
   return {.cos = args.cos.template as<float>(),

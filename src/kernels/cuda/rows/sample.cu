@@ -27,7 +27,7 @@ struct Parameters {
   SampleRule rule[kRowsOfLaunch];
 };
 
-// Of this lane and those below it.
+// The sum over this lane and those below it.
 __device__ uint64_t scan_of_warp(uint64_t value) {
   for (int step = 1; step < 32; step *= 2) {
     const uint64_t other = __shfl_up_sync(~0u, value, step);

@@ -20,7 +20,7 @@ inline void check(cudaError_t status, const char* what) {
   }
 }
 
-// Of the current device, read once.
+// Properties of the current device, read once.
 int num_multiprocessors();
 int compute_capability();   // 80, 90, ...
 int shared_memory_limit();  // bytes that a block can have
