@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "kernels/ops.h"
 #include "kernels/table.h"
 
 namespace dsmoe::bench {
@@ -15,45 +16,18 @@ namespace dsmoe::bench {
 template <class Timer>
 class OpTimes {
  public:
-  // Wraps the ops of training, for good: contexts with this table use the wrapped ones from now on.
+  // Wraps all ops, for good: contexts with this table use the wrapped ones from now on.
   explicit OpTimes(kernels::KernelTable& table) {
     using T = kernels::KernelTable;
-    wrap(table, Of<&T::pack_weight>("pack_weight"));
-    wrap(table, Of<&T::embedding_forward>("embedding_forward"));
-    wrap(table, Of<&T::rms_norm_forward>("rms_norm_forward"));
-    wrap(table, Of<&T::matmul_forward>("matmul_forward"));
-    wrap(table, Of<&T::rope_forward>("rope_forward"));
-    wrap(table, Of<&T::qkv_forward>("qkv_forward"));
-    wrap(table, Of<&T::attention_forward>("attention_forward"));
-    wrap(table, Of<&T::router_forward>("router_forward"));
-    wrap(table, Of<&T::plan_build>("plan_build"));
-    wrap(table, Of<&T::experts_up_forward>("experts_up_forward"));
-    wrap(table, Of<&T::experts_down_forward>("experts_down_forward"));
-    wrap(table, Of<&T::combine_forward>("combine_forward"));
-    wrap(table, Of<&T::dispatch_gates>("dispatch_gates"));
-    wrap(table, Of<&T::dispatch_rows>("dispatch_rows"));
-    wrap(table, Of<&T::combine_backward>("combine_backward"));
-    wrap(table, Of<&T::weight_gradient>("weight_gradient"));
-    wrap(table, Of<&T::weight_gradients>("weight_gradients"));
-    wrap(table, Of<&T::bias_gradient>("bias_gradient"));
-    wrap(table, Of<&T::round_values>("round_values"));
-    wrap(table, Of<&T::experts_down_backward>("experts_down_backward"));
-    wrap(table, Of<&T::experts_up_backward>("experts_up_backward"));
-    wrap(table, Of<&T::router_backward>("router_backward"));
-    wrap(table, Of<&T::rms_norm_backward>("rms_norm_backward"));
-    wrap(table, Of<&T::rope_backward>("rope_backward"));
-    wrap(table, Of<&T::attention_backward>("attention_backward"));
-    wrap(table, Of<&T::embedding_backward>("embedding_backward"));
-    wrap(table, Of<&T::cross_entropy_backward>("cross_entropy_backward"));
-    wrap(table, Of<&T::balance_loss>("balance_loss"));
-    wrap(table, Of<&T::router_z_loss>("router_z_loss"));
-    wrap(table, Of<&T::sum_of_squares>("sum_of_squares"));
-    wrap(table, Of<&T::gradient_square_sums>("gradient_square_sums"));
-    wrap(table, Of<&T::adamw_step>("adamw_step"));
-    wrap(table, Of<&T::optimizer_step>("optimizer_step"));
+#define DSMOE_WRAP(name, Arguments) wrap(table, Of<&T::name>(#name));
+    DSMOE_OPS(DSMOE_WRAP)
+    DSMOE_OPS_OF_MANY(DSMOE_WRAP)
+    DSMOE_FUSED_OPS(DSMOE_WRAP)
+#undef DSMOE_WRAP
   }
 
-  // Of so many runs, the longest first. Times of ops that threads called side by side are added.
+  // Means over so many runs, the longest first. Times of ops that threads called side by side are
+  // added.
   void print(int runs) {
     std::sort(sums_.begin(), sums_.end(),
               [](const Sum* a, const Sum* b) { return a->milliseconds > b->milliseconds; });

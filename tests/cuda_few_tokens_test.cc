@@ -185,8 +185,8 @@ TEST_P(FewTokens, HeadGivesTheBitsOfProductAndArgmax) {
     const TensorView few = arena_->tensor("test", DType::F32, {count, n});
     const TensorView found = arena_->tensor("test", DType::I32, {count});
     if (!kernels::few_tokens_head(
-            context_,
-            {.x = x.rows(2, 2 + count), .weight = weight, .logits = few, .index = found})) {
+             context_, {.x = x.rows(2, 2 + count), .weight = weight, .logits = few, .index = found})
+             .ran()) {
       EXPECT_GT(count * shape.hidden, 16 * 4096) << "x would fit into shared memory";
       continue;
     }
@@ -204,7 +204,8 @@ TEST_P(FewTokens, HeadGivesTheBitsOfProductAndArgmax) {
     const TensorView few = arena_->tensor("test", DType::F32, {int64_t{2}, n});
     const TensorView found = arena_->tensor("test", DType::I32, {int64_t{2}});
     ASSERT_TRUE(kernels::few_tokens_head(
-        context_, {.x = two, .weight = weight, .logits = few, .index = found}));
+                    context_, {.x = two, .weight = weight, .logits = few, .index = found})
+                    .ran());
     EXPECT_EQ(host<int32_t>(found), (std::vector<int32_t>{-1, best[1]}));
   }
 }

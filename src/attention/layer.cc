@@ -29,7 +29,8 @@ void project(const Context& context, const Forward& args) {
                                                                .kv_slot = args.kv_slot,
                                                                .q = args.tape.q,
                                                                .kv = args.kv,
-                                                               .x = args.x})) {
+                                                               .x = args.x})
+                                 .ran()) {
     return;
   }
   kernels::rms_norm_forward(
@@ -42,7 +43,8 @@ void project(const Context& context, const Forward& args) {
                                      .position = args.position,
                                      .kv_slot = args.kv_slot,
                                      .q = args.tape.q,
-                                     .kv = args.kv})) {
+                                     .kv = args.kv})
+          .ran()) {
     return;
   }
   kernels::matmul_forward(context, {.operand = args.shape.kv.dtype,

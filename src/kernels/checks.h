@@ -118,6 +118,9 @@ inline Context reference_of(const Context& context) {
   return own;
 }
 
+// What a fused op says where its slot is empty.
+inline constexpr Attempt kNoKernel{"the table has no such kernel"};
+
 // Calls the table's implementation with denormals flushed. Only ref knows F64.
 template <class Args>
 void launch(const Context& context, DType operand,

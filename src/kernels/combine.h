@@ -2,6 +2,7 @@
 // plan.
 #pragma once
 
+#include "kernels/attempt.h"
 #include "kernels/context.h"
 #include "kernels/matmul.h"
 #include "kernels/plan.h"
@@ -28,14 +29,13 @@ struct CombineForward {
 void combine_forward(const Context& context, const CombineForward& args);
 
 // The input gradient of the layer: the adjoint of dispatch, then + d_logits centroids^T, by the
-// rule of fp32 products. False: nothing was done; a combine_forward and a matmul_forward that adds
-// give the same bits.
+// rule of fp32 products. One launch; callers take input_gradient (kernels/composed.h).
 struct CombineBackward {
   CombineForward combine;  // gate absent, Store::assign
   TensorView d_logits;     // [tokens, experts] F32
   WeightStack centroids;   // one matrix [hidden, experts] F32
 };
-bool combine_backward(const Context& context, const CombineBackward& args);
+Attempt combine_backward(const Context& context, const CombineBackward& args);
 
 // gate_of_row[row_of_slot[slot]] = gate[slot]: gates in the order of the plan's rows.
 struct DispatchGates {
@@ -45,8 +45,8 @@ struct DispatchGates {
 };
 void dispatch_gates(const Context& context, const DispatchGates& args);
 
-// Lays out rows for the products that will read them. False: nothing was done, the device gathers
-// rows on their way into each product.
+// Lays out rows for the products that will read them. It declines where the device gathers rows on
+// their way into each product; callers take dispatch (kernels/composed.h).
 struct DispatchRows {
   Rows rows;               // [rows, hidden], operand type, by index
   TensorView offsets;      // [experts + 1] I32
@@ -55,7 +55,7 @@ struct DispatchRows {
   TensorView out;          // [rows, columns], operand type, written up to offsets[experts]
   int readers = 1;         // how many products
 };
-bool dispatch_rows(const Context& context, const DispatchRows& args);
+Attempt dispatch_rows(const Context& context, const DispatchRows& args);
 
 // Whether experts of this shape, their weight gradients and combine may come in parts: ColumnRange.
 struct TakesParts {

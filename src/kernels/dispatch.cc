@@ -209,8 +209,8 @@ void rope_forward(const Context& context, const RopeForward& args) {
   launch(context, args.q.dtype, &KernelTable::rope_forward, args);
 }
 
-bool qkv_forward(const Context& context, const QkvForward& args) {
-  if (context.table->qkv_forward == nullptr) return false;
+Attempt qkv_forward(const Context& context, const QkvForward& args) {
+  if (context.table->qkv_forward == nullptr) return kNoKernel;
   const OpCheck check("qkv_forward", context);
   check.rank("q", args.q, 3);
   check.operand("q", args.q.dtype);
@@ -351,8 +351,9 @@ void experts_down_forward(const Context& context, const ExpertsDownForward& args
          args);
 }
 
-bool experts_forward(const Context& context, const ExpertsForward& args) {
-  if (context.table->experts_forward == nullptr || is_adapted(args.families)) return false;
+Attempt experts_forward(const Context& context, const ExpertsForward& args) {
+  if (context.table->experts_forward == nullptr) return kNoKernel;
+  if (is_adapted(args.families)) return {"a weight has an adapter"};
   check_up(OpCheck("experts_forward", context), args.operand, args.families);
   return context.table->experts_forward(context, args);
 }
@@ -394,8 +395,8 @@ void combine_forward(const Context& context, const CombineForward& args) {
   launch(context, operand, &KernelTable::combine_forward, args);
 }
 
-bool combine_backward(const Context& context, const CombineBackward& args) {
-  if (context.table->combine_backward == nullptr) return false;
+Attempt combine_backward(const Context& context, const CombineBackward& args) {
+  if (context.table->combine_backward == nullptr) return kNoKernel;
   const OpCheck check("combine_backward", context);
   check_combine(check, context, args.combine);
   check.that(!args.combine.gate && args.combine.store == Store::assign,
@@ -441,8 +442,8 @@ void log_prob_forward(const Context& context, const LogProbForward& args) {
   launch(context, args.logits.dtype, &KernelTable::log_prob_forward, args);
 }
 
-bool few_tokens_qkv(const Context& context, const FewTokensQkv& args) {
-  if (context.table->few_tokens_qkv == nullptr) return false;
+Attempt few_tokens_qkv(const Context& context, const FewTokensQkv& args) {
+  if (context.table->few_tokens_qkv == nullptr) return kNoKernel;
   const OpCheck check("few_tokens_qkv", context);
   check.rank("q", args.q, 3);
   const int64_t tokens = args.q.dim(0);
@@ -479,9 +480,10 @@ void check_family(const OpCheck& check, const ExpertFamily& family, DType operan
 
 }  // namespace
 
-bool few_tokens_ffn(const Context& context, const FewTokensFfn& args) {
+Attempt few_tokens_ffn(const Context& context, const FewTokensFfn& args) {
   const ExpertFamily families[] = {args.routed, args.shared};
-  if (context.table->few_tokens_ffn == nullptr || is_adapted(families)) return false;
+  if (context.table->few_tokens_ffn == nullptr) return kNoKernel;
+  if (is_adapted(families)) return {"a weight has an adapter"};
   const OpCheck check("few_tokens_ffn", context);
   check.rank("residual", args.residual, 2);
   const int64_t tokens = args.residual.dim(0);
@@ -508,8 +510,8 @@ bool few_tokens_ffn(const Context& context, const FewTokensFfn& args) {
   return context.table->few_tokens_ffn(context, args);
 }
 
-bool few_tokens_head(const Context& context, const FewTokensHead& args) {
-  if (context.table->few_tokens_head == nullptr) return false;
+Attempt few_tokens_head(const Context& context, const FewTokensHead& args) {
+  if (context.table->few_tokens_head == nullptr) return kNoKernel;
   const OpCheck check("few_tokens_head", context);
   check.rank("x", args.x, 2);
   const int64_t tokens = args.x.dim(0);

@@ -73,8 +73,8 @@ void dispatch_gates(const Context& context, const DispatchGates& args) {
   launch(context, args.gate.dtype, &KernelTable::dispatch_gates, args);
 }
 
-bool dispatch_rows(const Context& context, const DispatchRows& args) {
-  if (context.table->dispatch_rows == nullptr) return false;
+Attempt dispatch_rows(const Context& context, const DispatchRows& args) {
+  if (context.table->dispatch_rows == nullptr) return kNoKernel;
   const OpCheck check("dispatch_rows", context);
   const Rows& rows = args.rows;
   check.rank("rows", rows.x, 2);

@@ -3,6 +3,7 @@
 
 #include <span>
 
+#include "kernels/attempt.h"
 #include "kernels/context.h"
 #include "kernels/rows.h"
 #include "kernels/weight.h"
@@ -43,13 +44,12 @@ struct ExpertsDownForward {
 };
 void experts_down_forward(const Context& context, const ExpertsDownForward& args);
 
-// Both products in one launch. Returns false, having done nothing, where the table or
-// the shape has no such kernel; the bits are the same.
+// Both products in one launch, with the same bits; callers take experts_part (kernels/composed.h).
 struct ExpertsForward {
   DType operand = DType::F32;
   std::span<const ExpertFamily> families;
 };
-bool experts_forward(const Context& context, const ExpertsForward& args);
+Attempt experts_forward(const Context& context, const ExpertsForward& args);
 
 // The same experts on the way back. Weights are transposed: products run over the other dimension;
 // where the table takes transposes they are column-major.

@@ -2,6 +2,7 @@
 // most of the time.
 #pragma once
 
+#include "kernels/attempt.h"
 #include "kernels/context.h"
 #include "kernels/experts.h"
 #include "kernels/kv_pages.h"
@@ -10,9 +11,9 @@
 
 namespace dsmoe::kernels {
 
-// All return false, having done nothing, where the table or the shape has no such kernel: then the
-// ops run one by one, and give the same bits. What only those ops leave behind (the normalised
-// stream, products, the plan) is not written, or only some of it.
+// All decline where the table or the shape has no such kernel: then the ops run one by one, and
+// give the same bits. What only those ops leave behind (the normalised stream, products, the plan)
+// is not written, or only some of it.
 
 // q, k, v = rope(W norm(u) + bias); k and v go into the KV cache.
 struct FewTokensQkv {
@@ -29,7 +30,7 @@ struct FewTokensQkv {
   KvPages kv;           // written at kv_slot
   TensorView x;         // [tokens, hidden], operand type: room for round(norm(u))
 };
-bool few_tokens_qkv(const Context& context, const FewTokensQkv& args);
+Attempt few_tokens_qkv(const Context& context, const FewTokensQkv& args);
 
 // u += sum_shared FFN(x) + sum_routed g FFN(x): router, experts and combine.
 struct FewTokensFfn {
@@ -48,7 +49,7 @@ struct FewTokensFfn {
   TensorView bad_token;         // [1] I32, written
   TensorView residual;          // u [tokens, hidden] F32
 };
-bool few_tokens_ffn(const Context& context, const FewTokensFfn& args);
+Attempt few_tokens_ffn(const Context& context, const FewTokensFfn& args);
 
 // logits = W x, and the most likely id of each row, as argmax_forward finds it.
 struct FewTokensHead {
@@ -57,6 +58,6 @@ struct FewTokensHead {
   TensorView logits;   // [tokens, vocabulary] F32, written
   TensorView index;    // [tokens] I32, written
 };
-bool few_tokens_head(const Context& context, const FewTokensHead& args);
+Attempt few_tokens_head(const Context& context, const FewTokensHead& args);
 
 }  // namespace dsmoe::kernels

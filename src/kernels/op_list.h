@@ -43,17 +43,17 @@
   DSMOE_OPS_OF_TIERS(OP) \
   DSMOE_OPS_OF_REF(OP)
 
-// Several ops in one launch, where launches cost time. A slot may be empty, and false means that
-// the shape has no such kernel and nothing was done: the ops themselves follow.
-#define DSMOE_FUSED_OPS(OP)             \
-  OP(few_tokens_qkv, FewTokensQkv)      \
-  OP(few_tokens_ffn, FewTokensFfn)      \
-  OP(few_tokens_head, FewTokensHead)    \
-  OP(experts_forward, ExpertsForward)   \
-  OP(qkv_forward, QkvForward)           \
-  OP(dispatch_rows, DispatchRows)       \
-  OP(combine_backward, CombineBackward) \
-  OP(takes_parts, TakesParts)
+// Several ops in one launch, where launches cost time. A slot may be empty, and a kernel may
+// decline (kernels/attempt.h). Who calls them has the ops themselves behind it
+// (kernels/composed.h).
+#define DSMOE_FUSED_OPS(OP)           \
+  OP(few_tokens_qkv, FewTokensQkv)    \
+  OP(few_tokens_ffn, FewTokensFfn)    \
+  OP(few_tokens_head, FewTokensHead)  \
+  OP(experts_forward, ExpertsForward) \
+  OP(qkv_forward, QkvForward)         \
+  OP(dispatch_rows, DispatchRows)     \
+  OP(combine_backward, CombineBackward)
 
 // Many tensors in one launch. A slot may be empty: then they are taken one by one.
 #define DSMOE_OPS_OF_MANY(OP)                           \

@@ -1,6 +1,7 @@
 // Rotary positions on q and k, and the writing of k and v into the KV cache.
 #pragma once
 
+#include "kernels/attempt.h"
 #include "kernels/context.h"
 #include "kernels/kv_pages.h"
 #include "kernels/layout.h"
@@ -21,8 +22,8 @@ struct RopeForward {
 };
 void rope_forward(const Context& context, const RopeForward& args);
 
-// The projection to q, k and v, its rotation and the writing into the KV cache in one pass. False:
-// nothing was done; a matmul_forward and a rope_forward give the same bits.
+// The projection to q, k and v, its rotation and the writing into the KV cache in one pass. It may
+// decline; a matmul_forward and a rope_forward give the same bits.
 struct QkvForward {
   TensorView x;        // [tokens, hidden], operand type
   WeightStack weight;  // one matrix [(heads + 2 * kv_heads) * head_dim, hidden]
@@ -34,7 +35,7 @@ struct QkvForward {
   TensorView q;
   KvPages kv;
 };
-bool qkv_forward(const Context& context, const QkvForward& args);
+Attempt qkv_forward(const Context& context, const QkvForward& args);
 
 // Rotates back the gradients of q and k, and rounds all three.
 struct RopeBackward {

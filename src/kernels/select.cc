@@ -1,7 +1,10 @@
 // Which CPU tier runs: the best one this CPU has, or the one DSMOE_ISA names.
+#include <fmt/format.h>
+
 #include <cstdlib>
 
 #include "base/cpu_features.h"
+#include "base/explain.h"
 #include "kernels/cpu/ops.h"
 #include "kernels/table.h"
 
@@ -46,6 +49,10 @@ const KernelTable& select_cpu_table() {
     known += known.empty() ? "" : ", ";
     known += candidate.name;
     if (wanted == nullptr || *wanted == '\0') {
+      if (is_explaining()) {
+        explain(fmt::format("tier {}: {}", candidate.name,
+                            candidate.declined.empty() ? "chosen" : candidate.declined));
+      }
       if (candidate.declined.empty()) return *candidate.table;
     } else if (candidate.name == wanted) {
       if (candidate.declined.empty()) return *candidate.table;

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/attempt.h"
 #include "kernels/beside.h"
 #include "kernels/context.h"
 #include "kernels/layout.h"
@@ -23,6 +24,7 @@ DSMOE_OPS(DSMOE_ARGUMENTS)
 DSMOE_FUSED_OPS(DSMOE_ARGUMENTS)
 #undef DSMOE_ARGUMENTS
 struct OptimizerStep;
+struct TakesParts;
 
 // A tier fills what it implements over a copy of the table below it (amx over v4 over ref), so a
 // slot is never empty unless it says so. Callers use the checked functions of the op headers, which
@@ -47,9 +49,11 @@ struct KernelTable {
   DSMOE_OPS(DSMOE_SLOT)
   DSMOE_OPS_OF_MANY(DSMOE_SLOT)
 #undef DSMOE_SLOT
-#define DSMOE_SLOT(name, Arguments) bool (*name)(const Context&, const Arguments&) = nullptr;
+#define DSMOE_SLOT(name, Arguments) Attempt (*name)(const Context&, const Arguments&) = nullptr;
   DSMOE_FUSED_OPS(DSMOE_SLOT)
 #undef DSMOE_SLOT
+  // Absent where ops take their columns whole only.
+  bool (*takes_parts)(const Context&, const TakesParts&) = nullptr;
 };
 
 // The specification: ref<float> for BF16 and F32, ref<double> for F64.

@@ -5,9 +5,8 @@
 
 #include "base/system_memory.h"
 #include "kernels/checks.h"
+#include "kernels/composed.h"
 #include "kernels/embedding.h"
-#include "kernels/few_tokens.h"
-#include "kernels/log_prob.h"
 #include "kernels/matmul.h"
 #include "kernels/memory.h"
 #include "kernels/rms_norm.h"
@@ -324,13 +323,9 @@ void ForwardPass::logits(const TensorView& hidden, const TensorView& out) const 
 
 void ForwardPass::most_likely(const TensorView& hidden, const TensorView& out,
                               const TensorView& index) const {
-  if (kernels::few_tokens_head(
-          context_,
-          {.x = hidden, .weight = model_.parameters.forward.head, .logits = out, .index = index})) {
-    return;
-  }
-  logits(hidden, out);
-  kernels::argmax_forward(context_, {.logits = out, .index = index});
+  kernels::most_likely(
+      context_,
+      {.x = hidden, .weight = model_.parameters.forward.head, .logits = out, .index = index});
 }
 
 }  // namespace dsmoe::model

@@ -7,7 +7,7 @@
 
 #include "kernels/balance.h"
 #include "kernels/checks.h"
-#include "kernels/combine.h"
+#include "kernels/composed.h"
 #include "kernels/few_tokens.h"
 #include "kernels/rms_norm.h"
 #include "kernels/router.h"
@@ -25,19 +25,16 @@ struct Families {
   std::span<const Family> span() const { return {list, count}; }
 };
 
-// Rows of x in the order of the plan: laid out for so many products, where those do not gather by
-// themselves.
+// Rows of x in the order of the plan, for so many products.
 kernels::Rows dispatched(const Context& context, const kernels::DispatchPlan& plan,
                          const TensorView& x, int readers, const TensorView& out,
                          const kernels::ColumnRange& columns = {}) {
-  const kernels::Rows rows{x, plan.token_of_row};
-  const bool done = kernels::dispatch_rows(context, {.rows = rows,
-                                                     .offsets = plan.expert_offsets,
-                                                     .row_of_slot = plan.row_of_slot,
-                                                     .columns = columns,
-                                                     .out = out,
-                                                     .readers = readers});
-  return done ? kernels::Rows{out} : rows;
+  return kernels::dispatch(context, {.rows = {x, plan.token_of_row},
+                                     .offsets = plan.expert_offsets,
+                                     .row_of_slot = plan.row_of_slot,
+                                     .columns = columns,
+                                     .out = out,
+                                     .readers = readers});
 }
 
 // s_{i,t}, the choice of the top K, and g_{i,t}.
@@ -105,7 +102,7 @@ bool few_tokens_forward(const Context& context, const LayerForward& args) {
     fused.bad_token = tape.bad_token;
   }
   if (args.weights.shared) fused.shared = shared_experts(args);
-  return kernels::few_tokens_ffn(context, fused);
+  return kernels::ran("layer", args.residual.dim(0), kernels::few_tokens_ffn(context, fused));
 }
 
 // The experts of a pass `args`, and of the same as this rank's routed experts see it.
@@ -116,32 +113,14 @@ Families<kernels::ExpertFamily> all_experts(const LayerForward& args, const Laye
   return experts;
 }
 
-// Both products in one launch, where there is such a kernel.
-bool experts_forward(const Context& context, const LayerForward& args, const LayerForward& there) {
-  return args.workspace.parts == 1 &&
-         kernels::experts_forward(
-             context, {.operand = args.operand, .families = all_experts(args, there).span()});
-}
-
-// The gate and up products of all experts. Laying out pays where a row makes more values than it
-// has.
-void up_forward(const Context& context, const LayerForward& args, const LayerForward& there) {
-  Families<kernels::ExpertFamily> experts;
-  if (args.weights.routed) {
-    kernels::ExpertFamily routed = routed_experts(there);
-    if (there.workspace.x_rows && 2 * routed.gate.stack.n > routed.gate.stack.k)
-      routed.x = dispatched(context, there.tape.plan, there.x, 1, there.workspace.x_rows);
-    experts.add(routed);
-  }
-  if (args.weights.shared) experts.add(shared_experts(args));
-  kernels::experts_up_forward(context, {.operand = args.operand, .families = experts.span()});
-}
-
 // One part of the outputs of all experts.
-void down_forward(const Context& context, const LayerForward& args, const LayerForward& there) {
-  kernels::experts_down_forward(context, {.operand = args.operand,
-                                          .families = all_experts(args, there).span(),
-                                          .columns = args.workspace.columns});
+void experts_forward(const Context& context, const LayerForward& args, const LayerForward& there) {
+  const Families<kernels::ExpertFamily> experts = all_experts(args, there);
+  kernels::experts_part(context, {.operand = args.operand,
+                                  .families = experts.span(),
+                                  .columns = args.workspace.columns,
+                                  .row_of_slot = there.tape.plan.row_of_slot,
+                                  .x_rows = there.workspace.x_rows});
 }
 
 // A pass as this rank's routed experts see it: over the tokens that came.
@@ -192,13 +171,11 @@ void layer_forward(const Context& context, const LayerForward& args) {
   }
   std::optional<LayerForward> came;
   const LayerForward& there = exchange.is_alone() ? args : came.emplace(at_experts(exchange, args));
-  const bool done = experts_forward(context, args, there);
-  if (!done) up_forward(context, args, there);
   LayerForward own = args;
   for (int64_t part = 0; part < args.workspace.parts; ++part) {
     own.workspace = args.workspace.part(part);
     const LayerForward& own_there = exchange.is_alone() ? own : there;  // ranks take no parts
-    if (!done) down_forward(context, own, own_there);
+    experts_forward(context, own, own_there);
     own.workspace.routed_out =
         exchange.bring_back(own_there.workspace.routed_out, args.workspace.exchange.home);
     combine(context, own);
@@ -387,18 +364,12 @@ void up_backward(const Context& context, const LayerBackward& args, const LayerB
   kernels::experts_up_backward(context, {.operand = args.operand, .families = experts.span()});
   dispatch_adjoint.routed =
       exchange.bring_back(there.row_gradients.routed.d_x, args.workspace.exchange.home);
-  const kernels::CombineBackward both{.combine = dispatch_adjoint,
-                                      .d_logits = args.row_gradients.d_logits,
-                                      .centroids = args.weights.centroids};
-  if (args.weights.routed && kernels::combine_backward(context, both)) return;
-  kernels::combine_forward(context, dispatch_adjoint);
+  kernels::CombineBackward all{.combine = dispatch_adjoint};
   if (args.weights.routed) {
-    kernels::matmul_forward(context, {.operand = kernels::scalar_type(args.operand),
-                                      .x = both.d_logits,
-                                      .weight = both.centroids,
-                                      .out = args.d_x,
-                                      .store = kernels::Store::accumulate});
+    all.d_logits = args.row_gradients.d_logits;
+    all.centroids = args.weights.centroids;
   }
+  kernels::input_gradient(context, all);
 }
 
 // Balance losses, then from the gates' gradients to the logits'.

@@ -43,7 +43,7 @@ void now_or_late(const Context& context, const Args& args, Op op) {
 }
 
 // Rows laid out, as a device does whose products read them in order.
-bool lay_out(const Context& context, const kernels::DispatchRows& args) {
+kernels::Attempt lay_out(const Context& context, const kernels::DispatchRows& args) {
   now_or_late(context, args, [](const kernels::DispatchRows& own) {
     const std::size_t bytes =
         static_cast<std::size_t>(own.rows.columns()) * tensor::size_of(own.out.dtype);
@@ -55,7 +55,7 @@ bool lay_out(const Context& context, const kernels::DispatchRows& args) {
                   bytes);
     }
   });
-  return true;
+  return {};
 }
 
 kernels::KernelTable table_in_turn() {

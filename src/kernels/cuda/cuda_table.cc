@@ -50,6 +50,7 @@ const KernelTable& cuda_table() {
         .beside = {cuda::begin_beside, cuda::end_beside, cuda::wait_beside},
 #define DSMOE_ENTRY(name, Arguments) .name = cuda::name,
         DSMOE_OPS(DSMOE_ENTRY) DSMOE_OPS_OF_MANY(DSMOE_ENTRY) DSMOE_FUSED_OPS(DSMOE_ENTRY)
+            .takes_parts = cuda::takes_parts,
 #undef DSMOE_ENTRY
     };
   }();

@@ -10,10 +10,11 @@ namespace dsmoe::kernels::cuda {
 DSMOE_OPS(DSMOE_DECLARE)
 DSMOE_OPS_OF_MANY(DSMOE_DECLARE)
 #undef DSMOE_DECLARE
-#define DSMOE_DECLARE(name, Arguments) bool name(const Context&, const Arguments&);
+#define DSMOE_DECLARE(name, Arguments) Attempt name(const Context&, const Arguments&);
 DSMOE_FUSED_OPS(DSMOE_DECLARE)
 #undef DSMOE_DECLARE
 
+bool takes_parts(const Context&, const TakesParts&);
 // False: too many rows, or a shape for the grouped product.
 bool few_rows_matmul(const Context&, const MatmulForward&);
 

@@ -366,19 +366,21 @@ bool launch_ffn(const Context& context, const FewFfnParameters& p) {
 
 void prepare_few_tokens_ffn(const Context& context) { state_of<FfnMemory>(context); }
 
-bool few_tokens_ffn(const Context& context, const FewTokensFfn& args) {
+Attempt few_tokens_ffn(const Context& context, const FewTokensFfn& args) {
   const auto tokens = static_cast<int32_t>(args.residual.dim(0));
   const auto hidden = static_cast<int32_t>(args.residual.dim(1));
   const bool routed = static_cast<bool>(args.routed.gate);
-  if (tokens < 1 || tokens > kMaxFewTokens || hidden % 16 != 0 || !waits_allowed(context))
-    return false;
-  if (!fits(args.routed) || !fits(args.shared) || args.residual.dtype != DType::F32) return false;
-  if (!args.routed.gate && !args.shared.gate) return false;
+  if (tokens < 1 || tokens > kMaxFewTokens) return {"there are too many tokens"};
+  if (!waits_allowed(context)) return {"the stream may not wait inside kernels"};
+  if (hidden % 16 != 0 || !fits(args.routed) || !fits(args.shared) ||
+      args.residual.dtype != DType::F32)
+    return {"it cannot read these types or sizes"};
+  if (!args.routed.gate && !args.shared.gate) return {"there are no experts"};
   FewFfnParameters p{};
   if (routed) {
     if (args.centroids.n > kMaxExpertsFew || tokens * args.rule.top_k > kMaxSlots ||
         args.rule.num_groups > 32)
-      return false;
+      return {"there are too many experts"};
     p.router = {
         .rule = args.rule,
         .centroids = static_cast<const float*>(args.centroids.data),
@@ -392,7 +394,7 @@ bool few_tokens_ffn(const Context& context, const FewTokensFfn& args) {
         .experts = static_cast<int32_t>(args.centroids.n),
         .hidden = hidden};
     const int segments = (hidden + kSegment - 1) / kSegment;
-    if (segments * tokens * p.router.experts > kMaxPartials) return false;
+    if (segments * tokens * p.router.experts > kMaxPartials) return {"there are too many experts"};
     p.router_units = (p.router.experts + 15) / 16 * segments;
   }
   p.x = static_cast<const bf16*>(args.x.data);
@@ -411,9 +413,10 @@ bool few_tokens_ffn(const Context& context, const FewTokensFfn& args) {
   const int shared_tiles = p.shared.gate ? p.shared.width / 8 : 0;
   if (tokens == 1 && routed && shared_tiles <= 3 * num_multiprocessors() &&
       launch_ffn<3, 4>(context, p))
-    return true;
-  return tokens == 1 ? launch_ffn<3>(context, p) || launch_ffn<2>(context, p)
-                     : launch_ffn<2>(context, p);
+    return {};
+  if (tokens == 1 && launch_ffn<3>(context, p)) return {};
+  if (launch_ffn<2>(context, p)) return {};
+  return {"x does not fit into shared memory"};
 }
 
 }  // namespace dsmoe::kernels::cuda

@@ -164,6 +164,8 @@ MatmulParameters describe(const TensorView& x, const WeightStack& weight, const 
   return p;
 }
 
+constexpr Attempt kTooLarge{"x does not fit into shared memory"};
+
 struct Best {
   DeviceArray<BestMemory> memory{1};
 };
@@ -180,22 +182,24 @@ bool few_rows_matmul(const Context& context, const MatmulForward& args) {
 
 void prepare_few_tokens_head(const Context& context) { state_of<Best>(context); }
 
-bool few_tokens_head(const Context& context, const FewTokensHead& args) {
+Attempt few_tokens_head(const Context& context, const FewTokensHead& args) {
   // One stream of the device has the memory in which blocks leave what they found.
-  if (!fits(args.x, args.weight) || !waits_allowed(context)) return false;
+  if (!fits(args.x, args.weight)) return {"there are too many rows, or sizes it cannot read"};
+  if (!waits_allowed(context)) return {"the stream may not wait inside kernels"};
   MatmulParameters p = describe(args.x, args.weight, args.logits);
   p.best = state_of<Best>(context).memory.data();
   p.index = args.index.as<int32_t>();
-  return launch_work<MatmulKernels<Find::best>>(context, p, p.n / 16, p.k);
+  if (!launch_work<MatmulKernels<Find::best>>(context, p, p.n / 16, p.k)) return kTooLarge;
+  return {};
 }
 
-bool few_tokens_qkv(const Context& context, const FewTokensQkv& args) {
+Attempt few_tokens_qkv(const Context& context, const FewTokensQkv& args) {
   const int64_t tokens = args.q.dim(0);
   const int64_t head_dim = args.q.dim(2);
   if (tokens < 1 || tokens > kMaxFewRows || args.weight.dtype != DType::BF16 ||
       args.weight.k % 8 != 0 || head_dim % 16 != 0 || args.weight.k > (1 << 20) ||
       !is_aligned(args.weight.data) || !is_aligned(args.residual.data) || !is_aligned(args.x.data))
-    return false;
+    return {"there are too many rows, or sizes it cannot read"};
   QkvParameters p{.x = nullptr,
                   .residual = args.residual.as<float>(),
                   .norm_weight = args.norm_weight.as<float>(),
@@ -209,12 +213,13 @@ bool few_tokens_qkv(const Context& context, const FewTokensQkv& args) {
   const auto tiles = static_cast<int>(args.weight.n / 16);
   if (tokens > kMaxFewTokens) {
     // Every block would normalise all rows: one launch that does it once is shorter.
-    if (WorkShape(p.tokens, tiles, p.hidden).bytes == 0) return false;
+    if (WorkShape(p.tokens, tiles, p.hidden).bytes == 0) return kTooLarge;
     cuda::rms_norm_forward(
         context, {.x = args.residual, .weight = args.norm_weight, .eps = args.eps, .out = args.x});
     p.x = static_cast<const bf16*>(args.x.data);
   }
-  return launch_work<QkvKernels>(context, p, tiles, p.hidden);
+  if (!launch_work<QkvKernels>(context, p, tiles, p.hidden)) return kTooLarge;
+  return {};
 }
 
 }  // namespace dsmoe::kernels::cuda

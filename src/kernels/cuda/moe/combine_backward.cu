@@ -232,7 +232,7 @@ void launch_slots(const Context& context, Parameters p) {
 
 }  // namespace
 
-bool combine_backward(const Context& context, const CombineBackward& args) {
+Attempt combine_backward(const Context& context, const CombineBackward& args) {
   const CombineForward& all = args.combine;
   const int64_t experts = args.centroids.k;
   const int64_t columns = all.columns.count_of(all.residual.dim(1));
@@ -244,7 +244,7 @@ bool combine_backward(const Context& context, const CombineBackward& args) {
       all.residual.dim(1) % 8 != 0 || !is_aligned(args.centroids.data) ||
       !is_aligned(all.routed.data) || !is_aligned(all.shared.data) ||
       !is_aligned(all.residual.data))
-    return false;
+    return {"it cannot read these types or sizes"};
   const Parameters p{.slots = {.index = all.index.as<int32_t>(),
                                .gate = nullptr,
                                .row_of_slot = all.row_of_slot.as<int32_t>(),
@@ -260,13 +260,13 @@ bool combine_backward(const Context& context, const CombineBackward& args) {
                      .first_column = static_cast<int32_t>(all.columns.begin),
                      .columns = static_cast<int32_t>(columns),
                      .unit = kUnit};
-  if (p.tokens == 0) return true;
+  if (p.tokens == 0) return {};
   if (p.slots.top_k <= 6) {
     launch_slots<6>(context, p);
   } else {
     launch_slots<8>(context, p);
   }
-  return true;
+  return {};
 }
 
 }  // namespace dsmoe::kernels::cuda

@@ -57,8 +57,8 @@ ProductGroup down_group(const ExpertFamily& family, int64_t first_output = 0) {
 
 }  // namespace
 
-bool experts_forward(const Context& context, const ExpertsForward& args) {
-  if (args.families.empty() || args.families.size() > 2) return false;
+Attempt experts_forward(const Context& context, const ExpertsForward& args) {
+  if (args.families.empty() || args.families.size() > 2) return {"there are not 1 or 2 families"};
   Product up{.epilogue = Epilogue::swiglu};
   Product down{.epilogue = Epilogue::round};
   for (const bool shared : {true, false}) {
@@ -68,8 +68,10 @@ bool experts_forward(const Context& context, const ExpertsForward& args) {
       down.group[down.num_groups++] = down_group(family);
     }
   }
-  return product_fits_hopper(context, up) && product_fits_hopper(context, down) &&
-         launch_experts(context, up, down);
+  if (!product_fits_hopper(context, up) || !product_fits_hopper(context, down))
+    return {"the device or the sizes are not those of the Hopper kernels"};
+  if (!launch_experts(context, up, down)) return {"experts have too few or too many rows"};
+  return {};
 }
 
 void experts_up_forward(const Context& context, const ExpertsUpForward& args) {
@@ -150,19 +152,20 @@ void experts_up_backward(const Context& context, const ExpertsUpBackward& args) 
 
 // Rows that the copy engine can read are worth a pass that lays them in order; a single product of
 // few rows gathers them as fast by itself (docs/performance.md).
-bool dispatch_rows(const Context& context, const DispatchRows& args) {
+Attempt dispatch_rows(const Context& context, const DispatchRows& args) {
   const TensorView& x = args.rows.x;
   if (!is_hopper() || x.dtype != DType::BF16 || x.dim(1) % 8 != 0 || !is_aligned(x.data) ||
       !is_aligned(args.out.data))
-    return false;
+    return {"the device or the sizes are not those of the copy engine"};
   const int64_t experts = args.offsets.dim(0) - 1;
-  if (args.readers < 2 && args.rows.count() <= kFewRowsPerExpert * experts) return false;
+  if (args.readers < 2 && args.rows.count() <= kFewRowsPerExpert * experts)
+    return {"one product of few rows gathers them as fast"};
   gather_rows(context, {.rows = args.rows,
                         .offsets = args.offsets,
                         .row_of_slot = args.row_of_slot,
                         .columns = args.columns,
                         .out = args.out});
-  return true;
+  return {};
 }
 
 // The kernels for shapes that the copy engine can read.
@@ -171,12 +174,12 @@ bool takes_parts(const Context&, const TakesParts& shape) {
          shape.width % 8 == 0;
 }
 
-bool qkv_forward(const Context& context, const QkvForward& args) {
+Attempt qkv_forward(const Context& context, const QkvForward& args) {
   const int64_t tokens = args.x.dim(0);
   const int64_t head_dim = args.q.dim(2);
   if (args.q.dtype != DType::BF16 || head_dim % 64 != 0 || tokens == 0 ||
       args.kv.shape.layout != WeightLayout::row_major)
-    return false;
+    return {"it cannot read these types or sizes"};
   Product product{.epilogue = Epilogue::rope, .num_groups = 1};
   TensorView out = args.q;
   out.shape = {tokens, args.weight.n};
@@ -185,9 +188,11 @@ bool qkv_forward(const Context& context, const QkvForward& args) {
                       .bias = args.bias,
                       .out = out,
                       .rope = rope_store_of(args)};
-  if (!product_fits_hopper(context, product) || !rope_fits(context, product)) return false;
+  if (!product_fits_hopper(context, product))
+    return {"the device or the sizes are not those of the Hopper kernels"};
+  if (!rope_fits(context, product)) return {"few rows are faster in two launches"};
   launch_product(context, product);
-  return true;
+  return {};
 }
 
 void matmul_forward(const Context& context, const MatmulForward& args) {

@@ -100,7 +100,8 @@ TEST_F(RowsCudaTest, QkvInOnePassHasTheBitsOfTwo) {
                                           .position = position.device,
                                           .kv_slot = slot.device,
                                           .q = q,
-                                          .kv = kv}));
+                                          .kv = kv})
+                          .ran());
         } else {
           const TensorView qkv = output(DType::F32, {c.tokens, width}).device;
           matmul_forward(cuda_, {.operand = x.device.dtype,
