@@ -190,7 +190,8 @@ TEST_F(ExpertsCudaTest, BatchesAndVariantsAgreeBitForBit) {
       EXPECT_TRUE(dispatch_rows(cuda_, {.rows = device[0].x,
                                         .offsets = plan.offsets.device,
                                         .out = device[0].out,
-                                        .readers = 2}));
+                                        .readers = 2})
+                      .ran());
       device[0].x = {device[0].out};
     }
     experts_up_forward(cuda_, {.operand = device[0].activation.dtype, .families = device});
@@ -238,7 +239,8 @@ TEST_F(ExpertsCudaTest, RowsAreLaidOutAlikeFromBothSides) {
                                           .row_of_slot = row_of_slot,
                                           .columns = columns,
                                           .out = out.device,
-                                          .readers = 2}));
+                                          .readers = 2})
+                        .ran());
         return bytes_of(out.device.rows(0, plan.offsets.host.as<int32_t>()[layer.experts]));
       };
       EXPECT_EQ(laid_out(plan.row_of_slot.device), laid_out({}));
@@ -275,7 +277,7 @@ TEST_F(ExpertsCudaTest, OneLaunchGivesTheBitsOfTwo) {
         const auto own = std::span(all).first(2 - first);
         if (one_launch) {
           EXPECT_TRUE(
-              experts_forward(cuda_, {.operand = own[0].activation.dtype, .families = own}));
+              experts_forward(cuda_, {.operand = own[0].activation.dtype, .families = own}).ran());
         } else {
           experts_up_forward(cuda_, {.operand = own[0].activation.dtype, .families = own});
           experts_down_forward(cuda_, {.operand = own[0].activation.dtype, .families = own});
@@ -357,8 +359,10 @@ TEST_F(ExpertsCudaTest, CombineOnTheWayBackGivesTheBitsOfItsParts) {
                                        .residual = out.device,
                                        .store = Store::assign};
           if (one_pass) {
-            EXPECT_TRUE(combine_backward(
-                cuda_, {.combine = combine, .d_logits = d_logits.device, .centroids = centroids}));
+            EXPECT_TRUE(combine_backward(cuda_, {.combine = combine,
+                                                 .d_logits = d_logits.device,
+                                                 .centroids = centroids})
+                            .ran());
           } else {
             combine_forward(cuda_, combine);
             matmul_forward(cuda_, {.operand = d_logits.device.dtype,

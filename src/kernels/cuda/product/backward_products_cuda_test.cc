@@ -230,9 +230,11 @@ class ExpertsBackwardCudaTest : public BackwardProductsCudaTest {
       args.push_back(f.args(d_out, &Twin::device, &TwinWeights::device));
       if (!laid_out || !f.routed) continue;
       const TensorView rows = device_tensor(DType::BF16, f.d_x.device.shape);
-      EXPECT_TRUE(dispatch_rows(
-          cuda_,
-          {.rows = args.back().d_out, .offsets = f.offsets.device, .out = rows, .readers = 2}));
+      EXPECT_TRUE(
+          dispatch_rows(
+              cuda_,
+              {.rows = args.back().d_out, .offsets = f.offsets.device, .out = rows, .readers = 2})
+              .ran());
       args.back().d_out = {rows};
     }
     experts_down_backward(cuda_, {.operand = args[0].d_x.dtype, .families = args});
