@@ -28,27 +28,40 @@ Word split_weight(const std::string& word, const std::string& flag) {
   const char* end = word.data() + word.size();
   const auto [rest, error] = std::from_chars(word.data() + colon + 1, end, weight);
   if (error != std::errc() || rest != end) return {.path = word};
-  if (!(weight > 0 && std::isfinite(weight))) {
-    fail(ErrorKind::usage, "{} {}: expected a weight above zero", flag, in_quotes(word));
+  constexpr double kLeast = 1e-6, kMost = 1e6;  // whoever sums or divides them meets no infinity
+  if (!(weight >= kLeast && weight <= kMost)) {
+    fail(ErrorKind::usage, "{} {}: expected a weight above zero, from {} to {}", flag,
+         in_quotes(word), kLeast, kMost);
   }
   return {.path = word.substr(0, colon), .weight = weight};
 }
 
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with("."); }
 
-std::vector<fs::path> files_in(const fs::path& folder) {
-  std::vector<fs::path> files;
+// Folders that links lead to are read as well, and each folder once: links may go in circles. What
+// is neither file nor folder is listed too, so that whoever opens it says what it is.
+void list_files(const fs::path& folder, std::set<fs::path>& seen, std::vector<fs::path>& files) {
   std::error_code error;
-  fs::recursive_directory_iterator entry(folder, error), end;
-  for (; !error && entry != end; entry.increment(error)) {
-    std::error_code gone;
-    if (is_hidden(entry->path())) {
-      if (entry->is_directory(gone)) entry.disable_recursion_pending();
-    } else if (entry->is_regular_file(gone)) {
-      files.push_back(entry->path());
+  if (!seen.insert(fs::canonical(folder, error)).second) return;
+  std::vector<fs::path> entries;
+  fs::directory_iterator entry(folder, error), end;
+  for (; !error && entry != end; entry.increment(error)) entries.push_back(entry->path());
+  if (error) fail(ErrorKind::io, "cannot list {}: {}", folder.string(), error.message());
+  std::sort(entries.begin(), entries.end());  // which way to a folder comes first is not chance
+  for (const fs::path& path : entries) {
+    if (is_hidden(path)) continue;
+    if (fs::is_directory(path, error)) {
+      list_files(path, seen, files);
+    } else {
+      files.push_back(path);
     }
   }
-  if (error) fail(ErrorKind::io, "cannot list {}: {}", folder.string(), error.message());
+}
+
+std::vector<fs::path> files_in(const fs::path& folder) {
+  std::vector<fs::path> files;
+  std::set<fs::path> seen;
+  list_files(folder, seen, files);
   if (files.empty()) {
     fail(ErrorKind::input, "{}: no file in it; expected text or JSONL", folder.string());
   }
@@ -108,6 +121,16 @@ std::vector<NamedSource> find_sources(const std::vector<std::string>& words,
   }
   check_weights(words, flag, sources);
   name_folders(sources, paths);
+  return sources;
+}
+
+std::vector<NamedSource> find_unweighted(const std::vector<std::string>& words,
+                                         const std::string& flag) {
+  std::vector<NamedSource> sources = find_sources(words, flag);
+  if (!sources.empty() && sources.front().weight) {
+    fail(ErrorKind::usage, "{} {}: it takes no weights here, expected a path alone", flag,
+         in_quotes(words.front()));
+  }
   return sources;
 }
 

@@ -20,6 +20,10 @@ struct NamedSource {
 std::vector<NamedSource> find_sources(const std::vector<std::string>& words,
                                       const std::string& flag = "--data");
 
+// The same where no weight has a meaning: one is refused.
+std::vector<NamedSource> find_unweighted(const std::vector<std::string>& words,
+                                         const std::string& flag = "--data");
+
 // All files of all sources.
 std::vector<std::filesystem::path> files_of(const std::vector<NamedSource>& sources);
 

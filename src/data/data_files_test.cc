@@ -52,6 +52,24 @@ TEST_F(DataFiles, AFolderIsOneSourceOfItsFilesInOrder) {
   EXPECT_EQ(files_of(two).size(), 4u);
 }
 
+TEST_F(DataFiles, LinksAreFollowedOnceAndOddThingsNamed) {
+  put("corpus/a.txt");
+  put("elsewhere/b.txt");
+  fs::create_directory_symlink(folder_ / "elsewhere", folder_ / "corpus/linked");
+  fs::create_directory_symlink(folder_ / "corpus", folder_ / "elsewhere/back");
+  fs::create_symlink(folder_ / "elsewhere/b.txt", folder_ / "corpus/file-link.txt");
+  const auto one = find_sources({at("corpus")});
+  ASSERT_EQ(one[0].files.size(), 3u);
+  EXPECT_EQ(one[0].files[0], at("corpus/a.txt"));
+  EXPECT_EQ(one[0].files[1], at("corpus/file-link.txt"));
+  EXPECT_EQ(one[0].files[2], at("corpus/linked/b.txt"));
+  // A link to nothing is missing text: it is not left out without a word.
+  fs::create_symlink(folder_ / "gone", folder_ / "corpus/gone.txt");
+  const auto two = find_sources({at("corpus")});
+  ASSERT_EQ(two[0].files.size(), 4u);
+  EXPECT_EQ(two[0].files[2], at("corpus/gone.txt"));
+}
+
 TEST_F(DataFiles, Refusals) {
   put("a.txt");
   put("b.txt");
@@ -61,7 +79,7 @@ TEST_F(DataFiles, Refusals) {
   };
   EXPECT_NE(refusal({at("a.txt") + ":0.7", at("b.txt")}).find("it has no weight, others have"),
             std::string::npos);
-  for (const char* weight : {":0", ":-1", ":inf", ":nan"}) {
+  for (const char* weight : {":0", ":-1", ":inf", ":nan", ":1e308", ":1e-320"}) {
     EXPECT_NE(refusal({at("a.txt") + weight}).find("expected a weight above zero"),
               std::string::npos)
         << weight;
@@ -69,6 +87,11 @@ TEST_F(DataFiles, Refusals) {
   EXPECT_NE(refusal({at("a.txt") + ":1", at("a.txt") + ":2"}).find("is named twice"),
             std::string::npos);
   EXPECT_NE(refusal({at("empty")}).find("no file in it"), std::string::npos);
+  const std::string weighted = error_of([&] {
+    find_unweighted({at("a.txt") + ":0.5", at("b.txt") + ":0.5"}, "--text");
+  });
+  EXPECT_NE(weighted.find("--text"), std::string::npos) << weighted;
+  EXPECT_NE(weighted.find("it takes no weights here"), std::string::npos) << weighted;
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ Turns::Turn Turns::at(uint64_t turn) {
 }
 
 MixedBatches::MixedBatches(std::span<const MixturePart> parts, const BatchOptions& options)
-    : options_(options), turns_(weights_of(parts)) {
+    : options_(options), weights_(weights_of(parts)), turns_(weights_) {
   for (const MixturePart& part : parts) {
     BatchOptions own = options;
     own.part = part.part;
@@ -87,16 +87,36 @@ void MixedBatches::fill(std::span<const Place> places, Batch& out) {
   if (places.empty()) out.epoch = 0;
 }
 
+// A part whose rows have all been taken leaves the turns, however large its share is: to wait until
+// a part of a millionth has had its turns could take forever.
 std::vector<MixedBatches::Place> MixedBatches::first_rows(int64_t most) {
-  std::vector<uint64_t> left;
-  for (const auto& part : parts_) left.push_back(part->rows_in_first_epoch());
-  uint64_t total = std::accumulate(left.begin(), left.end(), uint64_t{0});
+  struct Left {
+    std::size_t part;
+    uint64_t taken, rows;
+  };
+  std::vector<Left> left;
+  std::vector<double> weights;
+  uint64_t total = 0;
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const uint64_t rows = parts_[i]->rows_in_first_epoch();
+    if (rows == 0) continue;
+    left.push_back({.part = i, .taken = 0, .rows = rows});
+    weights.push_back(weights_[i]);
+    total += rows;
+  }
   total = std::min(total, static_cast<uint64_t>(std::max<int64_t>(0, most)));
   std::vector<Place> places;
-  for (uint64_t turn = 0; places.size() < total; ++turn) {
-    const Turns::Turn next = turns_.at(turn);
-    if (next.count >= left[next.part]) continue;
-    places.push_back({.part = next.part, .row = next.count});
+  while (places.size() < total) {
+    Turns turns(weights);
+    for (uint64_t turn = 0; places.size() < total; ++turn) {
+      const std::size_t at = turns.at(turn).part;
+      Left& next = left[at];
+      places.push_back({.part = next.part, .row = next.taken++});
+      if (next.taken < next.rows) continue;
+      left.erase(left.begin() + static_cast<std::ptrdiff_t>(at));
+      weights.erase(weights.begin() + static_cast<std::ptrdiff_t>(at));
+      break;
+    }
   }
   return places;
 }

@@ -69,6 +69,7 @@ class MixedBatches {
 
  private:
   BatchOptions options_;
+  std::vector<double> weights_;
   std::vector<std::string> sources_;
   std::vector<std::unique_ptr<PackedBatches>> parts_;
   Turns turns_;

@@ -136,6 +136,17 @@ TEST(MixedBatches, ValidationReadsNoRowTwice) {
   EXPECT_GT(rows[0].size(), rows[1].size());
 }
 
+TEST(MixedBatches, APartOfAlmostNothingIsNotWaitedFor) {
+  const MemoryCorpus corpus = corpus_of({30, 100, 40}, 9);
+  Mixed mixed(corpus, {1e12, 1, 2}, 0.2);
+  for (MixturePart& part : mixed.parts) part.part = SplitPart::validation;
+  MixedBatches batches(mixed.parts, {.batch = 8, .seq = 16, .seed = 5});
+  std::vector<uint64_t> rows(3, 0);
+  for (const MixedBatches::Place& place : batches.first_rows(1000)) ++rows[place.part];
+  for (const uint64_t count : rows) EXPECT_GT(count, 0u);  // all of every part, within seconds
+  EXPECT_GT(rows[1], rows[0]);
+}
+
 TEST(CorpusRange, IsItsDocuments) {
   const MemoryCorpus corpus = corpus_of({3, 0, 2}, 4);
   const std::vector<CorpusRange> ranges = ranges_of_sources(corpus);
