@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "data/data_files.h"
 #include "data/demo_tokens.h"
 
 namespace dsmoe::report {
@@ -87,11 +88,13 @@ LabelledText embedded_text(const data::Encoder& encoder, const TextLimits& limit
   return text;
 }
 
-LabelledText text_of_files(const std::vector<std::string>& files, const data::Encoder& encoder,
+LabelledText text_of_files(const std::vector<std::string>& words, const data::Encoder& encoder,
                            const TextLimits& limits) {
+  const std::vector<data::NamedSource> sources = data::find_unweighted(words);
   LabelledText text;
-  for (const std::string& file : files) {
-    text.labels.push_back(std::filesystem::path(file).filename().string());
+  for (const data::NamedSource& source : sources) {
+    text.labels.push_back(source.name.empty() ? source.files.front().filename().string()
+                                              : source.name);
     text.title += (text.title.empty() ? "" : ", ") + text.labels.back();
   }
   data::ReaderOptions reader;
@@ -103,11 +106,14 @@ LabelledText text_of_files(const std::vector<std::string>& files, const data::En
     return parts;
   };
   Collector collector(text, limits);
-  for (std::size_t f = 0; f < files.size(); ++f) {
-    const auto label = static_cast<int32_t>(f);
-    const auto documents = data::open_documents(files[f], data::InputFormat::automatic, reader);
-    for (data::Document document; !collector.is_full(label) && documents->next(document);) {
-      collector.add(data::encode_document(document, encoder, 0).tokens, label);
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const auto label = static_cast<int32_t>(i);
+    for (const std::filesystem::path& file : sources[i].files) {
+      if (collector.is_full(label)) break;
+      const auto documents = data::open_documents(file, data::InputFormat::automatic, reader);
+      for (data::Document document; !collector.is_full(label) && documents->next(document);) {
+        collector.add(data::encode_document(document, encoder, 0).tokens, label);
+      }
     }
   }
   require_some(text);

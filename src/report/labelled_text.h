@@ -30,9 +30,9 @@ struct TextLimits {
 // Validation documents of the embedded corpus, labelled by domain.
 LabelledText embedded_text(const data::Encoder& encoder, const TextLimits& limits);
 
-// The first documents of each file, labelled by its name; text, JSONL, or either as .zst. Throws
-// Error(input) when none holds two tokens.
-LabelledText text_of_files(const std::vector<std::string>& files, const data::Encoder& encoder,
+// The first documents of each source that --data names (data/data_files.h), labelled by its name.
+// Throws Error(usage) for weights, Error(input) when none holds two tokens.
+LabelledText text_of_files(const std::vector<std::string>& words, const data::Encoder& encoder,
                            const TextLimits& limits);
 
 // The first documents of each source.

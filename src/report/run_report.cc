@@ -14,12 +14,11 @@
 #include "infer/load_model.h"
 #include "infer/measure/specialisation.h"
 #include "infer/sequence/generate.h"
-#include "report/comparison_folder.h"
 #include "report/labelled_text.h"
 #include "report/report_page.h"
 #include "report/run_card.h"
+#include "report/run_text.h"
 #include "store/checkpoint.h"
-#include "store/safetensors.h"
 #include "train/run_data.h"
 
 namespace dsmoe::report {
@@ -47,30 +46,6 @@ Subject load_subject(const kernels::Context& context, const fs::path& folder) {
   return {.folder = folder, .model = std::move(model), .tokenizer = std::move(tokenizer)};
 }
 
-// What the run's checkpoint calls its data.
-std::string data_identity(const fs::path& folder) {
-  const auto file = store::SafetensorsFile::open(folder / store::kTrainStateName);
-  const auto found = file.metadata().find("identity");
-  if (found == file.metadata().end()) return "";
-  const Json identity = parse_json(found->second, file.path().string());
-  const auto data = identity.is_object() ? identity.find("data") : identity.end();
-  return data != identity.end() && data->is_string() ? data->get<std::string>() : "";
-}
-
-// Token shards that the run, or the comparison around it, left behind. A cache may hold others: the
-// data's identity begins with the key that is the folder's name.
-std::optional<fs::path> cached_tokens(const fs::path& run, const std::string& identity) {
-  constexpr std::size_t kKeyDigits = 16;
-  const std::string name = "tokens-" + identity.substr(0, kKeyDigits);
-  std::vector<fs::path> places{run / "cache"};
-  const fs::path parent = fs::weakly_canonical(run).parent_path();
-  if (fs::exists(parent / kCompareFile)) places.push_back(parent / "cache");
-  for (const fs::path& place : places) {
-    if (fs::is_directory(place / name)) return place / name;
-  }
-  return std::nullopt;
-}
-
 struct ReportText {
   LabelledText text;
   std::optional<double> floor;
@@ -84,18 +59,14 @@ std::optional<ReportText> choose_text(const RunReportRequest& request, const Sub
   if (!request.data.empty()) {
     return ReportText{.text = text_of_files(request.data, encoder, limits)};
   }
-  const std::string identity = data_identity(subject.folder);
-  if (identity.starts_with("demo,")) {
-    const data::DemoTokens tokens = data::encode_demo(
-        data::DemoCorpus(1), {.first = data::kDemoValidation, .count = kFloorDocuments}, encoder);
-    return ReportText{
-        .text = embedded_text(encoder, limits), .floor = tokens.floor(), .is_embedded = true};
-  }
-  if (const std::optional<fs::path> shards = cached_tokens(request.run, identity)) {
-    const data::ShardCorpus corpus(*shards, data::ShardCheck::structure);
-    if (corpus.vocab_size() == model.config.vocab_size && corpus.tokenizer_hash() == encoder.hash) {
-      return ReportText{.text = text_of_corpus(corpus, limits)};
+  if (auto read = text_of_run(request.run, subject.folder, encoder, limits)) {
+    ReportText found{.text = std::move(read->text), .is_embedded = read->is_embedded};
+    if (found.is_embedded) {
+      const data::DemoTokens tokens = data::encode_demo(
+          data::DemoCorpus(1), {.first = data::kDemoValidation, .count = kFloorDocuments}, encoder);
+      found.floor = tokens.floor();
     }
+    return found;
   }
   log_info("{}: no text of the run was found; --data FILE... gives one", request.run.string());
   return std::nullopt;

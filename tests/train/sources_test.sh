@@ -102,6 +102,30 @@ works some --data corpus.txt --train '*.experts.*'
 grep -q "trains model.layers.1.mlp.experts.0-3.down_proj.weight .*: 4 tensors" err || fail "the list: $(cat err)"
 [ "$(grep -c "dsmoe: trains " err)" = 3 ] || fail "the list is long: $(cat err)"
 
+# What a run was trained on is what it is probed on; folders are texts too; a run stands for its config and its tokenizer.
+"$program" probe mixed --max-tokens 400 --threads 1 > out 2> err || fail "probe RUN: $(cat err)"
+grep -q "^text   the run's data: " out || fail "probe RUN reads: $(cat out)"
+grep -q "mixed/step-00000006: the newest checkpoint of mixed" err || fail "which checkpoint: $(cat err)"
+"$program" probe mixed --data folder corpus.txt --max-tokens 400 --threads 1 > out 2> err || fail "probe --data folder: $(cat err)"
+grep -q "^text   folder, corpus.txt: " out || fail "probe --data folder reads: $(cat out)"
+"$program" probe mixed --data folder:1 > out 2> err && fail "probe took a weight"
+grep -q "it takes no weights here" err || fail "a weight: $(cat err)"
+works elsewhere --data corpus.txt --cache shards
+"$program" probe elsewhere --max-tokens 400 --threads 1 > out 2> err || fail "probe: $(cat err)"
+grep -q "^text   the run's data: " out || fail "tokens that --cache put elsewhere are not found: $(cat out)"
+sed 's/"n_routed_experts": 4/"n_routed_experts": 7/; s/"num_experts_per_tok": 2/"num_experts_per_tok": 3/; s/"intermediate_size": 24/"intermediate_size": 32/' config.json > shape.json
+"$program" train --config shape.json --data corpus.txt --out shape --steps 1 --batch 4 --seq 32 --threads 1 --quiet > /dev/null || fail "train: exit $?"
+"$program" train --config shape --tokenizer mixed --data folder --out like --steps 2 --batch 4 --seq 32 --threads 1 > out 2> err ||
+  fail "--config RUN --tokenizer RUN: $(cat err)"
+cmp -s like/step-00000002/tokenizer.json mixed/tokenizer.json || fail "--tokenizer RUN took another tokenizer"
+compare() { "$program" compare --data folder -o compared --steps 2 --seeds 1 --batch 4 --seq 32 --threads 1 "$@" > out 2> err; }
+compare --config shape || fail "compare --config RUN --data FOLDER: $(cat err)"
+grep -q "^data  *folder: 40 documents" out || fail "compare reads: $(cat out)"
+"$program" probe compared > out 2> err && fail "a comparison was probed"
+grep -q "compared: a comparison of dsmoe compare; name one of its 4 runs, such as compared/a-seed-1" err || fail "a comparison: $(cat err)"
+"$program" train --config folder --data corpus.txt --out x > out 2> err && fail "a folder without a config was taken"
+grep -q "folder: no config.json in it; expected a file config.json, a folder with one, or a run" err || fail "no config: $(cat err)"
+
 # Several runs on one page.
 "$program" report plain mixed -o all.html > /dev/null 2> err || fail "report of two: $(cat err)"
 grep -q '"kind":"runs"' all.html || fail "the page is of one run"

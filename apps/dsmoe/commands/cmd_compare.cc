@@ -8,6 +8,7 @@
 #include "commands/command.h"
 #include "commands/options.h"
 #include "commands/run_session.h"
+#include "data/data_files.h"
 #include "data/demo_tokens.h"
 #include "demo_config.h"
 #include "model/initialise.h"
@@ -108,15 +109,27 @@ CompareData embedded_data(CompareOptions& options, ThreadPool& pool) {
 
 CompareData files_data(CompareOptions& options, ThreadPool& pool) {
   report::CompareSettings& s = options.settings;
+  const std::vector<data::NamedSource> sources = data::find_unweighted(options.data);
+  std::vector<data::CorpusInput> inputs;
+  std::vector<std::string> files;
+  std::string names;
+  for (const data::NamedSource& source : sources) {
+    for (const fs::path& file : source.files) {
+      inputs.push_back({.path = file, .label = source.name});
+      files.push_back(file.string());
+    }
+    // A name of any bytes, into a file of JSON.
+    names += (names.empty() ? "" : ", ") +
+             replace_ill_formed(source.name.empty() ? source.files.front().filename().string()
+                                                    : source.name);
+  }
   CompareData data{.tokenizer = train::prepare_tokenizer({.given = options.tokenizer,
                                                           .run = options.out,
-                                                          .data = options.data,
+                                                          .data = files,
                                                           .separator = options.separator,
                                                           .found = found_tokenizer(options),
                                                           .cancelled = &InterruptScope::flag()},
                                                          s.base, pool)};
-  std::vector<data::CorpusInput> inputs;
-  for (const std::string& path : options.data) inputs.push_back({.path = path});
   data::BuiltCorpus built = train::prepare_corpus(
       {.inputs = inputs,
        .cache = options.cache.empty() ? options.out / "cache" : fs::path(options.cache),
@@ -125,11 +138,6 @@ CompareData files_data(CompareOptions& options, ThreadPool& pool) {
       data.tokenizer, s.base);
   s.data = fmt::format("{:016x}", built.corpus.corpus_key());
   s.former_data = fmt::format("{:016x}", built.former_key);
-  std::string names;
-  for (const std::string& path : options.data) {
-    // A name of any bytes, into a file of JSON.
-    names += (names.empty() ? "" : ", ") + replace_ill_formed(fs::path(path).filename().string());
-  }
   s.data_title =
       fmt::format("{}: {} documents, {} tokens", names, with_commas(built.corpus.num_documents()),
                   with_commas(built.corpus.num_tokens()));
@@ -340,12 +348,16 @@ void add_data_flags(CommandLine& command, CompareOptions& o) {
   command
       .option("--config", o.config,
               "config.json of architecture (c); default: configs/compare.json, built in")
+      .replace([](const std::string& path) { return chosen_holder(path, "config.json"); })
       .type("FILE");
-  command.option("--data", o.data, "text, JSONL, or either as .zst; default: the embedded corpus")
+  command
+      .option("--data", o.data,
+              "text, JSONL, either as .zst, or folders of these; default: the embedded corpus")
       .type("FILE");
   command
       .option("--tokenizer", o.tokenizer,
               "tokenizer.json or its folder; default: one is trained on the data")
+      .replace([](const std::string& path) { return chosen_holder(path, "tokenizer.json"); })
       .type("FILE");
   command
       .option("--separator", o.separator, "ends a document of a text file; default: <|endoftext|>")

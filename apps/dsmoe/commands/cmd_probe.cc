@@ -1,11 +1,13 @@
 // dsmoe probe: what a model loses without the experts it wants.
+#include <filesystem>
+
 #include "base/log.h"
 #include "base/progress.h"
 #include "base/readable.h"
 #include "commands/command.h"
 #include "commands/options.h"
 #include "infer/measure/probe.h"
-#include "report/labelled_text.h"
+#include "report/run_text.h"
 #include "terminal/interrupt.h"
 #include "terminal/output.h"
 #include "train/run_data.h"
@@ -13,9 +15,11 @@
 namespace dsmoe::app {
 namespace {
 
+namespace fs = std::filesystem;
+
 struct ProbeCommand {
   CommonOptions common;
-  std::vector<std::string> data;  // empty: the embedded corpus
+  std::vector<std::string> data;
   int64_t max_tokens = 20000;
 };
 
@@ -71,6 +75,17 @@ void report(const ProbeCommand& options, const model::ModelConfig& config,
   }
 }
 
+// What was given; else what the run has read that the model is of; else the embedded corpus.
+report::LabelledText text_for(const ProbeCommand& options, const data::Encoder& encoder,
+                              const report::TextLimits& limits) {
+  if (!options.data.empty()) return report::text_of_files(options.data, encoder, limits);
+  const fs::path checkpoint = options.common.model;
+  if (auto read = report::text_of_run(checkpoint / "..", checkpoint, encoder, limits)) {
+    return std::move(read->text);
+  }
+  return report::embedded_text(encoder, limits);
+}
+
 int run_probe_command(const ProbeCommand& options) {
   if (options.common.quiet) set_log_level(LogLevel::quiet);
   Engine engine(options.common);
@@ -80,9 +95,7 @@ int run_probe_command(const ProbeCommand& options) {
       train::prepare_tokenizer({.given = options.common.model}, model->config, engine.pool());
   const data::Encoder encoder = train::encoder_of(tokenizer, model->config);
   const report::TextLimits limits{.max_tokens = options.max_tokens, .context = model->context};
-  const report::LabelledText text = options.data.empty()
-                                        ? report::embedded_text(encoder, limits)
-                                        : report::text_of_files(options.data, encoder, limits);
+  const report::LabelledText text = text_for(options, encoder, limits);
   std::vector<infer::ScoredDocument> documents;
   for (const report::LabelledText::Document& document : text.documents) {
     documents.push_back({.tokens = document.tokens});
@@ -112,7 +125,8 @@ void add_probe(CommandLine& app) {
   add_model_argument(command, options->common);
   command
       .option("--data", options->data,
-              "text, JSONL, or either as .zst; default: the embedded corpus")
+              "text, JSONL, either as .zst, or folders of these; default: what the model's run was "
+              "trained on, else the embedded corpus")
       .type("FILE");
   command.option("--max-tokens", options->max_tokens, "read so many of the text")
       .range(int64_t{2}, int64_t{1} << 26)

@@ -99,7 +99,7 @@ void add_report(CommandLine& app) {
       .type("FILE");
   command
       .option("--data", options->request.data,
-              "files to show which experts read which; default: what the run trained on")
+              "files or folders to show which experts read which; default: what the run trained on")
       .type("FILE");
   command.option("--max-tokens", options->request.max_tokens, "read so many of them")
       .range(int64_t{2}, int64_t{1} << 26)

@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <vector>
 
 #include "base/error.h"
+#include "report/comparison_folder.h"
 #include "store/checkpoint.h"
 #include "train/run_record.h"
 
@@ -33,7 +35,26 @@ bool is_hub_name(const std::string& path) {
   fail(ErrorKind::io, "{}: no such folder; expected a {}{}", path, expected, advice);
 }
 
-ModelChoice choose_checkpoint(const fs::path& run, std::string_view expected) {
+// A comparison holds many models; which of them is meant, nobody can know.
+[[noreturn]] void fail_comparison(const fs::path& folder) {
+  std::vector<std::string> runs;
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    if (!entry.is_directory(ignored)) continue;
+    if (store::newest_checkpoint(entry.path(), store::Verify::lengths).folder) {
+      runs.push_back(entry.path().filename().string());
+    }
+  }
+  std::sort(runs.begin(), runs.end());
+  fail(ErrorKind::input, "{}: a comparison of dsmoe compare; {}", folder.string(),
+       runs.empty() ? "none of its runs has a checkpoint yet"
+                    : fmt::format("name one of its {} runs, such as {}", runs.size(),
+                                  (folder / runs.front()).string()));
+}
+
+// `missing`: the file that makes a folder what was asked for.
+ModelChoice choose_checkpoint(const fs::path& run, std::string_view missing,
+                              std::string_view expected) {
   if (const auto record = train::RunRecord::read(run)) {
     if (const auto best = record->best()) {
       const fs::path folder = run / store::checkpoint_name(best->step);
@@ -59,12 +80,21 @@ ModelChoice choose_checkpoint(const fs::path& run, std::string_view expected) {
          newest.passed_over.front().reason);
   }
   std::error_code ignored;
+  if (fs::exists(run / report::kCompareFile, ignored)) fail_comparison(run);
   const bool is_run = fs::exists(run / train::kRunRecordName, ignored);
   fail(ErrorKind::input, "{}: {}; expected a {}", run.string(),
-       is_run ? "a training run without a checkpoint yet" : "no config.json in it", expected);
+       is_run ? "a training run without a checkpoint yet" : fmt::format("no {} in it", missing),
+       expected);
 }
 
 }  // namespace
+
+ModelChoice choose_holder(const std::string& path, std::string_view name) {
+  std::error_code ignored;
+  const bool is_folder = fs::is_directory(path, ignored);
+  if (!is_folder || fs::exists(fs::path(path) / name, ignored)) return {.folder = path, .why = ""};
+  return choose_checkpoint(path, name, fmt::format("file {0}, a folder with one, or a run", name));
+}
 
 ModelChoice choose_model(const std::string& path, std::string_view expected) {
   std::error_code ignored;
@@ -73,7 +103,7 @@ ModelChoice choose_model(const std::string& path, std::string_view expected) {
   const bool has_config =
       fs::status(fs::path(path) / "config.json", ignored).type() != fs::file_type::not_found;
   if (status.type() != fs::file_type::directory || has_config) return {.folder = path, .why = ""};
-  return choose_checkpoint(path, expected);
+  return choose_checkpoint(path, "config.json", expected);
 }
 
 }  // namespace dsmoe::app

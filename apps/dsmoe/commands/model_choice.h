@@ -16,4 +16,8 @@ struct ModelChoice {
 // all there in full length. Anything else is thrown, with what was `expected`.
 ModelChoice choose_model(const std::string& path, std::string_view expected);
 
+// Where one file of a model is wanted, such as its tokenizer.json: a file, or a folder that holds
+// `name`, is taken as it is; of a training run it is the checkpoint that choose_model takes.
+ModelChoice choose_holder(const std::string& path, std::string_view name);
+
 }  // namespace dsmoe::app

@@ -24,12 +24,19 @@ kernels::Context context_of(const CommonOptions& options, ThreadPool& pool) {
   return {.table = &kernels::select_cpu_table(), .pool = &pool};
 }
 
+Replaced replaced_by(const ModelChoice& choice) {
+  if (choice.why.empty()) return {.value = choice.folder, .note = ""};
+  return {.value = choice.folder, .note = fmt::format("{}: {}", choice.folder, choice.why)};
+}
+
 }  // namespace
 
 Replaced chosen_model(const std::string& path, std::string_view expected) {
-  const ModelChoice choice = choose_model(path, expected);
-  if (choice.why.empty()) return {.value = choice.folder, .note = ""};
-  return {.value = choice.folder, .note = fmt::format("{}: {}", choice.folder, choice.why)};
+  return replaced_by(choose_model(path, expected));
+}
+
+Replaced chosen_holder(const std::string& path, std::string_view name) {
+  return replaced_by(choose_holder(path, name));
 }
 
 void add_model_argument(CommandLine& command, CommonOptions& options, std::string_view help) {

@@ -26,6 +26,7 @@ inline constexpr std::string_view kModelFolder = "model folder (config.json, *.s
 
 // For Flag::replace: the model that `path` means (commands/model_choice.h).
 Replaced chosen_model(const std::string& path, std::string_view expected = kModelFolder);
+Replaced chosen_holder(const std::string& path, std::string_view name);
 void add_model_argument(CommandLine& command, CommonOptions& options,
                         std::string_view help = kModelFolder);
 void add_output_flags(CommandLine& command, CommonOptions& options);   // --json --quiet

@@ -8,6 +8,7 @@ namespace {
 
 void add_what_flags(CommandLine& command, TrainOptions& o) {
   command.option("--config", o.config, "config.json of the model; default: that of --init")
+      .replace([](const std::string& path) { return chosen_holder(path, "config.json"); })
       .type("FILE");
   command
       .option("--data", o.data,
@@ -18,6 +19,7 @@ void add_what_flags(CommandLine& command, TrainOptions& o) {
   command
       .option("--tokenizer", o.tokenizer,
               "tokenizer.json or its folder; default: that of --init, else one is trained")
+      .replace([](const std::string& path) { return chosen_holder(path, "tokenizer.json"); })
       .type("FILE");
   command.option("--init", o.init, "start from this model; default: random weights")
       .replace([](const std::string& path) {  // a run that goes on does without it

@@ -53,10 +53,7 @@ TrainParts::TrainParts(const TrainOptions& options, const std::vector<data::Name
       shares_(shares_of(sources)) {
   add_parts(sources, {.fraction = valid_fraction_, .seed = options.run.seed});
   if (options.valid_data.empty()) return;
-  const auto held_out = data::find_sources(options.valid_data, "--valid-data");
-  if (held_out.front().weight) {
-    fail(ErrorKind::usage, "--valid-data takes no weights: every document of it is read");
-  }
+  const auto held_out = data::find_unweighted(options.valid_data, "--valid-data");
   validation_ = std::make_unique<data::BuiltCorpus>(build(options, held_out, tokenizer));
   splits_.push_back(std::make_unique<data::DocumentSplit>(
       validation_->corpus, data::SplitOptions{.fraction = 0, .seed = options.run.seed}));
