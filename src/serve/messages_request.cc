@@ -13,9 +13,15 @@ constexpr std::size_t kMaxText = std::size_t{8} << 20;
 std::span<const UnsupportedField> unsupported_messages_fields() {
   static const Json kNone = Json::array();
   static const Json kNoThoughts = Json::object({{"type", "disabled"}});
-  static const UnsupportedField kFields[] = {
-      {"thinking", {kNoThoughts}}, {"container", {}},     {"mcp_servers", {kNone}},
-      {"context_management", {}},  {"output_config", {}}, {"output_format", {}}};
+  static const UnsupportedField kFields[] = {{"thinking", {kNoThoughts}},
+                                             {"container", {}},
+                                             {"mcp_servers", {kNone}},
+                                             {"context_management", {}}};
+  return kFields;
+}
+
+std::span<const UnsupportedField> unsupported_output_fields() {
+  static const UnsupportedField kFields[] = {{"effort", {}}, {"task_budget", {}}};
   return kFields;
 }
 
@@ -122,6 +128,31 @@ void add_tool_choice(const Json& body, OrderedJson& chat) {
   if (bool_field(*choice, "disable_parallel_tool_use")) chat["parallel_tool_calls"] = false;
 }
 
+// What the answer must look like: output_config.format, which older clients call output_format.
+void add_format(const Json& body, const OrderedJson& as_sent, OrderedJson& chat) {
+  const auto add = [&](const Json& holder, const OrderedJson& sent, const char* field,
+                       const std::string& name) {
+    const Json* format = find_field(holder, field);
+    if (format == nullptr) return;
+    const bool is_schema = format->is_object() &&
+                           string_field(*format, "type", 64) == "json_schema" &&
+                           find_field(*format, "schema") != nullptr;
+    if (!is_schema) {
+      refuse(name, "{}: expected {{\"type\": \"json_schema\", \"schema\": ...}}", name);
+    }
+    chat["response_format"] = {{"type", "json_schema"},
+                               {"json_schema", {{"schema", sent[field]["schema"]}}}};
+  };
+  add(body, as_sent, "output_format", "output_format");
+  const Json* config = find_field(body, "output_config");
+  if (config == nullptr) return;
+  if (!config->is_object()) {
+    refuse("output_config", "output_config: expected an object, got {}", kind_of(*config));
+  }
+  refuse_unsupported(*config, unsupported_output_fields(), "output_config.");
+  add(*config, as_sent["output_config"], "format", "output_config.format");
+}
+
 }  // namespace
 
 TranslatedChat translate_messages(std::string_view text, MessagesFor purpose) {
@@ -167,6 +198,10 @@ TranslatedChat translate_messages(std::string_view text, MessagesFor purpose) {
   chat["messages"] = std::move(messages);
   if (find_field(body, "tools") != nullptr) chat["tools"] = tools_of(as_sent["tools"]);
   add_tool_choice(body, chat);
+  add_format(body, as_sent, chat);
+  if (as_sent.contains("structured_outputs")) {
+    chat["structured_outputs"] = as_sent["structured_outputs"];
+  }
   return {.body = chat.dump()};
 }
 

@@ -160,6 +160,40 @@ TEST_F(DialectsTest, AStopSequenceIsNamed) {
   EXPECT_EQ(stopped["stop_sequence"], first);
 }
 
+TEST_F(DialectsTest, AMessageIsHeldToASchema) {
+  const Json schema{{"type", "object"},
+                    {"properties", {{"days", {{"enum", {1, 2, 3}}}}}},
+                    {"required", {"days"}},
+                    {"additionalProperties", false}};
+  const Json format{{"type", "json_schema"}, {"schema", schema}};
+  for (const Json& more : {Json{{"output_config", {{"format", format}}}},
+                           Json{{"output_format", format}},  // as older clients say it
+                           Json{{"output_config", {{"format", format}, {"effort", nullptr}}}}}) {
+    Json body = message_body(more);
+    body["max_tokens"] = 60;
+    const Answer answer = server().post("/v1/messages", body);
+    ASSERT_EQ(answer.status, 200) << answer.body;
+    const Json told = Json::parse(answer.json()["content"][0]["text"].get<std::string>());
+    EXPECT_EQ(told.size(), 1u) << told;
+    EXPECT_TRUE(told["days"] == 1 || told["days"] == 2 || told["days"] == 3) << told;
+  }
+  const auto refusal = [&](const Json& more) -> std::string {
+    const Answer answer = server().post("/v1/messages", message_body(more));
+    EXPECT_EQ(answer.status, 400) << answer.body;
+    return answer.json()["error"]["message"];
+  };
+  for (const Json& wrong : {Json("json"), Json{{"type", "json_object"}},
+                            Json{{"type", "json_schema"}, {"schema", nullptr}}}) {
+    EXPECT_TRUE(refusal({{"output_format", wrong}}).starts_with("output_format: ")) << wrong;
+    EXPECT_TRUE(
+        refusal({{"output_config", {{"format", wrong}}}}).starts_with("output_config.format: "))
+        << wrong;
+  }
+  EXPECT_TRUE(refusal({{"output_config", 1}}).starts_with("output_config: "));
+  EXPECT_TRUE(
+      refusal({{"output_config", {{"effort", "low"}}}}).starts_with("output_config.effort: "));
+}
+
 TEST_F(DialectsTest, WhatIsNotSupportedIsRefusedByItsOwnName) {
   const auto param = [&](const char* path, const Json& body) -> Json {
     const Answer answer = server().post(path, body);
