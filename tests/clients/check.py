@@ -1,6 +1,7 @@
 """The openai and anthropic SDKs, LangChain and lm-evaluation-harness against a running server; see run.sh."""
 
 import argparse
+import array
 import json
 import os
 import pathlib
@@ -11,6 +12,7 @@ import typing
 import anthropic
 import openai
 import pydantic
+from frameworks import check_agents, check_instructor, check_llm
 from langchain_openai import ChatOpenAI
 from recorder import Recorder
 
@@ -127,21 +129,25 @@ def check_responses(url, key, model):
     assert plain.status in ("completed", "incomplete"), plain
     assert plain.usage.output_tokens <= 12
     with client.responses.stream(**asked) as stream:
-        events = [event.type for event in stream]
-        final = stream.get_final_response()
-    assert events[0] == "response.created" and "response.output_text.delta" in events, events
-    assert final.output_text == plain.output_text, (final, plain)
+        events = list(stream)
+    names = [event.type for event in events]
+    assert names[0] == "response.created" and "response.output_text.delta" in names, names
+    # The SDK's get_final_response() knows no other end than response.completed: an answer that was cut ends otherwise.
+    assert names[-1] == f"response.{plain.status}", (names, plain)
+    assert events[-1].response.output_text == plain.output_text, (events[-1], plain)
     floats = client.embeddings.create(model=model, input=["The cat", "The dog"], encoding_format="float")
     packed = client.embeddings.create(model=model, input=["The cat", "The dog"])  # base64 behind the scenes
     assert [e.index for e in floats.data] == [0, 1]
-    assert floats.data[0].embedding == [float(x) for x in packed.data[0].embedding]
+    as_f32 = array.array("f", floats.data[0].embedding)  # written with as many digits as tell F32 numbers apart
+    assert list(as_f32) == [float(x) for x in packed.data[0].embedding], (floats.data[0], packed.data[0])
     print("openai SDK, responses and embeddings: ok")
 
 
 def check_anthropic(url, key, model):
-    """The anthropic SDK: plain, streamed, counted, refused."""
+    """The anthropic SDK: plain, streamed, counted, refused; tools and their results; answers held to a schema."""
     client = anthropic.Anthropic(base_url=url.removesuffix("/v1"), api_key=key, max_retries=0)
-    asked = {"model": model, "max_tokens": 12, "temperature": 0, "system": "Be brief.",
+    # Its newest versions have no word for the temperature.
+    asked = {"model": model, "max_tokens": 12, "extra_body": {"temperature": 0}, "system": "Be brief.",
              "messages": [{"role": "user", "content": "The cat sat on"}]}
     plain = client.messages.create(**asked)
     assert plain.stop_reason in ("end_turn", "max_tokens"), plain
@@ -158,7 +164,37 @@ def check_anthropic(url, key, model):
         raise AssertionError("thinking was not refused")
     except anthropic.BadRequestError as error:
         assert "thinking" in error.body["error"]["message"]
+    check_anthropic_tools(client, {**asked, "max_tokens": 120})
     print("anthropic SDK: ok")
+
+
+def check_anthropic_tools(client, asked):
+    """A forced call, plain and streamed, its result sent back; parse()."""
+    tool = {"name": "weather", "description": "The weather of a town", "input_schema": TOOL["function"]["parameters"]}
+    forced = {**asked, "tools": [tool], "tool_choice": {"type": "tool", "name": "weather"}}
+    answer = client.messages.create(**forced)
+    assert answer.stop_reason == "tool_use", answer
+    call = next(block for block in answer.content if block.type == "tool_use")
+    assert call.name == "weather" and call.input["days"] in (1, 2, 3), answer
+    with client.messages.stream(**forced) as stream:
+        streamed = stream.get_final_message()
+    assert [b.input for b in streamed.content if b.type == "tool_use"] == [call.input], (streamed, answer)
+    back = [*asked["messages"], {"role": "assistant", "content": [block.model_dump() for block in answer.content]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": "sun"}]}]
+    again = client.messages.create(**{**asked, "messages": back, "max_tokens": 8})
+    assert again.stop_reason in ("end_turn", "max_tokens"), again
+
+    class Weather(pydantic.BaseModel):
+        sunny: bool
+        days: typing.Literal[1, 2, 3]
+
+    parsed = client.messages.parse(**asked, output_format=Weather).parsed_output
+    assert parsed.days in (1, 2, 3), parsed
+    try:
+        client.messages.create(**asked, output_config={"effort": "low"})
+        raise AssertionError("an effort was not refused")
+    except anthropic.BadRequestError as error:
+        assert "output_config.effort" in error.body["error"]["message"], error.body
 
 
 def check_langchain(url, key, model):
@@ -220,6 +256,9 @@ def main():
     check_responses(url, options.key, model)
     check_anthropic(url, options.key, model)
     check_langchain(url, options.key, model)
+    check_instructor(url, options.key, model)
+    check_agents(url, options.key, model)
+    check_llm(url, options.key, model, options.work)
     check_lm_eval(url, options.key, model, options.model, options.program, options.work)
     if options.record:
         # What needs a key of its own is left out: the replay runs without keys.

@@ -1,5 +1,6 @@
 #!/bin/sh
-# run.sh: the openai SDK, LangChain, lm-evaluation-harness and constrained answers to 200 schemas against `dsmoe serve` on a small random model.
+# run.sh: the openai and anthropic SDKs, LangChain, instructor, openai-agents, llm, lm-evaluation-harness and constrained answers to 200
+# schemas against `dsmoe serve` on a small random model.
 # PYTHON names the interpreter; CLIENTS_VENV an environment that has requirements.txt, else one is made under build/.
 # RECORD=1 writes tests/clients/recorded.jsonl, which `make test` replays without Python.
 set -eu
