@@ -51,6 +51,30 @@ for option in $(grep -v '^--help$' listed); do
   grep -q -- "$option\[" dsmoe.zsh || fail "zsh does not offer $option"
 done
 
+# fish itself, where there is one: what it offers behind these words.
+fish_offers() { # EXPECTED LINE
+  local offered
+  offered=$(HOME=$work fish -c "source dsmoe.fish; complete -C '$2'" 2>&1 | cut -f1 | tr '\n' ' ')
+  [ "$offered" = "$1" ] || fail "fish, '$2': '$offered', expected '$1'"
+}
+if command -v fish > /dev/null; then
+  fish_offers "train " "dsmoe tr"
+  fish_offers "cpu cuda " "dsmoe generate model --device "
+  fish_offers "" "dsmoe generate model --temperature "
+  fish_offers "decode encode train " "dsmoe tokenizer "
+  fish_offers "--no-special " "dsmoe tokenizer encode --no"
+  fish_offers "" "dsmoe tokenizer train --we" # an option of the other train
+  fish_offers "bash fish zsh " "dsmoe completion "
+  fish_offers "corpus.txt " "dsmoe train --data co"
+  fish_offers "model/ " "dsmoe generate mo"
+fi
+# zsh refuses a second argument that takes all that is left.
+for command in encode decode generate report; do
+  rests=$(sed -n "/^ *$command)$/,/;;/p" dsmoe.zsh | grep -c "^ *'\*:")
+  [ "$rests" -le 1 ] || fail "zsh: $command has $rests arguments that take the rest"
+done
+sed -n '/^ *encode)$/,/;;/p' dsmoe.zsh | grep -q "'1:MODEL:_files'" || fail "zsh: the first argument of encode is no path"
+
 "$program" man > dsmoe.1 || fail "man: exit $?"
 head -1 dsmoe.1 | grep -q '^\.TH DSMOE 1 ' || fail "no title: $(head -1 dsmoe.1)"
 for option in $(cat listed); do

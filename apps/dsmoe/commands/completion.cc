@@ -1,6 +1,7 @@
 // Completion scripts for three shells.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "base/error.h"
@@ -108,7 +109,8 @@ std::string zsh_text(const std::string& text) {
   return safe;
 }
 
-std::string zsh_flag(const DescribedFlag& flag) {
+// `place` is that of an argument: "1", or "*" for the last, which takes what is left.
+std::string zsh_flag(const DescribedFlag& flag, const std::string& place) {
   std::string value;
   if (flag.takes_value()) {
     const std::string action = !flag.choices.empty() ? "(" + joined(flag.choices) + ")"
@@ -117,7 +119,7 @@ std::string zsh_flag(const DescribedFlag& flag) {
     value =
         fmt::format("{}:{}:{}", flag.has_optional_value ? ":" : "", zsh_text(flag.type), action);
   }
-  if (flag.is_argument) return " " + quoted("*" + value);
+  if (flag.is_argument) return " " + quoted(place + value);
   std::string all;
   for (const std::string& name : flag.names) {
     all += " " + quoted(fmt::format("*{}[{}]{}", name, zsh_text(flag.help), value));
@@ -133,8 +135,14 @@ std::string zsh_cases(const std::vector<DescribedCommand>& commands, int depth) 
     std::string body;
     if (command.commands.empty()) {
       body = fmt::format("(( CURRENT -= {0} )); shift {0} words; _arguments", depth - 1);
-      for (const DescribedFlag& flag : command.flags)
-        body += " \\\n    " + zsh_flag(flag).substr(1);
+      auto left = std::count_if(command.flags.begin(), command.flags.end(),
+                                [](const DescribedFlag& flag) { return flag.is_argument; });
+      int place = 0;
+      for (const DescribedFlag& flag : command.flags) {
+        if (flag.is_argument) ++place, --left;
+        const std::string where = left == 0 ? "*" : std::to_string(place);
+        body += " \\\n    " + zsh_flag(flag, where).substr(1);
+      }
     } else {
       body = zsh_cases(command.commands, depth + 1);
     }
@@ -155,41 +163,55 @@ std::string zsh_script(const Description& program) {
       program.name, zsh_cases(program.commands, 2));
 }
 
+// What a flag's value may be: a path, one of a list, or nothing that could be offered.
+std::string fish_value(const DescribedFlag& flag) {
+  if (!flag.takes_value()) return "";
+  std::string value = flag.takes_path() ? " -F" : " -f";
+  if (!flag.has_optional_value) value = " -r" + value;
+  if (!flag.choices.empty()) value += " -a " + quoted(joined(flag.choices));
+  return value;
+}
+
+// Two conditions: the words so far are exactly these; or they begin with these.
 std::string fish_script(const Description& program) {
   std::string script = fmt::format(
-      "# fish completion for {0}: made by {0} completion fish\ncomplete -c {0} -f\n", program.name);
-  const std::string top = joined(names_of(program.commands));
-  const auto offer = [&](const DescribedCommand& command, const std::string& when) {
-    script += fmt::format("complete -c {} -n {} -a {} -d {}\n", program.name, quoted(when),
-                          command.name.substr(command.name.rfind(' ') + 1), quoted(command.help));
+      "# fish completion for {0}: made by {0} completion fish\n"
+      "function __{0}_said\n"
+      "  set -l words (commandline -opc)\n"
+      "  set -e words[1]\n"
+      "  test \"$words\" = \"$argv\"\n"
+      "end\n"
+      "function __{0}_runs\n"
+      "  set -l words (commandline -opc)\n"
+      "  set -e words[1]\n"
+      "  string match -q -- \"$argv *\" \"$words \"\n"
+      "end\n"
+      "complete -c {0} -f\n",
+      program.name);
+  const auto offer = [&](const std::vector<DescribedCommand>& commands, const std::string& before) {
+    for (const DescribedCommand& command : commands) {
+      const std::string name = command.name.substr(command.name.rfind(' ') + 1);
+      script += fmt::format("complete -c {0} -n {1} -a {2} -d {3}\n", program.name,
+                            quoted(fmt::format("__{}_said{}", program.name, before)), name,
+                            quoted(command.help));
+    }
   };
-  for (const DescribedCommand& command : program.commands) {
-    offer(command, "not __fish_seen_subcommand_from " + top);
-    for (const DescribedCommand& inner : command.commands) {
-      offer(inner, "__fish_seen_subcommand_from " + command.name);
-    }
-  }
+  offer(program.commands, "");
   for_each_command(program, [&](const DescribedCommand& command) {
-    std::string when;
-    for (std::size_t begin = 0; begin < command.name.size();) {
-      const std::size_t end = std::min(command.name.find(' ', begin), command.name.size());
-      when += (when.empty() ? "" : "; and ") + std::string("__fish_seen_subcommand_from ") +
-              command.name.substr(begin, end - begin);
-      begin = end + 1;
-    }
+    offer(command.commands, " " + command.name);
+    const std::string when = quoted(fmt::format("__{}_runs {}", program.name, command.name));
     for (const DescribedFlag& flag : command.flags) {
-      std::string line = fmt::format("complete -c {} -n {}", program.name, quoted(when));
+      std::string line = fmt::format("complete -c {} -n {}", program.name, when);
       if (flag.is_argument) {
         if (flag.takes_path()) script += line + " -F\n";
+        if (!flag.choices.empty()) line += " -a " + quoted(joined(flag.choices));
+        if (!flag.choices.empty()) script += line + "\n";
         continue;
       }
       for (const std::string& name : flag.names) {
         line += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
       }
-      if (flag.takes_value() && !flag.has_optional_value) line += " -r";
-      if (flag.takes_path()) line += " -F";
-      if (!flag.choices.empty()) line += " -a " + quoted(joined(flag.choices));
-      script += line + " -d " + quoted(flag.help) + "\n";
+      script += line + fish_value(flag) + " -d " + quoted(flag.help) + "\n";
     }
   });
   return script;
