@@ -6,6 +6,7 @@ import { hideTip, showTip } from "./tip.js";
 
 const ENDS = { length: "reached max tokens", stop: "" };
 const SHORT = 4000; // characters that are shown in less than a millisecond or two
+const LONGEST_REST_MS = 1000;
 const NEAR = "1200px"; // what is farther out of sight is painted when it comes nearer
 
 const watcher = new IntersectionObserver((entries) => entries.forEach(({ target, isIntersecting }) => target.near?.(isIntersecting)), {
@@ -16,7 +17,8 @@ export class AnswerView {
   // turn: { mode, text }. actions: { markdown(), buttons(answer) -> [{ name, says, run(button) }], retry(), askKey() }
   constructor(turn, answer, focus, actions) {
     Object.assign(this, { turn, answer, focus, actions });
-    this.frame = null;
+    this.timer = this.frame = 0; // of what is to be shown soon
+    this.freeAt = 0; // when the browser has done other things for long enough
     this.isNear = true;
     this.painted = {}; // what the focus was when the tokens were painted
     this.body = el("div", {
@@ -57,22 +59,38 @@ export class AnswerView {
   }
 
   remove() {
-    cancelAnimationFrame(this.frame);
+    this.#cancel();
     watcher.unobserve(this.node);
     this.node.remove();
   }
 
   // For an answer that grows: at once while it is short, then at most once a frame. `then` runs when it is on screen.
+  // A line of thousands of tokens takes a browser long to lay out: what is shown is a third of its time at most.
   showSoon(then) {
-    if (this.answer.text.length < SHORT) {
-      this.show();
-      return then();
-    }
-    this.frame ??= requestAnimationFrame(() => {
-      this.frame = null;
-      this.show();
-      then();
-    });
+    if (this.timer || this.frame) return;
+    const rest = Math.min(this.freeAt - performance.now(), LONGEST_REST_MS);
+    if (rest <= 0 && this.answer.text.length < SHORT) return this.#showNow(then);
+    const onFrame = () => {
+      this.timer = 0;
+      this.frame = requestAnimationFrame(() => this.#showNow(then));
+    };
+    if (rest <= 0) onFrame();
+    else this.timer = setTimeout(onFrame, rest);
+  }
+
+  #showNow(then) {
+    this.frame = 0;
+    const start = performance.now();
+    this.show();
+    then();
+    const end = performance.now();
+    this.freeAt = end + 2 * (end - start);
+  }
+
+  #cancel() {
+    clearTimeout(this.timer);
+    cancelAnimationFrame(this.frame);
+    this.timer = this.frame = 0;
   }
 
   show() {
@@ -87,8 +105,7 @@ export class AnswerView {
 
   // The answer has ended, one way or the other.
   finish() {
-    cancelAnimationFrame(this.frame);
-    this.frame = null;
+    this.#cancel();
     this.show();
     this.#showProblem();
     this.showFoot();
@@ -102,6 +119,7 @@ export class AnswerView {
     if (!this.isNear && was.row !== undefined) return;
     const isSame = was.row === now.row && was.colours === now.colours && was.lit?.row === now.lit?.row && was.lit?.expert === now.lit?.expert;
     this.painted = now;
+    this.body.classList.toggle("lighting", now.lit !== null);
     const touched = isSame ? new Set([was.token, now.token]) : this.text.spans.keys();
     for (const token of touched) for (const span of this.text.spans.get(token) ?? []) this.#paint(span, token);
   }
@@ -116,7 +134,6 @@ export class AnswerView {
     const taken = lit !== null && (token.experts[lit.row] ?? []).includes(lit.expert);
     span.classList.toggle("selected", focus.answer === this.answer && focus.token === i);
     span.classList.toggle("lit", taken);
-    span.classList.toggle("dim", lit !== null && !taken);
   }
 
   showFoot() {

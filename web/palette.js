@@ -3,12 +3,14 @@ const NUM_TINTS = 16;
 const NUM_MARKS = 4;
 
 export function paint(node, expert) {
+  if (node.dataset.expert === String(expert)) return; // thousands of tokens are painted at once
   node.dataset.expert = expert;
   node.dataset.mark = Math.floor(expert / NUM_TINTS) % NUM_MARKS;
   node.style.setProperty("--tint", `var(--e${expert % NUM_TINTS})`);
 }
 
 export function unpaint(node) {
+  if (node.dataset.expert === undefined) return;
   delete node.dataset.expert;
   delete node.dataset.mark;
   node.style.removeProperty("--tint");

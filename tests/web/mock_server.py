@@ -7,6 +7,7 @@ It can do what the real one does only in trouble: `Mock.fault` makes the next re
 import argparse
 import collections
 import contextlib
+import functools
 import hashlib
 import http.server
 import json
@@ -35,14 +36,19 @@ def tokens_of(text):
 
 def routes_of(token, shape):
     """Experts and gates [layers][K] of a token, strongest first."""
+    return routes_in(token, tuple(shape["layers"]), shape["experts"], shape["k"])
+
+
+@functools.lru_cache(maxsize=4096)
+def routes_in(token, layers, num_experts, k):
     experts, gates = [], []
-    for layer in shape["layers"]:
+    for layer in layers:
         digest = hashlib.sha256(f"{token} {layer}".encode()).digest()
-        order = sorted(range(shape["experts"]), key=lambda e: hashlib.sha256(digest + bytes([e % 256, e // 256])).digest())
+        order = sorted(range(num_experts), key=lambda e: hashlib.sha256(digest + bytes([e % 256, e // 256])).digest())
         # Few letters lead to few experts: the load must not look even.
-        order.insert(0, order.pop(order.index(digest[0] % shape["experts"] // (1 + digest[1] % 3))))
-        scores = [0.5 / (1.4 + digest[2] % 7) * 0.72**rank for rank in range(shape["k"])]
-        experts.append(order[: shape["k"]])
+        order.insert(0, order.pop(order.index(digest[0] % num_experts // (1 + digest[1] % 3))))
+        scores = [0.5 / (1.4 + digest[2] % 7) * 0.72**rank for rank in range(k)]
+        experts.append(order[:k])
         gates.append([round(score, 4) for score in scores])
     return experts, gates
 

@@ -19,6 +19,7 @@ export PYTHONDONTWRITEBYTECODE=1
 "$python" page_test.py
 "$python" markdown_test.py
 "$python" keeping_test.py
+"$python" long_test.py
 "$python" answer_test.py
 
 if ! "$dsmoe" serve --help >/dev/null 2>&1; then
