@@ -41,7 +41,7 @@ struct Batch {
   std::vector<PackedRow> rows;
   int64_t counted_targets = 0;
   int64_t num_tokens = 0;
-  uint64_t epoch = 0;  // of the first row
+  uint64_t epoch = 0;  // the lowest of its rows
 
   friend bool operator==(const Batch&, const Batch&) = default;
 };

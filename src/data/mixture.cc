@@ -1,4 +1,4 @@
-// Credits decide whose turn it is; the parts fill the rows.
+// Shares decide whose turn it is; the parts fill the rows.
 #include "data/mixture.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace dsmoe::data {
 namespace {
 
-constexpr double kWhole = 4294967296.0;  // 2^32
+constexpr double kWhole = 1073741824.0;  // 2^30: products of two sums of shares fit in 64 bits
 constexpr uint64_t kNone = ~uint64_t{0};
 
 std::vector<double> weights_of(std::span<const MixturePart> parts) {
@@ -39,15 +39,25 @@ void Turns::restart() {
   next_ = 0;
 }
 
+// A part's turn k may come when it has a share of more than k turns, and is due when it has a share
+// of k + 1. Earliest first, no turn is ever late: parts of a whole are no more than one turn at a
+// time. `credit`: the share a part has, less its turns.
 Turns::Turn Turns::at(uint64_t turn) {
   if (turn + 1 == next_) return last_;
   if (turn < next_) restart();
   for (; next_ <= turn; ++next_) {
-    for (std::size_t i = 0; i < shares_.size(); ++i) credit_[i] += shares_[i];
-    const auto most = std::max_element(credit_.begin(), credit_.end());
-    *most -= whole_;
-    last_.part = static_cast<std::size_t>(most - credit_.begin());
-    last_.count = counts_[last_.part]++;
+    std::size_t first = shares_.size();
+    for (std::size_t i = 0; i < shares_.size(); ++i) {
+      credit_[i] += shares_[i];
+      if (credit_[i] <= 0) continue;
+      // Due in (whole - credit) / share turns.
+      if (first == shares_.size() ||
+          (whole_ - credit_[i]) * shares_[first] < (whole_ - credit_[first]) * shares_[i]) {
+        first = i;
+      }
+    }
+    credit_[first] -= whole_;
+    last_ = {.part = first, .count = counts_[first]++};
   }
   return last_;
 }

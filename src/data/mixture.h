@@ -13,8 +13,8 @@
 namespace dsmoe::data {
 
 // Whose turn it is: after any number of turns every part has had its share of them, to within one.
-// No turn is drawn: of the parts, that one is next which has waited most for its share, of several
-// the first. Shares are rounded to 2^-32.
+// No turn is drawn: of the parts that have less than their share, that one is next whose turn is
+// due first, of several the first. Shares are rounded to 2^-30.
 class Turns {
  public:
   explicit Turns(std::span<const double> weights);  // each above zero

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <numeric>
 
 #include "base/error.h"
 
@@ -44,15 +45,20 @@ struct Mixed {
 };
 
 TEST(Turns, EveryPartHasItsShareAtEveryTime) {
-  const std::vector<double> weights{0.7, 0.25, 0.05};
-  Turns turns(weights);
-  std::vector<double> had(3, 0);
-  for (uint64_t turn = 0; turn < 5000; ++turn) {
-    const Turns::Turn now = turns.at(turn);
-    EXPECT_EQ(static_cast<double>(now.count), had[now.part]);
-    ++had[now.part];
-    for (std::size_t i = 0; i < 3; ++i) {
-      ASSERT_LE(std::abs(had[i] - weights[i] * static_cast<double>(turn + 1)), 1.0) << turn;
+  const std::vector<double> lists[] = {
+      {1}, {0.7, 0.25, 0.05}, {3, 100, 100, 3, 10, 3}, {1, 100, 10, 1, 10, 1, 1, 3, 100, 3}};
+  for (const std::vector<double>& weights : lists) {
+    const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+    Turns turns(weights);
+    std::vector<double> had(weights.size(), 0);
+    for (uint64_t turn = 0; turn < 5000; ++turn) {
+      const Turns::Turn now = turns.at(turn);
+      EXPECT_EQ(static_cast<double>(now.count), had[now.part]);
+      ++had[now.part];
+      for (std::size_t i = 0; i < weights.size(); ++i) {
+        const double share = weights[i] / sum * static_cast<double>(turn + 1);
+        ASSERT_LT(std::abs(had[i] - share), 1.00001) << "part " << i << " after turn " << turn;
+      }
     }
   }
 }
