@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
@@ -428,7 +429,7 @@ int64_t rows_per_balance_group(const RunOptions& options) {
 
 int64_t default_micro_batch(const RunOptions& options, int64_t tokens) {
   const int64_t group = std::min(rows_per_balance_group(options), options.batch);
-  return group * rows_of_about(options.batch / group, options.seq * group, tokens);
+  return group * rows_of_about(options.batch / group, options.seq, tokens / group);
 }
 
 void check_rows(const RunOptions& o) {
@@ -439,6 +440,11 @@ void check_rows(const RunOptions& o) {
   positive("micro-batch", o.micro_batch);
   positive("seq", o.seq);
   model::check_context(o.config, o.seq);
+  constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();  // positions are I32
+  if (o.micro_batch > kMostTokens / o.seq) {
+    fail(ErrorKind::usage, "--micro-batch {} of {} tokens each: at most {} tokens are possible",
+         o.micro_batch, o.seq, kMostTokens);
+  }
   if (o.batch % o.micro_batch != 0) {
     fail(ErrorKind::usage, "--micro-batch {} does not divide --batch {}", o.micro_batch, o.batch);
   }

@@ -213,6 +213,23 @@ limit="ulimit -v 20000000" # KiB: whoever goes on regardless is not to take the 
   exec "$program" train --config "$work/config.json" --data "$work/corpus.txt" --out "$work/rows" --steps 2 --batch 1000000000000 --seq 32
 ) > /dev/null 2> "$work/err" && fail "a batch beyond all memory was begun"
 grep -q -- "--batch 1000000000000 .* would take" "$work/err" || fail "the refusal says: $(cat "$work/err")"
+# Numbers whose products are 2^64.
+refused() { # EXIT TEXT command...
+  local code=$1 text=$2
+  shift 2
+  (
+    $limit
+    exec "$program" "$@"
+  ) > /dev/null 2> "$work/err"
+  [ $? = "$code" ] && grep -q -- "$text" "$work/err" || fail "$*: expected $text: $(cat "$work/err")"
+}
+huge=$((1 << 61))
+sed 's/"bos_token_id"/"seq_aux": false, "aux_loss_alpha": 0.01, "bos_token_id"/' "$work/config.json" > "$work/groups.json"
+from="--data $work/corpus.txt --out $work/huge --threads 1"
+refused 1 "would take" train --config "$work/config.json" $from --seq 8 --batch $huge
+refused 2 "tokens are possible" train --config "$work/groups.json" $from --seq 8 --batch $huge --balance-group $huge
+refused 2 "tokens are possible" train --config "$work/config.json" $from --seq 8 --batch $huge --micro-batch $huge
+refused 2 "--batch: expected" compare $from --seq 8 --batch $huge --tokens 1000
 train "$work/z" 30 --device-loss 1 --devices 7 > /dev/null 2> "$work/err"
 [ $? = 2 ] || fail "devices that do not divide the experts are wrong usage"
 grep -q -- "--devices 7 does not divide" "$work/err" || fail "the refusal says: $(cat "$work/err")"

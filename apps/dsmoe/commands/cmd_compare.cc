@@ -34,6 +34,10 @@ namespace fs = std::filesystem;
 constexpr uint64_t kDataSeed = 1;
 constexpr double kValidFraction = 0.05;
 constexpr int64_t kTokensPerDocument = 47;  // of the embedded corpus, about, with 512 tokens
+// The product of all three can be counted.
+constexpr int64_t kMostSteps = int64_t{1} << 24;
+constexpr int64_t kMostBatch = int64_t{1} << 14;
+constexpr int64_t kMostSeq = int64_t{1} << 24;
 
 struct CompareOptions {
   CommonOptions common;
@@ -398,13 +402,15 @@ void add_plan_flags(CommandLine& command, CompareOptions& o) {
   command.option("--seeds", s.num_seeds, "runs of each, with seeds 1, 2, ...")
       .range(int64_t{1}, int64_t{100})
       .show_default();
-  const Flag steps =
-      command.option("--steps", s.steps, "updates of each run").at_least(1).show_default();
+  const Flag steps = command.option("--steps", s.steps, "updates of each run")
+                         .range(int64_t{1}, kMostSteps)
+                         .show_default();
   command.option("--tokens", o.tokens, "tokens of each run, instead of --steps")
-      .at_least(1)
+      .range(int64_t{1}, kMostSteps * kMostBatch)
       .excludes(steps);
-  command.option("--batch", s.batch, "rows per step").at_least(1).show_default();
-  command.option("--seq", s.seq, "tokens per row; default: the model's, at most 256").at_least(1);
+  command.option("--batch", s.batch, "rows per step").range(int64_t{1}, kMostBatch).show_default();
+  command.option("--seq", s.seq, "tokens per row; default: the model's, at most 256")
+      .range(int64_t{1}, kMostSeq);
   command
       .option("--micro-batch", o.micro_batch,
               "rows at a time: memory, not results; default: about 2048 tokens")

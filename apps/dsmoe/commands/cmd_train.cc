@@ -81,7 +81,7 @@ void fill_steps(TrainOptions& options, const TrainParts& parts) {
   if (schedule.total_steps == 0) {
     const data::MixedBatches batches(parts.training(),
                                      {.batch = run.batch, .seq = run.seq, .seed = run.seed});
-    const int64_t epoch = batches.counted_targets() / (run.batch * run.seq) + 1;
+    const int64_t epoch = batches.counted_targets() / run.batch / run.seq + 1;
     schedule.total_steps = std::max<int64_t>(100, epoch);
     log_info("--steps {}: {}", schedule.total_steps,
              schedule.total_steps == epoch ? "one pass over the data" : "the least by default");
