@@ -19,6 +19,20 @@ std::string size_text(uint64_t bytes) {
 
 // Multiples of `of` among the steps (done, total].
 int64_t multiples(int64_t of, int64_t done, int64_t total) { return total / of - done / of; }
+// Of both. Their least common multiple may be more than any step.
+int64_t multiples_of_both(int64_t a, int64_t b, int64_t done, int64_t total) {
+  const int64_t factor = a / std::gcd(a, b);
+  return factor > total / b ? 0 : multiples(factor * b, done, total);
+}
+
+// Validations that are no saves, each of which may find the best so far.
+int64_t validations_between(const RunOptions& options, int64_t done, int64_t total) {
+  const int64_t valid = options.valid_every, save = options.save_every;
+  if (valid == 0) return 0;
+  const int64_t before_end = total - 1;  // the last step is a save
+  return multiples(valid, done, before_end) -
+         (save > 0 ? multiples_of_both(valid, save, done, before_end) : 0);
+}
 
 }  // namespace
 
@@ -27,15 +41,17 @@ int64_t num_checkpoints_added(const RunOptions& options, int64_t steps_done, int
   const int64_t every = options.retention.every;
   if (steps_done >= total) return 0;
   const bool ends_between = save == 0 || total % save != 0;
-  const int64_t saves =
-      (save > 0 ? multiples(save, steps_done, total) : 0) + (ends_between ? 1 : 0);
+  int64_t saves = (save > 0 ? multiples(save, steps_done, total) : 0) + (ends_between ? 1 : 0);
   int64_t milestones = 0;
   if (every > 0) {
-    if (save > 0) milestones = multiples(std::lcm(save, every), steps_done, total);
+    if (save > 0) milestones = multiples_of_both(save, every, steps_done, total);
     if (ends_between && total % every == 0) ++milestones;
   }
-  const int64_t room = std::max<int64_t>(1, options.retention.last + 1 - num_kept);
-  if (options.keep_best) ++milestones;
+  int64_t room = std::max<int64_t>(1, std::min(options.retention.last, total) + 1 - num_kept);
+  if (options.keep_best) {
+    saves += validations_between(options, steps_done, total);
+    ++room;
+  }
   return milestones + std::min(saves - milestones, room);
 }
 

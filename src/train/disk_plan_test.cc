@@ -25,6 +25,21 @@ TEST(DiskPlan, CountsWhatLiesThereAtATime) {
   EXPECT_EQ(num_checkpoints_added(options_of(100, 10, {.last = 3}), 100, 3), 0);
 }
 
+// Every validation may find a better one.
+TEST(DiskPlan, CountsTheBestOnes) {
+  RunOptions options = options_of(100, 0, {.last = 3});
+  options.keep_best = true;
+  EXPECT_EQ(num_checkpoints_added(options, 0, 0), 1) << "validated at the end only";
+  options.valid_every = 50;
+  EXPECT_EQ(num_checkpoints_added(options, 0, 0), 2) << "50, 100";
+  options.valid_every = 5;
+  EXPECT_EQ(num_checkpoints_added(options, 0, 0), 5)
+      << "the best, three kept and the one being written";
+  options.save_every = 50;
+  options.retention.every = 50;
+  EXPECT_EQ(num_checkpoints_added(options, 0, 0), 7) << "50 and 100 for good besides";
+}
+
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
 TEST(DiskPlan, WhatCannotFitIsToldBeforeWorkBegins) {
