@@ -9,7 +9,7 @@
 
 namespace dsmoe::train {
 
-// "model.layers.1-27.mlp.experts.0-63.down_proj.weight [2048, 1408]: 1,728 tensors", in the order
+// "model.layers.1-27.mlp.experts.0-63.down_proj.weight [2048, 1408]: 1728 tensors", in the order
 // in which the names first come.
 std::vector<std::string> folded_names(std::span<const tensor::TensorSpec> specs);
 
