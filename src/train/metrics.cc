@@ -78,6 +78,11 @@ void cut_log(const fs::path& path, int64_t steps_done,
   if (kept != text) atomic_write_file(path, kept);
 }
 
+void update(BestValidation& best, const OrderedJson& line, int64_t step, const char* key) {
+  const auto loss = line.find(key);
+  if (loss != line.end() && loss->is_number()) best.update(step, loss->get<double>());
+}
+
 }  // namespace
 
 MetricsLog::Lines::Lines(const fs::path& path) : path_(path.string()) {
@@ -106,7 +111,11 @@ MetricsLog::MetricsLog(const Options& options)
       events_(options.run, options.steps_done + 1) {
   const fs::path json_path = options.run / "metrics.jsonl", csv_path = options.run / "metrics.csv";
   std::string csv = csv_.header();
-  cut_log(json_path, options.steps_done, [&](const OrderedJson& line) { csv += csv_.rows(line); });
+  cut_log(json_path, options.steps_done, [&](const OrderedJson& line) {
+    csv += csv_.rows(line);
+    update(best_before_, line, 0, "first_validation_loss");
+    update(best_before_, line, line["step"].get<int64_t>(), "validation_loss");
+  });
   atomic_write_file(csv_path, csv);
   json_lines_ = std::make_unique<Lines>(json_path);
   csv_lines_ = std::make_unique<Lines>(csv_path);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "train/best_validation.h"
 #include "train/event_file.h"
 #include "train/metrics_csv.h"
 #include "train/routing_stats.h"
@@ -59,6 +60,8 @@ class MetricsLog {
   void add(const StepMetrics& metrics, const StepResult& result);
   // Before a checkpoint that outlives a power cut: its steps' lines shall, too.
   void sync();
+  // Of the steps that were done before.
+  const BestValidation& best_before() const { return best_before_; }
 
  private:
   // A text file that grows by lines.
@@ -81,6 +84,7 @@ class MetricsLog {
   Options options_;
   CsvTable csv_;
   EventFile events_;
+  BestValidation best_before_;
   std::unique_ptr<Lines> json_lines_, csv_lines_;
 };
 

@@ -15,7 +15,6 @@
 #include "model/file_layout.h"
 #include "train/disk_plan.h"
 #include "train/folded_names.h"
-#include "train/metrics_file.h"
 #include "train/name_pattern.h"
 #include "train/routing_stats.h"
 #include "train/run_state.h"
@@ -99,7 +98,9 @@ class Run {
   void save();
   Measured measure();
   Measured measure_first();
-  void recall_best();
+  void recall(const BestValidation& best);
+  bool is_over() const;
+  bool lost_patience() const { return options_.patience > 0 && best_.since >= options_.patience; }
   void train_step(StepMetrics& metrics);
   bool after_step(MetricsLog& log, StepMetrics& metrics, RunOutcome& outcome);
   bool is_due(int64_t every) const { return every > 0 && step_ % every == 0; }
@@ -282,14 +283,26 @@ Measured Run::measure() {
   return measured;
 }
 
-// The lowest loss among those logged before.
-void Run::recall_best() {
-  if (step_ == 0 || !(options_.keep_best || options_.patience > 0)) return;
-  for (const LoggedStep& logged : read_metrics(options_.out / "metrics.jsonl")) {
-    if (logged.first_validation_loss) best_.update(0, *logged.first_validation_loss);
-    if (logged.validation_loss) best_.update(logged.step, *logged.validation_loss);
+// The best of the steps before. Whoever keeps its checkpoint is told again: a kill may have come
+// between the two.
+void Run::recall(const BestValidation& best) {
+  best_ = best;
+  if (!options_.keep_best || best_.step == 0) return;
+  options_.retention.best = best_.step;
+  const fs::path folder = options_.out / store::checkpoint_name(best_.step);
+  if (hooks_.on_best && fs::exists(folder / store::kManifestName)) hooks_.on_best(best_);
+}
+
+bool Run::is_over() const {
+  const int64_t total = options_.schedule.total_steps;
+  if (step_ >= total) {
+    log_info("{} steps are done already; --steps {} leaves nothing to do", step_, total);
+    return true;
   }
-  if (options_.keep_best && best_.step > 0) options_.retention.best = best_.step;
+  if (!lost_patience()) return false;
+  log_info("{} validations had no lower loss; --patience {} leaves nothing to do", best_.since,
+           options_.patience);
+  return true;
 }
 
 // Before the first step of a run that has not begun.
@@ -338,7 +351,7 @@ bool Run::after_step(MetricsLog& log, StepMetrics& metrics, RunOutcome& outcome)
   step_ended_ = seconds_now();
   or_save([&] { log.add(metrics, *result_); });
   if (hooks_.on_step) hooks_.on_step(metrics, *result_);
-  outcome.early = options_.patience > 0 && best_.since >= options_.patience;
+  outcome.early = lost_patience();
   const bool ends = (hooks_.should_stop && hooks_.should_stop()) || outcome.early || step_ == total;
   const bool keeps = is_best && options_.keep_best;
   if (ends || keeps || (is_due(options_.save_every) && save_time_.allows(elapsed))) {
@@ -357,12 +370,6 @@ RunOutcome Run::loop() {
     if (options_.config.is_moe_layer(layer)) moe_layers.push_back(layer);
   }
   const int64_t total = options_.schedule.total_steps;
-  if (step_ >= total) {
-    log_info("{} steps are done already; --steps {} leaves nothing to do", step_, total);
-    return {.steps_done = step_,
-            .finished = true,
-            .checkpoint = options_.out / store::checkpoint_name(step_)};
-  }
   MetricsLog log({.run = options_.out,
                   .steps_done = step_,
                   .layers = moe_layers,
@@ -372,7 +379,14 @@ RunOutcome Run::loop() {
                   .validation_sources = validation_.sources(),
                   .figures = options_.figures,
                   .recipe = recipe_of(options_)});
-  recall_best();
+  recall(log.best_before());
+  if (is_over()) {
+    return {.steps_done = step_,
+            .finished = true,
+            .early = step_ < total,
+            .checkpoint = options_.out / store::checkpoint_name(step_),
+            .best = best_};
+  }
   CollapseWatch watch(moe_layers, options_.config.n_routed_experts,
                       options_.config.num_experts_per_tok);
   if (hooks_.on_start) hooks_.on_start(step_);

@@ -90,7 +90,7 @@ struct RunOutcome {
   std::optional<double> first_validation_loss;  // before the first step
   Measured last;                                // of the newest validation
   std::vector<std::string> sources;             // that its losses are told by
-  BestValidation best;                          // with keep_best or patience
+  BestValidation best;                          // of the whole run
 };
 
 // `lock` is that of `out`, held by the caller from before it wrote anything there. `initial` gives

@@ -147,6 +147,7 @@ void RunRecord::set_best(const BestValidation& best) {
 }
 
 void RunRecord::start(int64_t steps_done) {
+  if (best_ && best_->step > steps_done) best_.reset();
   sessions_.back()["first_step"] = steps_done + 1;
   write();
 }

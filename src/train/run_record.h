@@ -55,7 +55,7 @@ class RunRecord {
   };
   void describe(Description description);
   void set_options(OrderedJson options) { options_ = std::move(options); }  // written with the next
-  // The session goes on from `steps_done`.
+  // The session goes on from `steps_done`: a best of a later step is none of its own.
   void start(int64_t steps_done);
   // `how`: "finished", "stopped by a signal", "failed: ...".
   void end(int64_t steps_done, std::string_view how);

@@ -77,6 +77,18 @@ TEST_F(RunRecordTest, ASecondSessionSaysThatTheFirstWasKilled) {
   EXPECT_EQ(json["options"]["--steps"], "5");
 }
 
+// Checkpoints may have been damaged, or removed to start afresh.
+TEST_F(RunRecordTest, TheBestOfStepsThatWereLostIsForgotten) {
+  RunRecord record(folder_.path(), "train");
+  record.begin(facts_, {{"--steps", "30"}});
+  record.set_best({.loss = 2.5, .step = 20, .since = 0});
+  record.start(20);
+  ASSERT_TRUE(RunRecord::read(folder_.path())->best());
+  EXPECT_EQ(RunRecord::read(folder_.path())->best()->step, 20);
+  record.start(19);
+  EXPECT_FALSE(RunRecord::read(folder_.path())->best());
+}
+
 TEST_F(RunRecordTest, AFailedStartIsTakenBack) {
   RunRecord first(folder_.path(), "train");
   first.begin(facts_, {});

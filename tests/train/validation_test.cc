@@ -135,6 +135,54 @@ TEST(KeepBest, TheCheckpointOfTheLowestLossStays) {
   EXPECT_EQ(checkpoints_in(out / "stopped"), checkpoints_in(out / "run"));
 }
 
+TEST(KeepBest, ARunThatGoesOnKnowsTheLowestLossThatItDidNotKeep) {
+  ScratchFolder out;
+  TinyRun run = best_run();
+  run.change = [change = run.change](train::RunOptions& options) {
+    change(options);
+    options.keep_best = false;
+  };
+  const train::BestValidation best = run_tiny(run, out / "whole").best;
+  ASSERT_LT(best.step, 11);
+  run.stop_after = best.step + 1;
+  run_tiny(run, out / "stopped");
+  run.stop_after = 0;
+  run.resume = true;
+  const train::BestValidation again = run_tiny(run, out / "stopped").best;
+  EXPECT_EQ(again.step, best.step);
+  EXPECT_EQ(again.loss, best.loss);
+  EXPECT_EQ(again.since, best.since);
+}
+
+// A kill between the checkpoint and the word that it is the best.
+TEST(KeepBest, WhoWasKilledBeforeTellingTellsLater) {
+  ScratchFolder out;
+  TinyRun run = best_run();
+  std::vector<int64_t> told;
+  run.hooks.on_best = [&](const train::BestValidation& best) { told.push_back(best.step); };
+  run_tiny(run, out / "whole");
+  ASSERT_FALSE(told.empty());
+  const int64_t lowest = told.back();
+  told.clear();
+  run.hooks.on_best = [&](const train::BestValidation& best) {
+    if (best.step == lowest) throw std::runtime_error("killed");
+  };
+  EXPECT_THROW(run_tiny(run, out / "run"), std::runtime_error);
+  run.hooks.on_best = [&](const train::BestValidation& best) { told.push_back(best.step); };
+  run.resume = true;
+  run_tiny(run, out / "run");
+  EXPECT_EQ(told, std::vector<int64_t>{lowest});
+  // Also where nothing is left to do.
+  told.clear();
+  run_tiny(run, out / "run");
+  EXPECT_EQ(told, std::vector<int64_t>{lowest});
+  // A best that was not kept is none to be told of.
+  told.clear();
+  fs::remove_all(out / "run" / store::checkpoint_name(lowest));
+  run_tiny(run, out / "run");
+  EXPECT_EQ(told, std::vector<int64_t>{});
+}
+
 TEST(Patience, EndsARunThatLearnsNothing) {
   ScratchFolder out;
   TinyRun run{.steps = 20, .valid_first = true, .lr = 0};
@@ -148,6 +196,21 @@ TEST(Patience, EndsARunThatLearnsNothing) {
   EXPECT_EQ(outcome.steps_done, 6);
   EXPECT_EQ(outcome.best.step, 0);
   EXPECT_EQ(outcome.checkpoint.filename(), "step-00000006");
+  // It is over, whoever asks for it again; a kill behind the last checkpoint changes nothing.
+  run.resume = true;
+  const train::RunOutcome again = run_tiny(run, out / "run");
+  EXPECT_TRUE(again.early);
+  EXPECT_TRUE(again.finished);
+  EXPECT_EQ(again.steps_done, 6);
+  EXPECT_EQ(again.best.since, 2);
+  EXPECT_EQ(again.checkpoint.filename(), "step-00000006");
+  EXPECT_EQ(checkpoints_in(out / "run"), std::vector<std::string>{"step-00000006"});
+  // More patience goes on.
+  run.change = [](train::RunOptions& options) {
+    options.patience = 3;
+    options.valid_every = 3;
+  };
+  EXPECT_EQ(run_tiny(run, out / "run").steps_done, 9);
 }
 
 TEST(Shares, ValidationsAndSavesOutOfTimeArePassedOverAndNoBitChanges) {
