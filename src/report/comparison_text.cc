@@ -20,7 +20,7 @@ std::string format_header(const CompareSettings& s) {
   return fmt::format(
       "data             {}\n"
       "trained          {} steps of {} x {} tokens, lr {} ({}), up to {} seeds\n"
-      "validation loss  nats per token; mean and standard deviation over the seeds of a row\n",
+      "validation loss  nats per token, mean ± standard deviation over a row's seeds\n",
       s.data_title, with_commas(s.steps), s.batch, s.seq, s.lr.text(), s.schedule, s.num_seeds);
 }
 
@@ -32,40 +32,47 @@ std::string with_spread(const train::Spread& spread, std::size_t count, Sign sig
   return count > 1 ? fmt::format("{} ± {:.4f}", mean, spread.deviation) : mean;
 }
 
-// fmt counts "±" as one column, as a terminal does.
-std::string format_row(const ModelResult& result) {
-  const model::ModelConfig& config = result.model.config;
-  const std::size_t runs = result.runs.size();
-  const bool has_excess = result.num_pairs > 0 && result.model.name != "c";
-  return fmt::format("  {:<28}{:>17}{:>7}{:>19}{:>12}{:>12}{:>9}{:>10}\n", result.model.title,
-                     runs > 0 ? with_spread(result.loss, runs, Sign::as_needed) : "unfinished",
-                     runs > 0 ? std::to_string(runs) : "",
-                     has_excess ? with_spread(result.excess, result.num_pairs, Sign::always) : "",
-                     with_commas(config.num_parameters()),
-                     with_commas(config.num_active_parameters()),
-                     with_commas(result.experts.router),
-                     runs > 0 ? with_commas(std::llround(result.tokens_per_second)) : "");
-}
-
-std::string format_table(const Comparison& comparison) {
-  std::string text =
-      fmt::format("\n  {:<28}{:>17}{:>7}{:>19}{:>12}{:>12}{:>9}{:>10}\n", "", "validation loss",
-                  "seeds", "minus that of (c)", "parameters", "active", "router", "tokens/s");
-  for (const ModelResult& result : comparison.models) text += format_row(result);
+// Every line fits 80 columns; fmt counts "±" as one, as a terminal does.
+std::string format_losses(const Comparison& comparison) {
+  std::string text = fmt::format("\n  {:<34}{:>17}{:>7}{:>19}\n", "", "validation loss", "seeds",
+                                 "minus that of (c)");
+  for (const ModelResult& result : comparison.models) {
+    const std::size_t runs = result.runs.size();
+    const bool has_excess = result.num_pairs > 0 && result.model.name != "c";
+    text +=
+        fmt::format("  {:<34}{:>17}{:>7}{:>19}\n", result.model.title,
+                    runs > 0 ? with_spread(result.loss, runs, Sign::as_needed) : "unfinished",
+                    runs > 0 ? std::to_string(runs) : "",
+                    has_excess ? with_spread(result.excess, result.num_pairs, Sign::always) : "");
+  }
   if (comparison.settings.floor) {
     text +=
-        fmt::format("  {:<28}{:>8.4f}\n", "entropy of the text, about", *comparison.settings.floor);
+        fmt::format("  {:<34}{:>8.4f}\n", "entropy of the text, about", *comparison.settings.floor);
+  }
+  return text;
+}
+
+std::string format_sizes(const Comparison& comparison) {
+  std::string text = fmt::format("\n  {:<34}{:>12}{:>12}{:>9}{:>10}\n", "", "parameters", "active",
+                                 "router", "tokens/s");
+  for (const ModelResult& result : comparison.models) {
+    const model::ModelConfig& config = result.model.config;
+    text +=
+        fmt::format("  {:<34}{:>12}{:>12}{:>9}{:>10}\n", result.model.title,
+                    with_commas(config.num_parameters()),
+                    with_commas(config.num_active_parameters()), with_commas(result.experts.router),
+                    result.runs.empty() ? "" : with_commas(std::llround(result.tokens_per_second)));
   }
   const ModelResult& base = base_of(comparison);
   return text + fmt::format(
-                    "\n  Expert parameters of (a), (b), (c): {} in all, {} per token, equal; what "
-                    "differs is the router.\n",
+                    "\n  Expert parameters of (a), (b), (c): {} in all, {} per token, equal;\n"
+                    "  what differs is the router.\n",
                     with_commas(base.experts.total), with_commas(base.experts.active));
 }
 
 std::string format_differences(const Comparison& comparison) {
   if (comparison.differences.empty()) return "";
-  std::string text = fmt::format("\n  {:<28}{:>19}{:>24}{:>16}\n", "paired by seed", "difference",
+  std::string text = fmt::format("\n  {:<22}{:>19}{:>22}{:>15}\n", "paired by seed", "difference",
                                  "95 % of its mean", "seeds above 0");
   for (const PairedDifference& d : comparison.differences) {
     const std::size_t count = d.pairs.size();
@@ -73,7 +80,7 @@ std::string format_differences(const Comparison& comparison) {
     const auto above = std::count_if(d.pairs.begin(), d.pairs.end(),
                                      [](const auto& pair) { return pair.difference > 0; });
     text += fmt::format(
-        "  {:<28}{:>19}{:>24}{:>16}\n", fmt::format("{} - {}", d.of, d.less),
+        "  {:<22}{:>19}{:>22}{:>15}\n", fmt::format("{} - {}", d.of, d.less),
         with_spread(d.spread, count, Sign::always),
         count > 1 ? fmt::format("{:+.4f} to {:+.4f}", d.spread.mean - half, d.spread.mean + half)
                   : "",
@@ -84,7 +91,7 @@ std::string format_differences(const Comparison& comparison) {
 
 // One line per model: each seed a dot, the mean a bar.
 std::string format_chart(const Comparison& comparison) {
-  constexpr int kColumns = 60;
+  constexpr int kColumns = 43;
   double low = 1e300, high = -1e300;
   for (const ModelResult& result : comparison.models) {
     if (result.runs.empty()) continue;
@@ -96,18 +103,18 @@ std::string format_chart(const Comparison& comparison) {
   const auto column = [&](double loss) {
     return static_cast<std::size_t>(std::lround((loss - low) / range * (kColumns - 1)));
   };
-  std::string text = fmt::format("\n  {:<28} {:<{}.4f}{:>{}.4f}\n", "lower is better", low,
-                                 kColumns / 2, high, kColumns / 2);
+  std::string text = fmt::format("\n  {:<34} {:<{}.4f}{:>{}.4f}\n", "lower is better", low,
+                                 kColumns / 2, high, kColumns - kColumns / 2);
   for (const ModelResult& result : comparison.models) {
     if (result.runs.empty()) continue;
     std::vector<std::string_view> cells(kColumns, "·");
     for (const ComparedRun& run : result.runs) cells[column(run.validation_loss)] = "o";
     cells[column(result.loss.mean)] = "█";
-    text += fmt::format("  {:<28} ", result.model.title);
+    text += fmt::format("  {:<34} ", result.model.title);
     for (const std::string_view cell : cells) text += cell;
     text += "\n";
   }
-  return text + "                               o one seed   █ mean\n";
+  return text + "                                     o one seed   █ mean\n";
 }
 
 OrderedJson spread_json(const train::Spread& spread) {
@@ -131,7 +138,7 @@ OrderedJson difference_json(const PairedDifference& d) {
 }  // namespace
 
 std::string format_comparison(const Comparison& comparison) {
-  return format_header(comparison.settings) + format_table(comparison) +
+  return format_header(comparison.settings) + format_losses(comparison) + format_sizes(comparison) +
          format_differences(comparison) + format_chart(comparison);
 }
 

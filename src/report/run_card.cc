@@ -105,7 +105,7 @@ std::string recipe_text(const OrderedJson& recipe) {
 
 OrderedJson run_card(const std::filesystem::path& run) {
   constexpr std::size_t kMostFiles = 20;
-  const auto record = train::RunRecord::read(run);
+  const auto record = train::RunRecord::read_if_whole(run);
   Card card;
   if (!record) return card.rows();
   const OrderedJson json = record->json();

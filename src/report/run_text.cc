@@ -33,7 +33,7 @@ std::vector<fs::path> caches_of(const fs::path& run) {
   std::vector<fs::path> places{run / "cache"};
   const fs::path parent = fs::weakly_canonical(run).parent_path();
   if (fs::exists(parent / kCompareFile)) places.push_back(parent / "cache");
-  if (const auto record = train::RunRecord::read(run)) {
+  if (const auto record = train::RunRecord::read_if_whole(run)) {
     const OrderedJson named = record->options().value("--cache", OrderedJson());
     if (named.is_string()) places.emplace_back(named.get<std::string>());
   }

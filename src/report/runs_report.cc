@@ -32,7 +32,7 @@ std::vector<Run> read_runs(const std::vector<fs::path>& paths) {
     Run run{.name = uses[name] > 1 ? path.string() : name,
             .log = train::read_metrics(path / "metrics.jsonl")};
     if (run.log.empty()) fail(ErrorKind::input, "{}: no step was logged yet", path.string());
-    if (const auto record = train::RunRecord::read(path)) {
+    if (const auto record = train::RunRecord::read_if_whole(path)) {
       const OrderedJson json = record->json();
       if (json["recipe"].is_object()) run.recipe = json["recipe"];
     }

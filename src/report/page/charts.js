@@ -136,17 +136,17 @@ function y_range(chart, is_log) {
 
 // The one rule for axes: from zero where a chart says so, logarithmic where all is above zero and
 // spans more than a factor of five, else linear. Charts with one `span` have one kind of axis.
-function wants_log(chart) {
-  if (chart.zero) return false;
+function kinds_of_axis(chart) {
   const [low, high] = range_of(chart.span || chart.series.flatMap((s) => s.points.map((p) => p[1])).concat((chart.references || []).map((r) => r.y)));
-  return low > 0 && high > 5 * low;
+  return { may_be_log: !chart.zero && low > 0, wants_log: !chart.zero && low > 0 && high > 5 * low };
 }
 
-// chart: {series: [{name, points: [[x, y]], band: [[x, low, high]], dots}], references: [{y, name}], height, label, zero, span}
+// chart: {series: [{name, group, points: [[x, y]], band: [[x, low, high]], dots}], references: [{y, name}], height, label, zero, span}
 function line_chart(holder, chart) {
-  let is_log = wants_log(chart);
+  const { may_be_log, wants_log } = kinds_of_axis(chart);
+  let is_log = wants_log;
   const plot = element("div", { class: "plot", role: "img", "aria-label": chart.label });
-  if (!chart.zero) {
+  if (may_be_log) {
     const other_axis = () => (is_log ? "linear axis" : "logarithmic axis");
     const button = element("button", { type: "button" }, other_axis());
     button.addEventListener("click", () => {
@@ -170,11 +170,13 @@ function line_chart(holder, chart) {
     canvas.replaceChildren();
     canvas.setAttribute("viewBox", `0 0 ${width} ${height}`);
     canvas.setAttribute("height", height);
-    const colours = chart.series.map((s, i) => line_colour(i, chart.series.length));
-    legend.replaceChildren(...chart.series.map((s, i) => {
+    // Series of one group are of one colour, and the legend has them once.
+    const groups = [...new Set(chart.series.map((s) => s.group ?? s.name))];
+    const colours = chart.series.map((s) => line_colour(groups.indexOf(s.group ?? s.name), groups.length));
+    legend.replaceChildren(...groups.map((name, i) => {
       const mark = element("i");
-      mark.style.background = colours[i];
-      return element("span", {}, mark, s.name);
+      mark.style.background = line_colour(i, groups.length);
+      return element("span", {}, mark, name);
     }));
     const [x0, x1] = range_of(chart.series.flatMap((s) => s.points.map((p) => p[0])));
     const [y0, y1] = y_range(chart, is_log);

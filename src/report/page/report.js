@@ -66,8 +66,8 @@ function add_curves() {
     const node = card("Loss by source", "Nats per token. Dots: validation; lines: training, averaged over neighbouring steps.");
     line_chart(node, {
       label: "loss by source over steps", height: 280, span: all_losses(),
-      series: training.map((s) => ({ name: s.name, points: s.points, faint: true }))
-        .concat(validation.map((s) => ({ name: `${s.name}, validation`, points: s.points, dots: true }))),
+      series: training.map((s) => ({ name: s.name, group: s.name, points: s.points, faint: true }))
+        .concat(validation.map((s) => ({ name: `${s.name}, validation`, group: s.name, points: s.points, dots: true }))),
     });
   }
   for (const figure of report.figures || []) {
@@ -236,7 +236,7 @@ function add_comparison_differences(done) {
   const node = card("Paired by seed", "Differences of the last validation losses; the interval is that of the mean over seeds (Student's t, 95 %).");
   const signed = (v) => `${v >= 0 ? "+" : "−"}${Math.abs(v).toFixed(4)}`;
   const rows = report.differences.map((d) => [`${d.of} − ${d.less}`, signed(d.mean), d.seeds.length > 1 ? d.deviation.toFixed(4) : "",
-    d.interval ? `${signed(d.interval[0])} to ${signed(d.interval[1])}` : "", d.seeds.map(([seed, v]) => `${seed}: ${signed(v)}`).join("  ")]);
+    d.interval ? `${signed(d.interval[0])} to ${signed(d.interval[1])}` : "", d.seeds.map(([seed, v]) => `${seed}: ${signed(v)}`).join(" · ")]);
   node.append(table_of(["", "mean", "deviation", "interval", "by seed"], rows, "differences paired by seed"));
 }
 
