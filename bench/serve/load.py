@@ -54,8 +54,9 @@ def main():
     args = parser.parse_args()
     for choose in args.choose:
         fields = {name: float(value) for name, value in (field.split("=") for field in choose.split(","))}
-        if "top_k" in fields:
-            fields["top_k"] = int(fields["top_k"])
+        for name in ("top_k", "logprobs"):
+            if name in fields:
+                fields[name] = int(fields[name])
         for clients in map(int, args.clients.split(",")):
             runs = [measure(args.url, clients, args.tokens, fields) for _ in range(args.repeat)]
             print(f"{choose}, {clients} clients: {', '.join(f'{rate:.0f}' for rate, _ in runs)} tokens/s, "

@@ -2,7 +2,6 @@
 #include "infer/sequence/token_score.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/functions.h"
 #include "infer/sequence/trace.h"
@@ -28,21 +27,22 @@ float LogProbs::at(int32_t token) const {
 TokenScore LogProbs::score(int32_t token, int num_top) const {
   TokenScore score{.log_prob = at(token), .rank = 1};
   const float own = logits_[static_cast<std::size_t>(token)];
-  for (std::size_t id = 0; id < logits_.size(); ++id) {
-    const bool is_before =
-        logits_[id] > own || (logits_[id] == own && id < static_cast<std::size_t>(token));
-    score.rank += is_before ? 1 : 0;
+  const auto at_token = logits_.begin() + token;
+  score.rank += std::count_if(logits_.begin(), at_token, [&](float other) { return other >= own; });
+  score.rank += std::count_if(at_token, logits_.end(), [&](float other) { return other > own; });
+  // One pass with a short list in order: ids ascend, so that of equals the lower one stays in
+  // front.
+  const std::size_t count = std::min(static_cast<std::size_t>(num_top), logits_.size());
+  std::vector<int32_t> best;
+  for (std::size_t id = 0; count > 0 && id < logits_.size(); ++id) {
+    const auto logit = [&](int32_t one) { return logits_[static_cast<std::size_t>(one)]; };
+    if (best.size() == count && !(logits_[id] > logit(best.back()))) continue;
+    if (best.size() == count) best.pop_back();
+    const auto place = std::find_if(best.begin(), best.end(),
+                                    [&](int32_t one) { return logits_[id] > logit(one); });
+    best.insert(place, static_cast<int32_t>(id));
   }
-  std::vector<int32_t> ids(logits_.size());
-  std::iota(ids.begin(), ids.end(), 0);
-  const auto count =
-      std::min(static_cast<std::ptrdiff_t>(num_top), static_cast<std::ptrdiff_t>(ids.size()));
-  std::partial_sort(ids.begin(), ids.begin() + count, ids.end(), [&](int32_t a, int32_t b) {
-    const float left = logits_[static_cast<std::size_t>(a)];
-    const float right = logits_[static_cast<std::size_t>(b)];
-    return left > right || (left == right && a < b);
-  });
-  for (auto id = ids.begin(); id != ids.begin() + count; ++id) score.top.emplace_back(*id, at(*id));
+  for (const int32_t id : best) score.top.emplace_back(id, at(id));
   return score;
 }
 
