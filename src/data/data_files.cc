@@ -113,6 +113,7 @@ std::vector<NamedSource> find_sources(const std::vector<std::string>& words,
     if (fs::is_directory(word.path, ignored)) {
       source.name = word.path.string();
       source.files = files_in(word.path);
+      source.folder = word.path;
     } else {
       source.files.push_back(word.path);
     }
@@ -132,6 +133,21 @@ std::vector<NamedSource> find_unweighted(const std::vector<std::string>& words,
          in_quotes(words.front()));
   }
   return sources;
+}
+
+void check_outside(const std::vector<NamedSource>& sources, const fs::path& out,
+                   const std::string& flag) {
+  for (const NamedSource& source : sources) {
+    if (source.folder.empty()) continue;
+    const fs::path below =
+        fs::weakly_canonical(out).lexically_relative(fs::canonical(source.folder));
+    if (below.empty() || *below.begin() == "..") continue;
+    const bool is_passed_over = below != "." && std::any_of(below.begin(), below.end(), is_hidden);
+    if (is_passed_over) continue;
+    fail(ErrorKind::usage,
+         "--out {} lies in {} {}, so what is written there would be read as text; choose another",
+         out.string(), flag, source.folder.string());
+  }
 }
 
 std::vector<fs::path> files_of(const std::vector<NamedSource>& sources) {

@@ -12,6 +12,7 @@ struct NamedSource {
   std::string name;                          // of a folder; empty: that of the file
   std::vector<std::filesystem::path> files;  // of a folder: all in it and below, by path
   std::optional<double> weight;
+  std::filesystem::path folder = {};  // as it was named; empty: a file
 };
 
 // Each word is "PATH" or "PATH:WEIGHT". A path that exists as it is written has no weight; hidden
@@ -23,6 +24,11 @@ std::vector<NamedSource> find_sources(const std::vector<std::string>& words,
 // The same where no weight has a meaning: one is refused.
 std::vector<NamedSource> find_unweighted(const std::vector<std::string>& words,
                                          const std::string& flag = "--data");
+
+// What is written into `out` must not be read as text the next time. Throws Error(usage) where it
+// lies in a folder of `sources`, unless hidden there.
+void check_outside(const std::vector<NamedSource>& sources, const std::filesystem::path& out,
+                   const std::string& flag = "--data");
 
 // All files of all sources.
 std::vector<std::filesystem::path> files_of(const std::vector<NamedSource>& sources);

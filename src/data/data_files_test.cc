@@ -70,6 +70,21 @@ TEST_F(DataFiles, LinksAreFollowedOnceAndOddThingsNamed) {
   EXPECT_EQ(two[0].files[2], at("corpus/gone.txt"));
 }
 
+TEST_F(DataFiles, WhatIsWrittenIsNotReadAsText) {
+  put("corpus/a.txt");
+  put("corpus-2/b.txt");
+  const auto sources = find_sources({at("corpus"), at("corpus-2/b.txt")});
+  const auto refusal = [&](const fs::path& out) {
+    return error_of([&] { check_outside(sources, out); });
+  };
+  for (const char* out : {"corpus", "corpus/run", "corpus/new/run", "corpus-2/../corpus/run"}) {
+    EXPECT_NE(refusal(folder_ / out).find("would be read as text"), std::string::npos) << out;
+  }
+  for (const char* out : {"run", "corpus-2", "corpus-3", "corpus/.run", "corpus/.a/run"}) {
+    EXPECT_EQ(refusal(folder_ / out), "") << out;
+  }
+}
+
 TEST_F(DataFiles, Refusals) {
   put("a.txt");
   put("b.txt");

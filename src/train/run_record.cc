@@ -13,6 +13,7 @@
 #include "base/cpu_features.h"
 #include "base/engine_version.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/mapped_file.h"
 #include "base/system_memory.h"
 #include "base/utf8.h"
@@ -36,6 +37,16 @@ OrderedJson field(const OrderedJson& object, const char* key, const OrderedJson&
          like.type_name(), found->type_name());
   }
   return *found;
+}
+
+OrderedJson parsed(const std::string& text, const std::string& what) {
+  try {
+    return parse_ordered_json(text, what);
+  } catch (const Error& error) {
+    fail(ErrorKind::input,
+         "{}\nrepair it, or move it away and go on with the run's options given again",
+         error.what());
+  }
 }
 
 // Words from the command line may be any bytes.
@@ -68,6 +79,15 @@ OrderedJson describe_machine() {
 RunRecord::RunRecord(fs::path run, std::string program)
     : run_(std::move(run)), program_(std::move(program)) {}
 
+std::optional<RunRecord> RunRecord::read_if_whole(const fs::path& run) {
+  try {
+    return read(run);
+  } catch (const Error& error) {
+    log_warning("{}", error.what());
+    return std::nullopt;
+  }
+}
+
 std::optional<RunRecord> RunRecord::read(const fs::path& run) {
   const fs::path path = run / kRunRecordName;
   std::error_code ignored;
@@ -75,7 +95,7 @@ std::optional<RunRecord> RunRecord::read(const fs::path& run) {
   RunRecord record(run, "");
   record.before_ = read_small_file(path, kMaxBytes);
   const std::string what = path.string();
-  const OrderedJson json = parse_ordered_json(record.before_, what);
+  const OrderedJson json = parsed(record.before_, what);
   if (!json.is_object()) fail(ErrorKind::input, "{}: expected a JSON object", what);
   if (json.value("format", OrderedJson()) != kFormat) {
     fail(ErrorKind::input, "{}: format {}, this program reads {}", what,

@@ -30,12 +30,16 @@ class RunRecord {
  public:
   // What lies in `run`; nothing where no run.json is. Throws Error(input) where it is not one.
   static std::optional<RunRecord> read(const std::filesystem::path& run);
+  // The same for those who only look: a damaged file is told, and then there is none.
+  static std::optional<RunRecord> read_if_whole(const std::filesystem::path& run);
   // None there yet: `program` is the command that trains.
   RunRecord(std::filesystem::path run, std::string program);
 
   const std::string& program() const { return program_; }
   // What the command needs to go on: "--batch" -> "4" or a list of values.
   const OrderedJson& options() const { return options_; }
+  // The files as they were described last.
+  const OrderedJson& data() const { return description_.data; }
   // The best checkpoint that the run keeps.
   void set_best(const BestValidation& best);  // written
   struct Best {

@@ -134,13 +134,18 @@ TEST(Cli, APathThatLeadsNowhereSaysWhatWasExpected) {
   };
   const std::string nothing = (scratch / "nothing").string(), empty = (scratch / "empty").string();
   std::filesystem::create_directory(empty);
-  says({"generate", nothing, "-p", "x"},
-       nothing + ": no such folder; expected a model folder (config.json, *.safetensors)");
+  says(
+      {"generate", nothing, "-p", "x"},
+      nothing +
+          ": no such folder; expected a model folder (config.json, *.safetensors) or training run");
   says({"info", nothing}, nothing + ": no such folder; expected a model folder, or a config.json");
-  says({"eval", empty, "--text", "f"},
-       empty + ": no config.json in it; expected a model folder (config.json, *.safetensors)");
+  says({"eval", empty, "--text", "f"}, empty +
+                                           ": no config.json in it; expected a model folder "
+                                           "(config.json, *.safetensors) or training run");
   says({"train", "--init", empty, "--data", "f", "--out", "o"},
-       empty + ": no config.json in it; expected a model folder (config.json, *.safetensors)");
+       empty +
+           ": no config.json in it; expected a model folder (config.json, *.safetensors) or "
+           "training run");
   says({"report", nothing},
        nothing + ": no such folder; expected one that dsmoe train, demo or compare wrote");
   says({"report", empty},

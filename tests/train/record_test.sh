@@ -51,6 +51,20 @@ grep -q -- '"--steps 32 instead of 30"' moved/run.json || fail "a change is not 
 grep -q "batch: the checkpoint has 4, this run has 8" err || fail "another batch: $(cat err)"
 grep -q -- '"--batch": "4"' moved/run.json || fail "a refused start changed run.json"
 
+# A record that can no longer be written: the steps are saved all the same, and somebody is told.
+"$program" train --config config.json --data corpus.txt --out unnoted --steps 100000 --batch 4 --seq 32 --threads 1 --save-every 0 \
+  > /dev/null 2> err &
+child=$!
+until [ -s unnoted/metrics.jsonl ]; do kill -0 $child 2> /dev/null || break; sleep 0.01; done
+rm unnoted/run.json
+mkdir -p unnoted/run.json/in-the-way
+kill -s INT $child
+wait $child
+code=$?
+[ $code = 130 ] || fail "a record that cannot be written: exit $code: $(cat err)"
+ls -d unnoted/step-* > /dev/null 2>&1 || fail "no checkpoint where the record cannot be written"
+grep -q "warning: how the run ended (stopped by signal 2) could not be noted: .*run.json" err || fail "a lost note is not told: $(cat err)"
+
 # A run that was killed says so once it goes on.
 become_train "$work/killed" 100000 --save-every 5 > /dev/null 2>&1 &
 child=$!
@@ -73,6 +87,52 @@ is whole/run.json first_step 31
 echo '{"format": 7}' > whole/run.json
 "$program" train --resume whole > /dev/null 2> err && fail "a record of another format was taken"
 grep -q "format 7, this program reads 1" err || fail "another format: $(cat err)"
+
+# A damaged record: those who only look go on without it, and who trains says what to do.
+cp -r lost damaged
+head -c 300 lost/run.json > damaged/run.json
+"$program" train --resume damaged > /dev/null 2> err && fail "resumed with half a record"
+grep -q "repair it, or move it away" err || fail "half a record: $(cat err)"
+"$program" generate damaged -p the --max-tokens 1 > /dev/null 2> err || fail "generate with half a record: $(cat err)"
+grep -q "warning: damaged/run.json: not valid JSON" err || fail "half a record is not told: $(cat err)"
+"$program" report damaged --samples 0 > /dev/null 2> err || fail "report with half a record: $(cat err)"
+sed 's/"--batch": "4"/"--batch": "x"/' lost/run.json > damaged/run.json
+"$program" train --resume damaged > /dev/null 2> err && fail "resumed with a batch of x"
+grep -q "with the options kept in damaged/run.json: --batch: expected a whole number, got x" err || fail "a broken option: $(cat err)"
+
+# Files that changed since: named, whether they decide the weights or only the validation loss.
+cp corpus.txt mine.txt
+cp corpus.txt valid.txt
+"$program" train --config config.json --data mine.txt --valid-data valid.txt --out changed --steps 4 --batch 4 --seq 32 --threads 1 \
+  > /dev/null 2> err || fail "train: $(cat err)"
+grep -q "valid.txt is validated on and trained on" err || fail "the same file twice is not told: $(cat err)"
+echo "more" >> valid.txt
+"$program" train --resume changed --steps 5 --threads 1 > /dev/null 2> err || fail "other text to validate on: $(cat err)"
+grep -q "valid.txt is not what it was when the run was last begun: [0-9]* bytes then, [0-9]* now" err || fail "a changed file: $(cat err)"
+echo "more" >> mine.txt
+"$program" train --resume changed --steps 6 --threads 1 > /dev/null 2> err && fail "other text was taken"
+grep -q "mine.txt is not what it was" err || fail "which file changed is not told: $(cat err)"
+
+# A run, a comparison and a model are not written over one another.
+cp -r lost kept
+"$program" compare --config config.json --data corpus.txt -o kept --steps 1 --seeds 1 > /dev/null 2> err && fail "a comparison over a run"
+grep -q "kept: a training run lies there; choose another --out" err || fail "a comparison over a run: $(cat err)"
+same lost kept
+mkdir comparison
+echo '{}' > comparison/compare.json
+for over in comparison lost/step-00000012; do
+  cp -r $over over
+  "$program" train --config config.json --data corpus.txt --out over --steps 1 --batch 4 --seq 32 > /dev/null 2> err && fail "a run over $over"
+  grep -q "lies there.*; choose another --out" err || fail "a run over $over: $(cat err)"
+  same $over over
+  rm -r over
+done
+mkdir texts
+cp corpus.txt texts
+"$program" train --config config.json --data texts --out texts/run --steps 1 --batch 4 --seq 32 > /dev/null 2> err
+[ $? = 2 ] || fail "a run among its texts: $(cat err)"
+grep -q -- "--out texts/run lies in --data texts" err || fail "a run among its texts: $(cat err)"
+[ "$(ls -A texts)" = corpus.txt ] || fail "a refused start left $(ls -A texts)"
 
 # Which run: two names, none, no such run.
 "$program" train --resume moved --out whole > /dev/null 2> err

@@ -114,6 +114,7 @@ CompareData embedded_data(CompareOptions& options, ThreadPool& pool) {
 CompareData files_data(CompareOptions& options, ThreadPool& pool) {
   report::CompareSettings& s = options.settings;
   const std::vector<data::NamedSource> sources = data::find_unweighted(options.data);
+  data::check_outside(sources, options.out);
   std::vector<data::CorpusInput> inputs;
   std::vector<std::string> files;
   std::string names;
@@ -304,6 +305,7 @@ int stopped() {
 }
 
 int compare(CompareOptions& options) {
+  check_comparison_folder(options.out);
   Engine engine(options.common);
   fill_defaults(options);
   const std::vector<train::ComparedModel> models =

@@ -230,7 +230,11 @@ Request complete(TrainOptions options, const Given& given) {
     const std::string what = (options.run.out / train::kRunRecordName).string();
     MergedFlags merged = merge_flags(record->options(), given.flags, what);
     request.options = {};
-    parse_flags(merged.flags, [&](CommandLine& line) { add_train_flags(line, request.options); });
+    try {
+      parse_flags(merged.flags, [&](CommandLine& line) { add_train_flags(line, request.options); });
+    } catch (const Error& error) {
+      fail(ErrorKind::input, "with the options kept in {}: {}", what, error.what());
+    }
     request.options.run.out = options.run.out;
     request.options.run.resume = true;
     request.kept = flags_to_keep(merged.flags);
@@ -273,6 +277,7 @@ train::RunOutcome train_in(RunSession& session, Engine& engine, Request& request
   TrainOptions& options = request.options;
   train::RunOptions& run = options.run;
   const std::vector<data::NamedSource> sources = data::find_sources(options.data);
+  data::check_outside(sources, run.out);
   std::vector<std::string> files;
   for (const fs::path& file : data::files_of(sources)) files.push_back(file.string());
   const train::RunTokenizer tokenizer =

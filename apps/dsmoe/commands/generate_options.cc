@@ -86,12 +86,17 @@ infer::GenerateOptions generate_options(const SamplingFlags& flags,
 }
 
 std::string describe_speed(const infer::Generation& generation, uint64_t seed) {
+  // The first token of an answer is the prompt's work: alone it has no speed.
+  const auto part = [](int64_t tokens, const std::string& more, double rate) {
+    return fmt::format("{} token{}{}{}", tokens, tokens == 1 ? "" : "s", more,
+                       rate > 0 ? fmt::format(", {:.1f} tokens/s", rate) : "");
+  };
   const std::string reused =
       generation.reused_tokens > 0 ? fmt::format(" ({} kept)", generation.reused_tokens) : "";
   return fmt::format(
-      "prompt {} tokens{}, {:.1f} tokens/s; answer {} tokens, {:.1f} tokens/s; seed {}",
-      generation.prompt_tokens, reused, generation.prompt_rate(), generation.tokens.size(),
-      generation.answer_rate(), seed);
+      "prompt {}; answer {}; seed {}",
+      part(generation.prompt_tokens, reused, generation.prompt_rate()),
+      part(static_cast<int64_t>(generation.tokens.size()), "", generation.answer_rate()), seed);
 }
 
 }  // namespace dsmoe::app

@@ -55,7 +55,7 @@ bool is_hub_name(const std::string& path) {
 // `missing`: the file that makes a folder what was asked for.
 ModelChoice choose_checkpoint(const fs::path& run, std::string_view missing,
                               std::string_view expected) {
-  if (const auto record = train::RunRecord::read(run)) {
+  if (const auto record = train::RunRecord::read_if_whole(run)) {
     if (const auto best = record->best()) {
       const fs::path folder = run / store::checkpoint_name(best->step);
       std::error_code ignored;

@@ -22,7 +22,8 @@ struct CommonOptions {
   bool quiet = false;
 };
 
-inline constexpr std::string_view kModelFolder = "model folder (config.json, *.safetensors)";
+inline constexpr std::string_view kModelFolder =
+    "model folder (config.json, *.safetensors) or training run";
 
 // For Flag::replace: the model that `path` means (commands/model_choice.h).
 Replaced chosen_model(const std::string& path, std::string_view expected = kModelFolder);

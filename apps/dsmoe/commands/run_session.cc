@@ -1,11 +1,14 @@
 // Begins, describes and ends; a failed start is undone.
 #include "commands/run_session.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "commands/version.h"
 #include "kernels/table.h"
+#include "report/comparison_folder.h"
 #include "terminal/interrupt.h"
 
 namespace dsmoe::app {
@@ -18,6 +21,26 @@ std::set<fs::path> names_in(const fs::path& folder) {
   std::error_code ignored;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
     names.insert(entry.path().filename());
+  }
+  return names;
+}
+
+// Files of one name mean different things to a model, a run and a comparison; none may write over
+// another's.
+void refuse_model_folder(const fs::path& folder, const std::set<fs::path>& names) {
+  for (const fs::path& name : names) {
+    if (name.extension() != ".safetensors") continue;
+    fail(ErrorKind::input, "{}: a model lies there ({}); choose another --out", folder.string(),
+         name.string());
+  }
+}
+
+std::set<fs::path> names_in_run(const fs::path& run) {
+  std::set<fs::path> names = names_in(run);
+  refuse_model_folder(run, names);
+  if (names.contains(report::kCompareFile)) {
+    fail(ErrorKind::input, "{}: a comparison of dsmoe compare lies there; choose another --out",
+         run.string());
   }
   return names;
 }
@@ -52,9 +75,18 @@ OrderedJson files_json(const std::vector<data::CorpusFile>& files) {
   return list;
 }
 
+void check_comparison_folder(const fs::path& folder) {
+  const std::set<fs::path> names = names_in(folder);
+  refuse_model_folder(folder, names);
+  if (names.contains(report::kCompareFile)) return;
+  if (names.contains(train::kRunRecordName) || store::has_checkpoints(folder)) {
+    fail(ErrorKind::input, "{}: a training run lies there; choose another --out", folder.string());
+  }
+}
+
 RunSession::RunSession(const fs::path& run, const std::string& program)
     : run_(run),
-      found_(names_in(run)),
+      found_(names_in_run(run)),
       folder_(run),
       lock_(run),
       record_(record_of(run, program)) {}
@@ -71,8 +103,30 @@ void RunSession::begin(const Start& start) {
   record_.begin(facts, start.options);
 }
 
+namespace {
+
+// A run that goes on with other bytes under a known name: which file it is, the identity of the
+// data does not say.
+void tell_changed_files(const OrderedJson& before, const OrderedJson& now) {
+  const auto key = [](const OrderedJson& file) {
+    return std::pair(file.value("path", OrderedJson()), file.value("part", OrderedJson()));
+  };
+  for (const OrderedJson& file : now) {
+    const auto known = std::find_if(before.begin(), before.end(), [&](const OrderedJson& other) {
+      return other.is_object() && key(other) == key(file);
+    });
+    if (known == before.end() || known->value("xxh64", OrderedJson()) == file["xxh64"]) continue;
+    log_warning("{} is not what it was when the run was last begun: {} bytes then, {} now",
+                file["path"].get<std::string>(), known->value("bytes", OrderedJson()).dump(),
+                file["bytes"].dump());
+  }
+}
+
+}  // namespace
+
 void RunSession::describe(const train::RunOptions& run, OrderedJson files, OrderedJson options) {
   if (!options.empty()) record_.set_options(std::move(options));
+  tell_changed_files(record_.data(), files);
   record_.describe({.config = OrderedJson(run.config.to_json()),
                     .recipe = train::recipe_of(run),
                     .data = std::move(files)});
@@ -98,17 +152,27 @@ train::RunHooks RunSession::hooks(train::RunHooks hooks) {
 }
 
 train::RunOutcome RunSession::guard(FunctionRef<train::RunOutcome()> f) {
+  std::optional<train::RunOutcome> outcome;
   try {
-    train::RunOutcome outcome = f();
-    record_.end(outcome.steps_done, how_it_ended(outcome));
-    return outcome;
+    outcome = f();
   } catch (const std::exception& error) {
     if (steps_done_ < 0) {
       undo();
     } else {
-      record_.end(steps_done_, std::string("failed: ") + error.what());
+      note_end(steps_done_, std::string("failed: ") + error.what());
     }
     throw;
+  }
+  note_end(outcome->steps_done, how_it_ended(*outcome));
+  return *std::move(outcome);
+}
+
+// What was trained is saved, and what failed is to be told: neither hangs on this note.
+void RunSession::note_end(int64_t steps_done, const std::string& how) {
+  try {
+    record_.end(steps_done, how);
+  } catch (const Error& error) {
+    log_warning("how the run ended ({}) could not be noted: {}", how, error.what());
   }
 }
 

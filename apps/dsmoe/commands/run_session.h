@@ -20,7 +20,7 @@ namespace dsmoe::app {
 class RunSession {
  public:
   // Makes the folder if it is missing, and waits for nobody: Error(resource) where another process
-  // trains. Error(input) where another command made the run.
+  // trains. Error(input) where another command made the run, or where no run may be.
   RunSession(const std::filesystem::path& run, const std::string& program);
 
   const store::RunLock& lock() const { return lock_; }
@@ -48,6 +48,7 @@ class RunSession {
 
  private:
   void undo() noexcept;
+  void note_end(int64_t steps_done, const std::string& how);
 
   std::filesystem::path run_;
   std::set<std::filesystem::path> found_;  // names in RUN before
@@ -57,6 +58,9 @@ class RunSession {
   int64_t steps_done_ = -1;  // below 0: not started
   bool keeps_data_ = false;
 };
+
+// Throws Error(input) where a comparison may not be: over a run, or a model.
+void check_comparison_folder(const std::filesystem::path& folder);
 
 // Files as run.json lists them.
 OrderedJson files_json(const std::vector<data::CorpusFile>& files);

@@ -1,9 +1,11 @@
 // Corpora, their sources, and the split into training and validation.
 #include "commands/train_parts.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "commands/run_session.h"
 #include "terminal/interrupt.h"
 
@@ -44,6 +46,20 @@ double fraction_of(const TrainOptions& options) {
   return options.valid_data.empty() ? kUsual : 0;
 }
 
+// What a model has seen says nothing about text that it has not.
+void tell_of_shared(const std::vector<data::CorpusFile>& training,
+                    const std::vector<data::CorpusFile>& validation) {
+  for (const data::CorpusFile& file : validation) {
+    const bool is_trained_on =
+        std::any_of(training.begin(), training.end(), [&](const data::CorpusFile& other) {
+          return other.hash == file.hash && other.bytes == file.bytes;
+        });
+    if (!is_trained_on) continue;
+    log_warning("{} is validated on and trained on: its loss tells what was learned by heart",
+                file.path.string());
+  }
+}
+
 }  // namespace
 
 TrainParts::TrainParts(const TrainOptions& options, const std::vector<data::NamedSource>& sources,
@@ -55,6 +71,7 @@ TrainParts::TrainParts(const TrainOptions& options, const std::vector<data::Name
   if (options.valid_data.empty()) return;
   const auto held_out = data::find_unweighted(options.valid_data, "--valid-data");
   validation_ = std::make_unique<data::BuiltCorpus>(build(options, held_out, tokenizer));
+  tell_of_shared(training_.files, validation_->files);
   splits_.push_back(std::make_unique<data::DocumentSplit>(
       validation_->corpus, data::SplitOptions{.fraction = 0, .seed = options.run.seed}));
   validation_parts_ = {{.split = splits_.back().get()}};
