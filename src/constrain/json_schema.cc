@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <map>
 #include <optional>
 #include <set>
@@ -13,55 +12,34 @@
 #include "base/error.h"
 #include "base/utf8.h"
 #include "constrain/json_text.h"
-#include "constrain/number_range.h"
 #include "constrain/regex_pattern.h"
+#include "constrain/schema_numbers.h"
+#include "constrain/schema_overlap.h"
+#include "constrain/schema_parts.h"
 #include "constrain/string_format.h"
 
 namespace dsmoe::constrain {
 namespace {
 
 constexpr uint32_t kMaxCount = 1'000'000;  // of minItems, maxLength and their like
-constexpr int kFractionDigits = 6;         // of numbers with bounds
 constexpr int kMaxDepth = 64;
 
-// Where a schema lies, for messages: "schema.properties.a".
-struct At {
-  const OrderedJson& json;
-  const std::string& path;
-};
-
-[[noreturn]] void refuse(const std::string& path, const std::string& what) {
-  fail(ErrorKind::input, "{}: {}", path, what);
-}
-
-std::string below(const std::string& path, std::string_view key) {
-  return path + "." + std::string(key.substr(0, 80));
-}
-
-using Names = std::vector<std::string_view>;
-
-bool contains(const Names& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
 // What says nothing about values.
-const Names kRemarks{"title",    "description", "default",   "examples", "example",
-                     "$schema",  "$id",         "$comment",  "$defs",    "definitions",
-                     "readOnly", "writeOnly",   "deprecated"};
+const Names kRemarks{"title",    "description", "default",    "examples",     "example",
+                     "$schema",  "$id",         "$comment",   "$defs",        "definitions",
+                     "readOnly", "writeOnly",   "deprecated", "discriminator"};
 const Names kObjectWords{"properties", "required", "additionalProperties"};
 const Names kArrayWords{"items", "minItems", "maxItems"};
 const Names kStringWords{"minLength", "maxLength", "pattern", "format"};
-const Names kNumberWords{"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"};
-const Names kTypes{"object", "array", "string", "number", "integer", "boolean", "null"};
 
 // Only these, besides remarks: what stands beside them would have to hold too.
 void allow_only(const At& at, const Names& names) {
   for (const auto& [key, value] : at.json.items()) {
     if (contains(kRemarks, key) || contains(names, key)) continue;
     const bool is_known = key == "type" || key == "enum" || key == "const" || key == "anyOf" ||
-                          key == "allOf" || key == "$ref" || contains(kObjectWords, key) ||
-                          contains(kArrayWords, key) || contains(kStringWords, key) ||
-                          contains(kNumberWords, key);
+                          key == "oneOf" || key == "allOf" || key == "$ref" ||
+                          contains(kObjectWords, key) || contains(kArrayWords, key) ||
+                          contains(kStringWords, key) || contains(kNumberWords, key);
     refuse(below(at.path, key), is_known ? fmt::format("not supported beside {}", names.front())
                                          : "this keyword of JSON Schema is not supported");
   }
@@ -88,21 +66,10 @@ Bounds bounds_of(const At& at, const char* least, const char* most) {
   return bounds;
 }
 
-bool is_of_type(const OrderedJson& value, std::string_view type) {
-  if (type == "object") return value.is_object();
-  if (type == "array") return value.is_array();
-  if (type == "string") return value.is_string();
-  if (type == "boolean") return value.is_boolean();
-  if (type == "null") return value.is_null();
-  if (type == "number") return value.is_number();
-  return value.is_number_integer() ||
-         (value.is_number_float() && value.get<double>() == std::floor(value.get<double>()));
-}
-
 class SchemaWriter {
  public:
   SchemaWriter(Nfa& nfa, const OrderedJson& root, const std::string& name)
-      : nfa_(nfa), root_(root), name_(name), text_(nfa) {}
+      : nfa_(nfa), root_(root), name_(name), text_(nfa), overlap_(root) {}
 
   // The whole schema, and what it refers to.
   void write_all(int32_t from, int32_t to) {
@@ -133,6 +100,8 @@ class SchemaWriter {
       write_reference(from, at, to);
     } else if (at.json.contains("anyOf")) {
       write_any_of(from, at, to);
+    } else if (at.json.contains("oneOf")) {
+      write_one_of(from, at, to);
     } else if (at.json.contains("allOf")) {
       write_all_of(from, at, to);
     } else if (at.json.contains("enum") || at.json.contains("const")) {
@@ -146,14 +115,10 @@ class SchemaWriter {
   void write_reference(int32_t from, const At& at, int32_t to) {
     allow_only(at, {"$ref"});
     const std::string path = below(at.path, "$ref");
-    const OrderedJson& ref = at.json.at("$ref");
-    if (!ref.is_string() || !ref.get_ref<const std::string&>().starts_with('#')) {
-      refuse(path, "expected a reference into this schema, such as \"#/$defs/name\"");
-    }
-    const std::string& text = ref.get_ref<const std::string&>();
+    const OrderedJson& target = referred(root_, at.json.at("$ref"), path);
+    const std::string& text = at.json.at("$ref").get_ref<const std::string&>();
     const auto [known, is_new] = references_.try_emplace(text, 0);
     if (is_new) {
-      const OrderedJson& target = find(text.substr(1), path);
       std::string place = name_ + text.substr(1, 200);
       std::replace(place.begin(), place.end(), '/', '.');
       nfa_.set_place(place);
@@ -164,42 +129,32 @@ class SchemaWriter {
     nfa_.add_call(from, {.rule = references_.at(text)}, to);
   }
 
-  // A JSON pointer.
-  const OrderedJson& find(std::string_view pointer, const std::string& path) const {
-    const OrderedJson* here = &root_;
-    while (!pointer.empty()) {
-      const std::size_t end = std::min(pointer.find('/', 1), pointer.size());
-      std::string key(pointer.substr(0, end));
-      const bool is_pointer = key.starts_with('/');
-      key.erase(0, 1);
-      pointer.remove_prefix(end);
-      for (const auto& [code, plain] : {std::pair("~1", "/"), std::pair("~0", "~")}) {
-        for (std::size_t at = 0; (at = key.find(code, at)) != std::string::npos; ++at) {
-          key.replace(at, 2, plain);
-        }
-      }
-      const OrderedJson* next = nullptr;
-      if (is_pointer && here->is_object()) {
-        const auto found = here->find(key);
-        if (found != here->end()) next = &*found;
-      } else if (is_pointer && here->is_array() && !key.empty() && key.size() < 6 &&
-                 key.find_first_not_of("0123456789") == std::string::npos &&
-                 static_cast<std::size_t>(std::stoi(key)) < here->size()) {
-        next = &(*here)[static_cast<std::size_t>(std::stoi(key))];
-      }
-      if (next == nullptr) refuse(path, "there is nothing in this schema that it refers to");
-      here = next;
-    }
-    return *here;
-  }
-
   void write_any_of(int32_t from, const At& at, int32_t to) {
     allow_only(at, {"anyOf"});
     const std::string path = below(at.path, "anyOf");
-    const OrderedJson& all = at.json.at("anyOf");
-    if (!all.is_array() || all.empty()) refuse(path, "expected a list of schemas");
+    write_alternatives(from, {at.json.at("anyOf"), path}, to);
+  }
+
+  void write_alternatives(int32_t from, const At& all, int32_t to) {
+    if (!all.json.is_array() || all.json.empty()) refuse(all.path, "expected a list of schemas");
+    for (std::size_t i = 0; i < all.json.size(); ++i) {
+      write(from, {all.json[i], below(all.path, std::to_string(i))}, to);
+    }
+  }
+
+  // The same as anyOf where no value is of two of them.
+  void write_one_of(int32_t from, const At& at, int32_t to) {
+    allow_only(at, {"oneOf"});
+    const std::string path = below(at.path, "oneOf");
+    const OrderedJson& all = at.json.at("oneOf");
+    write_alternatives(from, {all, path}, to);
     for (std::size_t i = 0; i < all.size(); ++i) {
-      write(from, {all[i], below(path, std::to_string(i))}, to);
+      for (std::size_t j = 0; j < i; ++j) {
+        if (overlap_.are_apart({all[j], path}, {all[i], path})) continue;
+        refuse(path, fmt::format("a value might be of {} and of {}, which oneOf forbids; let their "
+                                 "types differ, or the const of a required property, or use anyOf",
+                                 j, i));
+      }
     }
   }
 
@@ -226,29 +181,6 @@ class SchemaWriter {
                         });
       if (fits) nfa_.add_literal(from, value.dump(), to);
     }
-  }
-
-  // Empty: nothing was said.
-  std::vector<std::string> types_of(const At& at) const {
-    const auto found = at.json.find("type");
-    if (found == at.json.end()) return {};
-    const std::string path = below(at.path, "type");
-    std::vector<std::string> types;
-    const OrderedJson list = found->is_array() ? *found : OrderedJson::array({*found});
-    for (const OrderedJson& type : list) {
-      if (!type.is_string() || !contains(kTypes, type.get_ref<const std::string&>())) {
-        refuse(path,
-               "expected object, array, string, number, integer, boolean, null, or a list "
-               "of them");
-      }
-      types.push_back(type.get<std::string>());
-    }
-    if (types.empty()) refuse(path, "expected at least one type");
-    // Every integer is a number.
-    if (std::find(types.begin(), types.end(), "number") != types.end()) {
-      std::erase(types, "integer");
-    }
-    return types;
   }
 
   void write_types(int32_t from, const At& at, int32_t to) {
@@ -292,31 +224,10 @@ class SchemaWriter {
   }
 
   void write_number(bool is_integer, int32_t from, const At& at, int32_t to) {
-    NumberBounds bounds;
-    const auto read = [&](const char* key, std::optional<Decimal>& bound) {
-      const auto found = at.json.find(key);
-      if (found == at.json.end()) return;
-      const std::string path = below(at.path, key);
-      if (!found->is_number()) refuse(path, "expected a number");
-      if (bound) refuse(path, "not supported together with its other form");
-      bound = Decimal::of(*found);
-      // Beyond, numbers that are read as doubles need not be on the side on which they are written.
-      if (bound->whole.size() > 15 || bound->fraction.size() > kFractionDigits) {
-        refuse(path, fmt::format("a bound has at most 15 digits before the point and {} behind it",
-                                 kFractionDigits));
-      }
-      if (!is_integer && bound->whole.size() > 9) {
-        refuse(path, "a bound of a number has at most 9 digits before the point");
-      }
-    };
-    read("minimum", bounds.low);
-    read("exclusiveMinimum", bounds.low);
-    read("maximum", bounds.high);
-    read("exclusiveMaximum", bounds.high);
-    bounds.low_is_excluded = at.json.contains("exclusiveMinimum");
-    bounds.high_is_excluded = at.json.contains("exclusiveMaximum");
+    const NumberBounds bounds = number_bounds_of(at, is_integer);
     if (bounds.any()) {
-      add_number_range(nfa_, from, bounds, is_integer ? 0 : kFractionDigits, to);
+      const int digits = bounds.multiple_of ? bounds.multiple_of->digits : kFractionDigits;
+      add_number_range(nfa_, from, bounds, is_integer ? 0 : digits, to);
     } else if (is_integer) {
       text_.add_integer(from, to);
     } else {
@@ -544,6 +455,7 @@ class SchemaWriter {
   const OrderedJson& root_;
   const std::string& name_;
   JsonText text_;
+  SchemaOverlap overlap_;
   std::map<std::string, int32_t> references_;  // rules
   std::vector<Referred> referred_;             // and still to be written
   int depth_ = 0;

@@ -134,6 +134,71 @@ TEST(JsonSchema, NumberRanges) {
   });
 }
 
+TEST(JsonSchema, Multiples) {
+  check({
+      {R"({"type":"integer","multipleOf":7})",
+       {"0", "7", "-7", "91", "700000000000007"},
+       {"1", "8", "-1", "-0", "07", "7.0", "7000000000000007"}},
+      {R"({"type":"integer","multipleOf":5,"minimum":-12,"exclusiveMaximum":30})",
+       {"-10", "-5", "0", "25"},
+       {"-15", "30", "3", "-12"}},
+      {R"({"type":"number","multipleOf":0.25})",
+       {"0", "0.25", "-1.5", "3.75", "2.50"},
+       {"0.2", "0.3", "0.125", "1e2", "-0.0"}},
+      {R"({"type":"number","multipleOf":0.01,"minimum":0.995,"maximum":2})",
+       {"1", "1.0", "1.07", "1.99", "2.00"},
+       {"0.99", "1.075", "2.01"}},
+      {R"({"multipleOf":10})", {"10", "-120", "0"}, {"5", "10.0", "1e1"}},
+      {R"({"type":"integer","multipleOf":2.5})", {"5", "10", "0"}, {"2.5", "2", "7"}},
+      {R"({"type":"integer","multipleOf":1000})", {"1000", "-250000"}, {"100", "1"}},
+      {R"({"type":"integer","multipleOf":0.5})", {"1", "17"}, {"0.5"}},
+  });
+}
+
+TEST(JsonSchema, OneOf) {
+  check({
+      {R"({"oneOf":[{"type":"integer"},{"type":"string"},{"type":["null","array"]}]})",
+       {"1", R"("a")", "null", "[]"},
+       {"1.5", "true"}},
+      {R"({"oneOf":[{"enum":["a","b"]},{"const":"c"},{"const":1},{"type":"object"}]})",
+       {R"("a")", R"("c")", "1", "{}"},
+       {R"("d")", "2"}},
+      {R"({"oneOf":[{"$ref":"#/$defs/cat"},{"$ref":"#/$defs/dog"}],"discriminator":{"propertyName":"kind"},
+           "$defs":{"cat":{"type":"object","properties":{"kind":{"const":"cat"},"lives":{"type":"integer"}},"required":["kind"]},
+                    "dog":{"type":"object","properties":{"kind":{"enum":["dog","puppy"]}},"required":["kind"]}}})",
+       {R"({"kind":"cat","lives":9})", R"({"kind":"puppy"})"},
+       {R"({"kind":"dog","lives":9})", R"({"kind":"cow"})"}},
+      {R"({"oneOf":[{"anyOf":[{"type":"null"},{"type":"boolean"}]},{"oneOf":[{"const":3},{"const":4}]}]})",
+       {"null", "true", "3"},
+       {"5"}},
+  });
+  for (
+      const char* overlapping :
+      {R"({"oneOf":[{"type":"integer"},{"type":"number"}]})",
+       R"({"oneOf":[{"type":"string"},{"minLength":2}]})",
+       R"({"oneOf":[{"enum":["a","b"]},{"const":"b"}]})",
+       R"({"oneOf":[{"const":1},{"const":1.0}]})", R"({"oneOf":[{"const":"a"},{"type":"string"}]})",
+       R"({"oneOf":[{"type":"null"},{"anyOf":[{"type":"string"},{"type":"null"}]}]})",
+       R"({"oneOf":[{"type":"object","properties":{"a":{"const":1}},"required":["a"]},
+                     {"type":"object","properties":{"a":{"const":2}}}]})",
+       R"({"oneOf":[{"$ref":"#/$defs/x"},{"type":"integer"}],"$defs":{"x":{"type":["null","integer"]}}})",
+       R"({"oneOf":[{},{"type":"null"}]})"}) {
+    const std::string refusal = refusal_of(schema_of(overlapping));
+    EXPECT_NE(refusal.find("schema.oneOf: a value might be of 0 and of 1"), std::string::npos)
+        << overlapping << ": " << refusal;
+  }
+}
+
+TEST(JsonSchema, OneOfOfManyIsBounded) {
+  std::string many = R"({"oneOf":[)";
+  for (int i = 0; i < 3000; ++i) many += fmt::format(R"({}{{"const":{}}})", i > 0 ? "," : "", i);
+  EXPECT_NE(refusal_of(schema_of(many + "]}")).find("too many pairs"), std::string::npos);
+  std::string large = R"({"enum":[0)";
+  for (int i = 1; i < 2000; ++i) large += fmt::format(",{}", i);
+  const std::string twice = R"({"oneOf":[)" + large + "]}," + large + "]}]}";
+  EXPECT_NE(refusal_of(schema_of(twice)).find("too many pairs"), std::string::npos);
+}
+
 TEST(JsonSchema, References) {
   check({
       {R"({"$defs":{"n":{"type":"object","properties":{"v":{"type":"integer"},"next":{"anyOf":[{"$ref":"#/$defs/n"},{"type":"null"}]}},"required":["v","next"]}},"$ref":"#/$defs/n"})",
@@ -153,6 +218,14 @@ TEST(JsonSchema, References) {
 TEST(JsonSchema, RefusesByPath) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"properties":{"a":{"oneOf":[]}}})", "schema.properties.a.oneOf: "},
+      {R"({"oneOf":[{"type":"null"}],"type":"null"})", "schema.type: not supported beside oneOf"},
+      {R"({"type":"integer","multipleOf":0})", "schema.multipleOf: "},
+      {R"({"type":"integer","multipleOf":-2})", "schema.multipleOf: "},
+      {R"({"type":"integer","multipleOf":"2"})", "schema.multipleOf: "},
+      {R"({"type":"integer","multipleOf":1001})", "schema.multipleOf: "},
+      {R"({"type":"number","multipleOf":1e-7})", "schema.multipleOf: "},
+      {R"({"type":"number","multipleOf":1e300})", "schema.multipleOf: "},
+      {R"({"type":"integer","minimum":1,"maximum":6,"multipleOf":7})", "no answer"},
       {R"({"items":{"type":"string","pattern":"("}})", "schema.items.pattern: "},
       {R"({"type":"strin"})", "schema.type: "},
       {R"({"type":[]})", "schema.type: "},
@@ -171,7 +244,6 @@ TEST(JsonSchema, RefusesByPath) {
       {R"({"required":["a"]})", "schema.required: "},
       {R"({"type":"integer","minimum":"a"})", "schema.minimum: "},
       {R"({"type":"integer","minimum":5,"maximum":4})", "no answer"},
-      {R"({"type":"integer","minimum":5,"maximum":4,"multipleOf":2})", "schema.multipleOf: "},
       {R"({"enum":[]})", "schema.enum: "},
       {R"({"type":"string","enum":[1]})", "no answer"},
       {R"({"properties":[]})", "schema.properties: "},

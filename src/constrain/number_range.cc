@@ -10,6 +10,7 @@ namespace dsmoe::constrain {
 namespace {
 
 constexpr std::size_t kMostDigits = 16;
+constexpr std::size_t kMostDigitsOfMultiples = 15;  // that every reader of doubles keeps
 
 // Magnitudes between two bounds.
 class RangeWriter {
@@ -18,20 +19,23 @@ class RangeWriter {
     Decimal low;                  // at least this
     std::optional<Decimal> high;  // at most this
     bool low_is_excluded = false, high_is_excluded = false;
+    std::optional<Multiple> multiple_of = {};
   };
   RangeWriter(Nfa& nfa, Limits limits, int fraction_digits, int32_t to)
       : nfa_(nfa), limits_(std::move(limits)), fraction_digits_(fraction_digits), to_(to) {}
 
   void write(int32_t from) {
     const std::size_t shortest = limits_.low.whole.size();
-    const std::size_t longest =
-        limits_.high ? limits_.high->whole.size() : std::max(kMostDigits, shortest);
-    for (std::size_t length = shortest; length <= longest; ++length) {
-      const Tight tight{.low = length == shortest,
-                        .high = limits_.high && length == limits_.high->whole.size()};
-      whole_nodes_.clear();
-      write_whole(from, {.digit = 0, .tight = tight}, length);
+    if (limits_.high) {
+      for (std::size_t length = shortest; length <= limits_.high->whole.size(); ++length) {
+        write_lengths(from, {length, length},
+                      {.low = length == shortest, .high = length == limits_.high->whole.size()});
+      }
+      return;
     }
+    write_lengths(from, {shortest, shortest}, {.low = true});
+    const std::size_t most = limits_.multiple_of ? kMostDigitsOfMultiples : kMostDigits;
+    if (shortest < most) write_lengths(from, {shortest + 1, most}, {});
   }
 
  private:
@@ -42,38 +46,58 @@ class RangeWriter {
   struct Place {
     std::size_t digit = 0;
     Tight tight;
-    auto key() const { return std::tuple(digit, tight.low, tight.high); }
+    uint32_t remainder = 0;  // of all digits so far, read as one number; 0 where nothing divides
+    auto key() const { return std::tuple(digit, tight.low, tight.high, remainder); }
   };
-  using Nodes = std::map<std::tuple<std::size_t, bool, bool>, int32_t>;
+  using Nodes = std::map<std::tuple<std::size_t, bool, bool, uint32_t>, int32_t>;
 
   static int digit_of(const std::string& digits, std::size_t at) {
     return at < digits.size() ? digits[at] - '0' : 0;
   }
   static bool has_more(const std::string& digits, std::size_t at) { return digits.size() > at; }
 
-  // Calls f(first digit, last digit, what is tight then).
+  uint32_t remainder_with(Place place, int digit) const {
+    if (!limits_.multiple_of) return 0;
+    return (place.remainder * 10 + static_cast<uint32_t>(digit)) % limits_.multiple_of->units;
+  }
+
+  // Calls f(digit, the place behind it).
   template <class F>
   void each_step(Place place, const std::string& low, const std::string& high, int least, F&& f) {
     const int first = place.tight.low ? digit_of(low, place.digit) : 0;
     const int last = place.tight.high ? digit_of(high, place.digit) : 9;
     for (int digit = std::max(first, least); digit <= last; ++digit) {
-      f(digit,
-        Tight{.low = place.tight.low && digit == first, .high = place.tight.high && digit == last});
+      f(digit, Place{.digit = place.digit + 1,
+                     .tight = {.low = place.tight.low && digit == first,
+                               .high = place.tight.high && digit == last},
+                     .remainder = remainder_with(place, digit)});
     }
   }
 
-  void write_whole(int32_t from, Place place, std::size_t length) {
-    if (place.digit == length) return write_end(from, {.digit = 0, .tight = place.tight});
+  // How many digits there may be before the point.
+  struct Lengths {
+    std::size_t least = 0, most = 0;
+  };
+
+  void write_lengths(int32_t from, Lengths lengths, Tight tight) {
+    whole_nodes_.clear();
+    write_whole(from, {.digit = 0, .tight = tight}, lengths);
+  }
+
+  void write_whole(int32_t from, Place place, Lengths lengths) {
+    if (place.digit >= lengths.least) {
+      write_end(from, {.digit = 0, .tight = place.tight, .remainder = place.remainder});
+    }
+    if (place.digit == lengths.most) return;
     const std::string none;
     // No zero before others.
-    const int least = place.digit == 0 && length > 1 ? 1 : 0;
+    const int least = place.digit == 0 && lengths.most > 1 ? 1 : 0;
     each_step(place, limits_.low.whole, limits_.high ? limits_.high->whole : none, least,
-              [&](int digit, Tight tight) {
-                const Place next{.digit = place.digit + 1, .tight = tight};
+              [&](int digit, const Place& next) {
                 const auto [found, is_new] = whole_nodes_.try_emplace(next.key(), 0);
                 if (is_new) {
                   found->second = nfa_.add_node();
-                  write_whole(found->second, next, length);
+                  write_whole(found->second, next, lengths);
                 }
                 add_digit(from, digit, whole_nodes_.at(next.key()));
               });
@@ -90,8 +114,7 @@ class RangeWriter {
     }
     const std::string none;
     each_step(place, limits_.low.fraction, limits_.high ? limits_.high->fraction : none, 0,
-              [&](int digit, Tight tight) {
-                const Place next{.digit = place.digit + 1, .tight = tight};
+              [&](int digit, const Place& next) {
                 const auto [found, is_new] = fraction_nodes_.try_emplace(next.key(), 0);
                 if (is_new) {
                   found->second = nfa_.add_node();
@@ -107,7 +130,17 @@ class RangeWriter {
         place.tight.low && (has_more(limits_.low.fraction, place.digit) || limits_.low_is_excluded);
     const bool above = place.tight.high && !has_more(limits_.high->fraction, place.digit) &&
                        limits_.high_is_excluded;
-    return !below && !above;
+    return !below && !above && is_multiple(place);
+  }
+
+  // The digits that are not written are zeros.
+  bool is_multiple(Place place) const {
+    if (!limits_.multiple_of) return true;
+    uint64_t rest = place.remainder;
+    for (auto d = static_cast<int>(place.digit); d < limits_.multiple_of->digits; ++d) {
+      rest = rest * 10 % limits_.multiple_of->units;
+    }
+    return rest == 0;
   }
 
   void add_digit(int32_t from, int digit, int32_t to) {
@@ -149,11 +182,14 @@ Decimal Decimal::of(const OrderedJson& number) {
 
 void add_number_range(Nfa& nfa, int32_t from, const NumberBounds& bounds, int fraction_digits,
                       int32_t to) {
-  const auto& [low, high, low_is_excluded, high_is_excluded] = bounds;
+  const auto& [low, high, low_is_excluded, high_is_excluded, multiple_of] = bounds;
   const bool is_below_zero = high && (high->is_negative || (high->is_zero() && high_is_excluded));
   const bool is_above_zero = low && (!low->is_negative);
   if (!is_below_zero) {
-    RangeWriter::Limits limits{.low = kZero, .high = high, .high_is_excluded = high_is_excluded};
+    RangeWriter::Limits limits{.low = kZero,
+                               .high = high,
+                               .high_is_excluded = high_is_excluded,
+                               .multiple_of = multiple_of};
     if (is_above_zero) {
       limits.low = *low;
       limits.low_is_excluded = low_is_excluded;
@@ -162,8 +198,11 @@ void add_number_range(Nfa& nfa, int32_t from, const NumberBounds& bounds, int fr
   }
   if (!is_above_zero) {
     // No minus before nothing but zeros.
-    RangeWriter::Limits limits{
-        .low = kZero, .high = low, .low_is_excluded = true, .high_is_excluded = low_is_excluded};
+    RangeWriter::Limits limits{.low = kZero,
+                               .high = low,
+                               .low_is_excluded = true,
+                               .high_is_excluded = low_is_excluded,
+                               .multiple_of = multiple_of};
     if (is_below_zero && !high->is_zero()) {
       limits.low = *high;
       limits.low_is_excluded = high_is_excluded;

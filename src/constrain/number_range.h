@@ -21,15 +21,22 @@ struct Decimal {
   static Decimal of(const OrderedJson& number);
 };
 
+// Multiples of units / 10^digits.
+struct Multiple {
+  uint32_t units = 1;
+  int digits = 0;
+};
+
 struct NumberBounds {
   std::optional<Decimal> low, high;
   bool low_is_excluded = false, high_is_excluded = false;
+  std::optional<Multiple> multiple_of;
 
-  bool any() const { return low || high; }
+  bool any() const { return low || high || multiple_of; }
 };
 
-// Numbers without an exponent, with up to so many digits behind the point; at most 16 before it, or
-// as many as the bounds have.
+// Numbers without an exponent, with up to so many digits behind the point. Before it they have as
+// many as the bounds; without a bound at most 16, multiples 15.
 void add_number_range(Nfa& nfa, int32_t from, const NumberBounds& bounds, int fraction_digits,
                       int32_t to);
 

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "constrain/grammar.h"
 #include "constrain/json_schema.h"
 #include "constrain/json_text.h"
 #include "constrain/regex_pattern.h"
@@ -61,6 +62,12 @@ Shape Shape::regex(std::string pattern, std::string name) {
         RegexPattern(pattern, name).write(nfa, from, {}, to);
       },
       name);
+}
+
+Shape Shape::grammar(std::string text, std::string name) {
+  return Shape([text = std::move(text), name](
+                   Nfa& nfa, int32_t from, int32_t to) { add_grammar(nfa, from, text, name, to); },
+               name);
 }
 
 Shape Shape::choice(std::vector<std::string> texts, std::string name) {

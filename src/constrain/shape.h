@@ -22,6 +22,8 @@ class Shape {
   static Shape any_object();  // any JSON object
   // The whole text matches the regular expression.
   static Shape regex(std::string pattern, std::string name);
+  // Everything that the grammar's root may be; llama.cpp's notation.
+  static Shape grammar(std::string text, std::string name);
   static Shape choice(std::vector<std::string> texts, std::string name);
   static Shape sequence(std::vector<Shape> parts);
   static Shape any_of(std::vector<Shape> alternatives);
