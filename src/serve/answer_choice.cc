@@ -3,6 +3,18 @@
 
 namespace dsmoe::serve {
 
+bool AnswerChoice::was_cut() const {
+  using infer::FinishReason;
+  const FinishReason reason = all.finish->reason;
+  if (reason == FinishReason::closed) return !closes_text && num_calls() == 0;
+  return reason != FinishReason::stop_token && reason != FinishReason::stopped &&
+         reason != FinishReason::complete;
+}
+
+bool AnswerChoice::was_closed() const {
+  return all.finish->reason == infer::FinishReason::closed && !was_cut();
+}
+
 std::vector<text::CallEvent> AnswerChoice::read(const ChoiceDelta& delta) {
   if (!calls) {
     if (delta.text.empty()) return {};

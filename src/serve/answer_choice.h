@@ -39,18 +39,12 @@ struct ChoiceDelta {
   bool ended() const { return finish.has_value() || error.has_value(); }
 };
 
-// Not cut by a limit.
-inline bool ended_by_itself(const infer::Finish& finish) {
-  using infer::FinishReason;
-  return finish.reason == FinishReason::stop_token || finish.reason == FinishReason::stopped ||
-         finish.reason == FinishReason::complete;
-}
-
 // What a writer keeps about a choice from one piece to the next.
 struct AnswerChoice {
   AnswerChoice(const ServedModel& model, int64_t its_index,
-               std::shared_ptr<const EncodedPrompt> its_prompt)
+               std::shared_ptr<const EncodedPrompt> its_prompt, bool closes)
       : index(its_index),
+        closes_text(closes),
         prompt(std::move(its_prompt)),
         offset_text(model, text::SkipSpecial::yes),
         route_text(model, text::SkipSpecial::no) {}
@@ -58,8 +52,14 @@ struct AnswerChoice {
   // What a delta says: its text alone, or text and calls where the answer may call tools.
   std::vector<text::CallEvent> read(const ChoiceDelta& delta);
   int64_t num_calls() const { return calls ? calls->num_calls() : 0; }
+  // Of a choice that has ended, while `all` has its end. A text that might have been calls is cut
+  // by a limit like any other.
+  bool was_cut() const;
+  // It is whole because the limit closed it: without the limit there might have been more.
+  bool was_closed() const;
 
   int64_t index;
+  bool closes_text;  // an answer without calls has a form that a limit can close
   std::shared_ptr<const EncodedPrompt> prompt;  // shared by all its answers
   ChoiceDelta all;                              // what has come and is not written
   bool has_begun = false;       // something was written: the prompt is not shown again

@@ -20,8 +20,8 @@ TranslatedChat translate_responses(std::string_view body);
 enum class MessagesFor { an_answer, a_count };
 TranslatedChat translate_messages(std::string_view body, MessagesFor purpose);
 
-// Copies those of the fields that are there.
-void copy_fields(const Json& from, std::initializer_list<const char*> names, OrderedJson& to);
+// Copies what a chat and a body of another form have under one name.
+void copy_common_fields(const OrderedJson& from, OrderedJson& to);
 
 // The text of a string, or of a list of parts whose type is one of `types`.
 std::string text_of_parts(const Json& content, const std::string& name,

@@ -11,6 +11,7 @@
 #include "serve/api_error.h"
 #include "serve/completion_choice.h"
 #include "serve/random_word.h"
+#include "serve/tool_shape.h"
 
 namespace dsmoe::serve {
 namespace {
@@ -49,9 +50,7 @@ text::CallReader::StringArguments string_arguments(const ToolUse& tools) {
   for (const Tool& tool : tools.callable) {
     if (!tool.parameters.is_object() || !tool.parameters.contains("properties")) continue;
     for (const auto& [name, schema] : tool.parameters["properties"].items()) {
-      const bool is_string =
-          schema.is_object() && schema.contains("type") && schema["type"] == "string";
-      if (is_string) strings[tool.name].insert(name);
+      if (is_text_argument(schema)) strings[tool.name].insert(name);
     }
   }
   return strings;
@@ -107,6 +106,7 @@ infer::EngineRequest CompletionJob::engine_request(const std::vector<int32_t>& p
       .min_tokens = request.min_tokens,
       .stop_ids = request.stop_token_ids,
       .constraint = parts_.prepared.constraint,
+      .restriction = parts_.prepared.restriction,
       .experts_per_token = request.experts_per_token,
       .num_top_scores = std::max(request.num_logprobs, request.num_prompt_logprobs),
       .scores_prompt =
@@ -134,8 +134,8 @@ void CompletionJob::make_choices() {
   std::vector<infer::EngineRequest> requests;
   for (const auto& prompt : parts_.prepared.prompts) {
     for (int64_t n = 0; n < request().num_choices; ++n) {
-      auto choice =
-          std::make_unique<Choice>(parts_.model, static_cast<int64_t>(choices_.size()), prompt);
+      auto choice = std::make_unique<Choice>(parts_.model, static_cast<int64_t>(choices_.size()),
+                                             prompt, request().has_form);
       choice->calls = call_reader(request(), parts_.model);
       infer::EngineRequest engine = engine_request(prompt->tokens);
       engine.choice = static_cast<uint32_t>(n);
@@ -169,6 +169,7 @@ void CompletionJob::submit() {
   parts_.prepared.prompts.clear();
   parts_.prepared.replay.reset();
   parts_.prepared.constraint.reset();
+  parts_.prepared.restriction.reset();
 }
 
 void CompletionJob::start() {

@@ -90,6 +90,19 @@ void add_tool_constraint(CompletionRequest& request, const ServedModel& model) {
       ConstraintSpec{tool_answer(syntax, tools, std::move(instead)), "tools", std::move(key)};
 }
 
+// Null where nothing is left out.
+std::shared_ptr<const constrain::Restriction> restriction_of(CompletionRequest& request,
+                                                             const ServedModel& model) {
+  constrain::RestrictionRules rules = std::exchange(request.restriction, {});
+  if (rules.only_tokens.empty() && rules.no_texts.empty()) return nullptr;
+  const char* field = request.restriction_field;
+  if (request.constraint) {
+    refuse(field, "{}: not possible together with {}: what is left might end nowhere", field,
+           request.constraint->field);
+  }
+  return model.restriction(std::move(rules));
+}
+
 // Before anything is made that grows with K.
 void check_top_k(const CompletionRequest& request, const ServedModel& model) {
   const int64_t most = model.engine().limits().max_top_k;
@@ -203,7 +216,9 @@ PreparedCompletion prepare_completion(std::string_view body, Endpoint endpoint,
       add(encode(std::move(prompt), request, model));
     }
   }
+  request.has_form = request.constraint || request.chat.tools.choice == ToolChoice::required;
   add_tool_constraint(request, model);
+  prepared.restriction = restriction_of(request, model);
   if (request.constraint) {
     prepared.constraint = model.constraint(*std::exchange(request.constraint, {}));
   }

@@ -20,11 +20,12 @@ struct EncodedPrompt {
 };
 
 struct PreparedCompletion {
-  CompletionRequest request;  // without its prompts, messages, replay, constraint: they are here
+  CompletionRequest request;  // without its prompts, messages, replay and rules: they are here
   std::vector<std::shared_ptr<const EncodedPrompt>> prompts;
   // [tokens, MoE layers, K], -1 where a token takes fewer; empty: none
   std::shared_ptr<const std::vector<int32_t>> replay;
-  std::shared_ptr<const constrain::Constraint> constraint;  // null: none
+  std::shared_ptr<const constrain::Constraint> constraint;    // null: none
+  std::shared_ptr<const constrain::Restriction> restriction;  // the same
   int64_t top_k = 0;
   std::shared_ptr<BodyShare> share = {};  // of the budget for bodies, while the request lives
 };

@@ -14,6 +14,8 @@ namespace dsmoe::serve {
 namespace {
 
 constexpr int64_t kMaxToken = std::numeric_limits<int32_t>::max();
+constexpr std::size_t kMaxBadWords = 128;
+constexpr std::size_t kMaxBadWordBytes = 256;
 constexpr int64_t kMaxCount = int64_t{1} << 24;  // above every context
 
 std::vector<int32_t> token_list(const Json& list, const std::string& name) {
@@ -73,6 +75,31 @@ void read_stops(const Json& body, CompletionRequest& request) {
     request.stop_token_ids = token_list(*ids, "stop_token_ids");
   }
   request.include_stop = bool_field(body, "include_stop_str_in_output");
+}
+
+// Texts and tokens that the answer may not hold.
+void read_restriction(const Json& body, CompletionRequest& request) {
+  for (const char* name : {"bad_words", "banned_strings"}) {
+    const Json* texts = find_field(body, name);
+    if (texts == nullptr || texts->empty()) continue;
+    request.restriction_field = name;
+    if (!texts->is_array() || texts->size() > kMaxBadWords) {
+      refuse(name, "{}: expected a list of at most {} texts", name, kMaxBadWords);
+    }
+    for (const Json& item : *texts) {
+      auto text = string_field({{name, item}}, name, kMaxBadWordBytes);
+      if (!text || text->empty()) refuse(name, "{}: a text may not be empty", name);
+      request.restriction.no_texts.push_back(*std::move(text));
+    }
+  }
+  const Json* ids = find_field(body, "allowed_token_ids");
+  if (ids == nullptr || ids->empty()) return;
+  request.restriction_field = "allowed_token_ids";
+  if (!ids->is_array()) {
+    refuse("allowed_token_ids", "allowed_token_ids: expected a list of token ids, got {}",
+           kind_of(*ids));
+  }
+  request.restriction.only_tokens = token_list(*ids, "allowed_token_ids");
 }
 
 void read_sampling(const Json& body, CompletionRequest& request) {
@@ -246,6 +273,7 @@ CompletionRequest parse_completion(std::string_view text, Endpoint endpoint,
     read_prompts(body, "prompt", request);
   }
   read_sampling(body, request);
+  read_restriction(body, request);
   read_lengths(body, request);
   read_stops(body, request);
   read_logprobs(body, request);

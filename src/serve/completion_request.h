@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "constrain/restriction.h"
 #include "infer/engine/engine_request.h"
 #include "infer/sequence/sampler.h"
 #include "serve/chat_request.h"
@@ -61,6 +62,9 @@ struct CompletionRequest {
   bool return_gates = false;
   bool return_token_ids = false;
   std::optional<ConstraintSpec> constraint;       // what the answer must look like
+  bool has_form = false;                          // it is one even where it calls no tool
+  constrain::RestrictionRules restriction;        // what it may not hold
+  const char* restriction_field = "";             // that said so
   infer::Pooling pooling = infer::Pooling::none;  // of embeddings
   int64_t dimensions = 0;                         // the first so many; 0: all
   bool base64 = false;

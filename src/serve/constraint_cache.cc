@@ -17,16 +17,20 @@ constexpr std::size_t kMaxBytes = std::size_t{128} << 20;
 
 std::shared_ptr<const constrain::Constraint> ConstraintCache::get(const ConstraintSpec& spec) {
   if (auto known = find(spec.key)) return known;
-  std::call_once(made_vocabulary_,
-                 [&] { vocabulary_ = constrain::vocabulary_of(tokenizer_, num_ids_, markers_); });
   try {
-    auto made = std::make_shared<const constrain::Constraint>(spec.shape, vocabulary_);
+    auto made = std::make_shared<const constrain::Constraint>(spec.shape, vocabulary());
     keep({spec.key, made});
     return made;
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::input) throw;
     throw ApiError(400, e.what(), spec.field);
   }
+}
+
+std::shared_ptr<const constrain::Vocabulary> ConstraintCache::vocabulary() {
+  std::call_once(made_vocabulary_,
+                 [&] { vocabulary_ = constrain::vocabulary_of(tokenizer_, num_ids_, markers_); });
+  return vocabulary_;
 }
 
 std::shared_ptr<const constrain::Constraint> ConstraintCache::find(const std::string& key) {

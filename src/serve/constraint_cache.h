@@ -23,6 +23,8 @@ class ConstraintCache {
 
   // Throws ApiError(400) about what is not supported, too large, or cannot be satisfied.
   std::shared_ptr<const constrain::Constraint> get(const ConstraintSpec& spec);
+  // Made when it is first asked for.
+  std::shared_ptr<const constrain::Vocabulary> vocabulary();
 
  private:
   struct Entry {

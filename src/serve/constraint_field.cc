@@ -60,6 +60,15 @@ ConstraintSpec regex_spec(const Field& field) {
   return {constrain::Shape::regex(pattern, field.name), field.name, "regex " + pattern};
 }
 
+ConstraintSpec grammar_spec(const Field& field) {
+  if (!field.value.is_string()) {
+    refuse(field.name, "{}: expected a grammar in llama.cpp's notation, a string, got {}",
+           field.name, kind_of(field.value));
+  }
+  const auto grammar = field.value.get<std::string>();
+  return {constrain::Shape::grammar(grammar, field.name), field.name, "grammar " + grammar};
+}
+
 ConstraintSpec choice_spec(const Field& field) {
   const bool is_list = field.value.is_array() && !field.value.empty() &&
                        field.value.size() <= kMaxChoices &&
@@ -113,17 +122,22 @@ std::optional<ConstraintSpec> structured_spec(const Field& field) {
   for (const auto& [key, value] : field.value.items()) {
     const std::string name = field.name + "." + key.substr(0, 80);
     if (value.is_null() || value == OrderedJson(false)) continue;
-    if (spec) refuse(name, "{}: only one of json, json_object, regex and choice is possible", name);
+    if (spec)
+      refuse(name, "{}: only one of json, json_object, regex, grammar and choice is possible",
+             name);
     if (key == "json") {
       spec = schema_spec({value, name});
     } else if (key == "regex") {
       spec = regex_spec({value, name});
+    } else if (key == "grammar") {
+      spec = grammar_spec({value, name});
     } else if (key == "choice") {
       spec = choice_spec({value, name});
     } else if (key == "json_object" && value == OrderedJson(true)) {
       spec = object_spec(name);
     } else {
-      refuse(name, "{}: not supported here; json, json_object, regex and choice are", name);
+      refuse(name, "{}: not supported here; json, json_object, regex, grammar and choice are",
+             name);
     }
   }
   return spec;
@@ -141,7 +155,8 @@ constexpr Spelling kSpellings[] = {
     {"response_format", format_spec},        {"guided_json", always<schema_spec>},
     {"guided_regex", always<regex_spec>},    {"guided_choice", always<choice_spec>},
     {"structured_outputs", structured_spec}, {"json_schema", always<schema_spec>},
-    {"regex", always<regex_spec>},
+    {"regex", always<regex_spec>},           {"guided_grammar", always<grammar_spec>},
+    {"grammar", always<grammar_spec>},       {"ebnf", always<grammar_spec>},
 };
 
 bool asks_for_nothing(const Json& value) {
@@ -152,7 +167,9 @@ bool asks_for_nothing(const Json& value) {
 }  // namespace
 
 bool may_have_constraint(std::string_view body) {
-  if (body.find("\"tools\"") != std::string_view::npos) return true;
+  for (const char* name : {"\"tools\"", "\"bad_words\"", "\"banned_strings\""}) {
+    if (body.find(name) != std::string_view::npos) return true;
+  }
   return std::any_of(std::begin(kSpellings), std::end(kSpellings), [&](const Spelling& spelling) {
     return body.find(spelling.name) != std::string_view::npos;
   });

@@ -159,15 +159,13 @@ TranslatedChat translate_messages(std::string_view text, MessagesFor purpose) {
   JsonOwner owner(parse_body(text));
   const Json& body = *owner;
   refuse_unsupported(body, unsupported_messages_fields());
+  refuse_unsupported_in_dialect(body, {"stop_sequences"});
   const OrderedJson as_sent = parse_ordered_json(text, "request body", kBodyLimits);
   OrderedJson chat;
-  copy_fields(
-      body,
-      {"model", "temperature", "top_p", "top_k", "stream", "seed", "min_p", "repetition_penalty",
-       "logit_bias", "ignore_eos", "chat_template_kwargs", "num_experts_per_tok"},
-      chat);
+  copy_common_fields(as_sent, chat);
   if (const Json* stops = find_field(body, "stop_sequences")) {
     if (!stops->is_array()) refuse("stop_sequences", "stop_sequences: expected a list of strings");
+    if (chat.contains("stop")) refuse("stop", "stop: not possible together with stop_sequences");
     chat["stop"] = *stops;
   }
   const auto most = integer_field(body, "max_tokens", {1, int64_t{1} << 24});

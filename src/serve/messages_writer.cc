@@ -66,9 +66,9 @@ std::string MessagesWriter::call_id(int64_t call_idx) const {
 }
 
 void MessagesWriter::keep_ending(const AnswerChoice& choice) {
-  const bool is_whole = ended_by_itself(*choice.all.finish);
+  was_closed_ = choice.was_closed();
   const std::string& stop = choice.all.stop_found;
-  stop_reason_ = !is_whole                ? "max_tokens"
+  stop_reason_ = choice.was_cut()         ? "max_tokens"
                  : choice.num_calls() > 0 ? "tool_use"
                  : !stop.empty()          ? "stop_sequence"
                                           : "end_turn";
@@ -123,9 +123,9 @@ void MessagesWriter::add(AnswerChoice& choice, Pieces& pieces) {
 }
 
 AnswerWriter::Pieces MessagesWriter::end(const Usage& usage) {
-  return {event({{"type", "message_delta"},
-                 {"delta", {{"stop_reason", stop_reason_}, {"stop_sequence", stop_sequence_}}},
-                 {"usage", usage_json(usage)}}),
+  OrderedJson delta{{"stop_reason", stop_reason_}, {"stop_sequence", stop_sequence_}};
+  if (was_closed_) delta["closed_by_max_tokens"] = true;
+  return {event({{"type", "message_delta"}, {"delta", delta}, {"usage", usage_json(usage)}}),
           event({{"type", "message_stop"}})};
 }
 
@@ -169,6 +169,7 @@ std::string MessagesWriter::choice(AnswerChoice& choice) {
 std::string MessagesWriter::whole(const Pieces& choices, const Usage& usage) {
   OrderedJson whole = message(usage);
   whole["content"] = OrderedJson::parse(choices.front());
+  if (was_closed_) whole["closed_by_max_tokens"] = true;
   return to_text(whole);
 }
 

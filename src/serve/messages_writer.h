@@ -29,6 +29,7 @@ class MessagesWriter : public AnswerWriter {
   bool is_open_ = false;  // a block
   bool is_text_ = false;  // and which
   OrderedJson stop_reason_, stop_sequence_;
+  bool was_closed_ = false;  // by max_tokens
 };
 
 // {"type": "error", "error": {"type", "message"}, "request_id"}

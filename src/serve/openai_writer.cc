@@ -15,9 +15,11 @@ using text::CallEvent;
 
 namespace {
 
-const char* finish_reason(const infer::Finish& finish, const AnswerChoice& choice) {
-  if (!ended_by_itself(finish)) return "length";
-  return choice.num_calls() > 0 ? "tool_calls" : "stop";
+void add_ending(const AnswerChoice& choice, OrderedJson& json) {
+  json["finish_reason"] = choice.was_cut()         ? "length"
+                          : choice.num_calls() > 0 ? "tool_calls"
+                                                   : "stop";
+  if (choice.was_closed()) json["closed_by_max_tokens"] = true;
 }
 
 OrderedJson usage_json(const Usage& usage) {
@@ -73,7 +75,7 @@ void OpenAiWriter::add(AnswerChoice& choice, Pieces& pieces) {
     add_chunks(choice, std::exchange(choice.all, {}), pieces);
   }
   if (!finish) return;
-  choice.all = {};
+  choice.all = {.finish = finish};
   OrderedJson last{{"index", choice.index}};
   if (is_chat()) {
     last["delta"] = OrderedJson::object();
@@ -81,7 +83,8 @@ void OpenAiWriter::add(AnswerChoice& choice, Pieces& pieces) {
     last["text"] = "";
   }
   last["logprobs"] = nullptr;
-  last["finish_reason"] = finish_reason(*finish, choice);
+  add_ending(choice, last);
+  choice.all = {};
   pieces.push_back(chunk(last));
 }
 
@@ -121,7 +124,7 @@ AnswerWriter::Pieces OpenAiWriter::fail(const ApiError& error) {
 
 std::string OpenAiWriter::choice(AnswerChoice& choice) {
   OrderedJson json = render(choice, choice.all, choice.read(choice.all));
-  json["finish_reason"] = finish_reason(*choice.all.finish, choice);
+  add_ending(choice, json);
   if (request().num_prompt_logprobs >= 0) {
     (is_chat() ? beside_choices_ : json)["prompt_logprobs"] = render_prompt_logprobs(choice);
   }

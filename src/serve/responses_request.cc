@@ -21,7 +21,6 @@ std::span<const UnsupportedField> unsupported_responses_fields() {
                                              {"prompt", {}},
                                              {"truncation", {"disabled"}},
                                              {"max_tool_calls", {}},
-                                             {"top_logprobs", {0}},
                                              {"reasoning", {kNothing}},
                                              {"context_management", {kNone}},
                                              {"messages", {}},
@@ -141,9 +140,44 @@ void add_tool_choice(const Json& body, OrderedJson& chat) {
 
 }  // namespace
 
-void copy_fields(const Json& from, std::initializer_list<const char*> names, OrderedJson& to) {
-  for (const char* name : names) {
-    if (const Json* value = find_field(from, name)) to[name] = *value;
+void copy_common_fields(const OrderedJson& from, OrderedJson& to) {
+  static constexpr const char* kNames[] = {"model",
+                                           "stream",
+                                           "user",
+                                           "seed",
+                                           "temperature",
+                                           "top_p",
+                                           "top_k",
+                                           "min_p",
+                                           "repetition_penalty",
+                                           "presence_penalty",
+                                           "frequency_penalty",
+                                           "logit_bias",
+                                           "bad_words",
+                                           "banned_strings",
+                                           "allowed_token_ids",
+                                           "min_tokens",
+                                           "ignore_eos",
+                                           "stop",
+                                           "stop_token_ids",
+                                           "include_stop_str_in_output",
+                                           "skip_special_tokens",
+                                           "truncate_prompt_tokens",
+                                           "parallel_tool_calls",
+                                           "chat_template_kwargs",
+                                           "num_experts_per_tok",
+                                           "guided_json",
+                                           "guided_regex",
+                                           "guided_choice",
+                                           "guided_grammar",
+                                           "structured_outputs",
+                                           "json_schema",
+                                           "regex",
+                                           "grammar",
+                                           "ebnf"};
+  for (const char* name : kNames) {
+    const auto found = from.find(name);
+    if (found != from.end() && !found->is_null()) to[name] = *found;
   }
 }
 
@@ -170,14 +204,10 @@ TranslatedChat translate_responses(std::string_view text) {
   JsonOwner owner(parse_body(text));
   const Json& body = *owner;
   refuse_unsupported(body, unsupported_responses_fields());
+  refuse_unsupported_in_dialect(body, {"max_output_tokens"});
   const OrderedJson as_sent = parse_ordered_json(text, "request body", kBodyLimits);
   OrderedJson chat;
-  copy_fields(
-      body,
-      {"model", "temperature", "top_p", "stream", "parallel_tool_calls", "user", "seed", "top_k",
-       "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "stop",
-       "min_tokens", "ignore_eos", "chat_template_kwargs", "num_experts_per_tok"},
-      chat);
+  copy_common_fields(as_sent, chat);
   if (const auto most = integer_field(body, "max_output_tokens", {1, int64_t{1} << 24})) {
     chat["max_tokens"] = *most;
   }

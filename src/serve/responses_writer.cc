@@ -38,30 +38,32 @@ OrderedJson ResponsesWriter::response(const char* status, const Usage* usage) co
   };
   OrderedJson incomplete;
   if (was_cut_) incomplete = {{"reason", "max_output_tokens"}};
-  return {{"id", "resp_" + frame_.request_id},
-          {"object", "response"},
-          {"created_at", frame_.created},
-          {"status", status},
-          {"background", false},
-          {"error", nullptr},
-          {"incomplete_details", incomplete},
-          {"instructions", said("instructions", nullptr)},
-          {"max_output_tokens", said("max_output_tokens", nullptr)},
-          {"model", frame_.model.id()},
-          {"output", output_},
-          {"parallel_tool_calls", said("parallel_tool_calls", true)},
-          {"previous_response_id", nullptr},
-          {"reasoning", {{"effort", nullptr}, {"summary", nullptr}}},
-          {"store", false},
-          {"temperature", said("temperature", frame_.request.sampler.temperature)},
-          {"text", said("text", {{"format", {{"type", "text"}}}})},
-          {"tool_choice", said("tool_choice", "auto")},
-          {"tools", said("tools", OrderedJson::array())},
-          {"top_p", said("top_p", frame_.request.sampler.top_p)},
-          {"truncation", "disabled"},
-          {"usage", usage == nullptr ? OrderedJson() : usage_json(*usage)},
-          {"user", said("user", nullptr)},
-          {"metadata", said("metadata", OrderedJson::object())}};
+  OrderedJson json{{"id", "resp_" + frame_.request_id},
+                   {"object", "response"},
+                   {"created_at", frame_.created},
+                   {"status", status},
+                   {"background", false},
+                   {"error", nullptr},
+                   {"incomplete_details", incomplete},
+                   {"instructions", said("instructions", nullptr)},
+                   {"max_output_tokens", said("max_output_tokens", nullptr)},
+                   {"model", frame_.model.id()},
+                   {"output", output_},
+                   {"parallel_tool_calls", said("parallel_tool_calls", true)},
+                   {"previous_response_id", nullptr},
+                   {"reasoning", {{"effort", nullptr}, {"summary", nullptr}}},
+                   {"store", false},
+                   {"temperature", said("temperature", frame_.request.sampler.temperature)},
+                   {"text", said("text", {{"format", {{"type", "text"}}}})},
+                   {"tool_choice", said("tool_choice", "auto")},
+                   {"tools", said("tools", OrderedJson::array())},
+                   {"top_p", said("top_p", frame_.request.sampler.top_p)},
+                   {"truncation", "disabled"},
+                   {"usage", usage == nullptr ? OrderedJson() : usage_json(*usage)},
+                   {"user", said("user", nullptr)},
+                   {"metadata", said("metadata", OrderedJson::object())}};
+  if (was_closed_) json["closed_by_max_tokens"] = true;
+  return json;
 }
 
 std::string ResponsesWriter::event(const char* type, OrderedJson data) {
@@ -155,7 +157,8 @@ void ResponsesWriter::take(const text::CallEvent& said, Pieces& pieces) {
 void ResponsesWriter::add(AnswerChoice& choice, Pieces& pieces) {
   for (const text::CallEvent& said : choice.read(choice.all)) take(said, pieces);
   if (choice.all.finish) {
-    was_cut_ = !ended_by_itself(*choice.all.finish);
+    was_cut_ = choice.was_cut();
+    was_closed_ = choice.was_closed();
     // An answer without a word is an empty text.
     if (item_.is_null() && output_.empty()) begin_text(pieces);
     end_item(was_cut_ ? "incomplete" : "completed", pieces);

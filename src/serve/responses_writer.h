@@ -31,7 +31,7 @@ class ResponsesWriter : public AnswerWriter {
   int64_t sequence_number_ = 0;
   OrderedJson output_ = OrderedJson::array();  // items that have ended
   OrderedJson item_;                           // the one that grows; null: none
-  bool was_cut_ = false;
+  bool was_cut_ = false, was_closed_ = false;
 };
 
 }  // namespace dsmoe::serve

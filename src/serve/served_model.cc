@@ -91,6 +91,26 @@ std::shared_ptr<const constrain::Constraint> ServedModel::constraint(
   return constraints_->get(spec);
 }
 
+std::shared_ptr<const constrain::Restriction> ServedModel::restriction(
+    constrain::RestrictionRules rules) const {
+  for (const int32_t token : rules.only_tokens) {
+    if (token < config().vocab_size) continue;
+    refuse("allowed_token_ids", "allowed_token_ids: {} is outside the vocabulary of {}", token,
+           config().vocab_size);
+  }
+  if (constraints_) {
+    return std::make_shared<const constrain::Restriction>(std::move(rules),
+                                                          constraints_->vocabulary());
+  }
+  if (!rules.no_texts.empty()) {
+    refuse("bad_words",
+           "bad_words: this model has no tokenizer: nothing can be said about its text");
+  }
+  std::vector<std::string> no_bytes(static_cast<std::size_t>(config().vocab_size));
+  return std::make_shared<const constrain::Restriction>(
+      std::move(rules), std::make_shared<const constrain::Vocabulary>(std::move(no_bytes)));
+}
+
 std::string ServedModel::token_bytes(int32_t id) const {
   if (!text_.tokenizer) return std::to_string(id);
   return text_.tokenizer->id_to_bytes(id).value_or("");

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "constrain/restriction.h"
 #include "infer/engine/engine.h"
 #include "serve/constraint_cache.h"
 #include "text/chat_template.h"
@@ -52,6 +53,8 @@ class ServedModel {
                               const char* field = "prompt") const;
   // Prepared, now or before. Throws ApiError(400).
   std::shared_ptr<const constrain::Constraint> constraint(const ConstraintSpec& spec) const;
+  std::shared_ptr<const constrain::Restriction> restriction(
+      constrain::RestrictionRules rules) const;
   // The bytes of one token; its number without a tokenizer.
   std::string token_bytes(int32_t id) const;
   // The same as JSON can hold it: "bytes:\xe2\x82" when it is no valid UTF-8.

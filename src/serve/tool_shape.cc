@@ -23,30 +23,44 @@ Shape arguments_of(const Tool& tool) {
 
 Shape optional(Shape shape) { return Shape::any_of({Shape::literal(""), std::move(shape)}); }
 
-// GLM writes texts as they are, all else as JSON.
-Shape pair_of(const std::string& key, const OrderedJson& schema, const std::string& name) {
-  constexpr const char* kEnd = "</arg_value>";
-  const bool is_text = schema.is_object() && schema.contains("type") &&
-                       schema["type"] == "string" && !schema.contains("enum");
-  std::vector<Shape> parts{Shape::literal("<arg_key>" + key + "</arg_key>\n<arg_value>")};
-  if (is_text) {
-    parts.push_back(Shape::text_until(kEnd));
-  } else {
-    parts.push_back(Shape::schema(schema, name + ".properties." + key));
-    parts.push_back(Shape::literal(kEnd));
+// A text as it is, and its end.
+Shape text_argument(const OrderedJson& schema, const std::string& end) {
+  const auto values = schema.find("enum"), value = schema.find("const");
+  if (values == schema.end() && value == schema.end()) return Shape::text_until(end);
+  std::vector<Shape> texts;
+  for (const OrderedJson& text : value != schema.end() ? OrderedJson::array({*value}) : *values) {
+    if (text.is_string()) texts.push_back(Shape::literal(text.get<std::string>() + end));
   }
-  parts.push_back(Shape::literal("\n"));
+  return Shape::any_of(std::move(texts));
+}
+
+// Texts as they are, all else as JSON. What the tool defines may be referred to in each argument.
+Shape pair_of(const CallSyntax& syntax, const Tool& tool, const std::string& key) {
+  OrderedJson schema = tool.parameters["properties"][key];
+  const std::string end(syntax.value_end);
+  std::vector<Shape> parts{
+      Shape::literal(std::string(syntax.key_begin) + key + std::string(syntax.key_end))};
+  if (is_text_argument(schema)) {
+    parts.push_back(text_argument(schema, end));
+    return Shape::sequence(std::move(parts));
+  }
+  for (const char* definitions : {"$defs", "definitions"}) {
+    const auto found = tool.parameters.find(definitions);
+    if (found != tool.parameters.end() && schema.is_object()) schema[definitions] = *found;
+  }
+  parts.push_back(Shape::schema(std::move(schema), schema_name(tool) + ".properties." + key));
+  parts.push_back(Shape::literal(end));
   return Shape::sequence(std::move(parts));
 }
 
-Shape pairs_of(const Tool& tool) {
-  std::vector<Shape> parts{Shape::literal("\n")};
+Shape pairs_of(const CallSyntax& syntax, const Tool& tool) {
+  std::vector<Shape> parts{Shape::literal(std::string(syntax.name_end))};
   if (!tool.parameters.is_object() || !tool.parameters.contains("properties")) {
     return Shape::sequence(std::move(parts));
   }
   const OrderedJson required = tool.parameters.value("required", OrderedJson::array());
   for (const auto& [key, schema] : tool.parameters["properties"].items()) {
-    Shape pair = pair_of(key, schema, schema_name(tool));
+    Shape pair = pair_of(syntax, tool, key);
     const bool is_needed = std::find(required.begin(), required.end(), key) != required.end();
     parts.push_back(is_needed ? std::move(pair) : optional(std::move(pair)));
   }
@@ -64,7 +78,8 @@ Shape call_behind_begin(const CallSyntax& syntax, const Tool& tool) {
       return Shape::sequence({Shape::literal(tool.name + std::string(syntax.name_end)),
                               arguments_of(tool), Shape::literal(end)});
     case CallBody::key_value:
-      return Shape::sequence({Shape::literal(tool.name), pairs_of(tool), Shape::literal(end)});
+      return Shape::sequence({Shape::literal(std::string(syntax.name_begin) + tool.name),
+                              pairs_of(syntax, tool), Shape::literal(end)});
   }
   return Shape::literal("");
 }
@@ -91,6 +106,10 @@ std::string mark_of(const CallSyntax& syntax) {
 }
 
 }  // namespace
+
+bool is_text_argument(const OrderedJson& schema) {
+  return schema.is_object() && schema.contains("type") && schema["type"] == "string";
+}
 
 Shape tool_answer(const CallSyntax& syntax, const ToolUse& tools, std::optional<Shape> instead) {
   const std::string mark = mark_of(syntax);

@@ -16,6 +16,9 @@ namespace dsmoe::serve {
 constrain::Shape tool_answer(const text::CallSyntax& syntax, const ToolUse& tools,
                              std::optional<constrain::Shape> instead);
 
+// Whether an argument of this schema is a text, which some families write without quotes.
+bool is_text_argument(const OrderedJson& schema);
+
 // The same for everything that makes the same shape, but for `instead`.
 std::string tool_answer_key(const text::CallSyntax& syntax, const ToolUse& tools);
 

@@ -1,6 +1,8 @@
 // The tables. What is in none of them stays free: metadata, store, priority, cache_prompt ...
 #include "serve/unsupported_field.h"
 
+#include <algorithm>
+
 #include "serve/api_error.h"
 #include "serve/json_field.h"
 
@@ -38,15 +40,9 @@ std::span<const UnsupportedField> unsupported_fields() {
       {"web_search_options", {}},
       {"max_output_tokens", {}},
       // What the answer must look like
-      {"guided_grammar", {""}},
       {"guided_decoding_backend", {""}},
       {"guided_whitespace_pattern", {""}},
       {"structural_tag", {""}},
-      {"grammar", {""}},
-      {"ebnf", {""}},
-      {"bad_words", {kNone}},
-      {"banned_strings", {kNone, ""}},
-      {"allowed_token_ids", {kNone}},
       {"logits_processors", {kNone}},
       {"custom_logit_processor", {}},
       // What is read
@@ -120,6 +116,24 @@ std::span<const UnsupportedField> unsupported_message_fields() {
 std::span<const UnsupportedField> unsupported_tokenize_fields() {
   static const UnsupportedField kFields[] = {{"parse_special", {true}}};
   return kFields;
+}
+
+void refuse_unsupported_in_dialect(const Json& object,
+                                   std::initializer_list<std::string_view> own) {
+  static const UnsupportedField kChatAlone[] = {{"n", {1}},
+                                                {"logprobs", {false}},
+                                                {"top_logprobs", {0}},
+                                                {"prompt_logprobs", {}},
+                                                {"echo", {false}},
+                                                {"return_token_ids", {false}},
+                                                {"return_routed_experts", {false}},
+                                                {"return_routed_gates", {false}},
+                                                {"routed_experts", {kNone}}};
+  refuse_unsupported(object, kChatAlone);
+  for (const UnsupportedField& field : unsupported_fields()) {
+    const bool is_own = std::find(own.begin(), own.end(), field.name) != own.end();
+    if (!is_own) refuse_unsupported(object, std::span(&field, 1));
+  }
 }
 
 void refuse_unsupported(const Json& object, std::span<const UnsupportedField> fields,

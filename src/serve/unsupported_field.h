@@ -2,8 +2,10 @@
 // supported.
 #pragma once
 
+#include <initializer_list>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/json.h"
@@ -26,5 +28,9 @@ std::span<const UnsupportedField> unsupported_tokenize_fields();
 // name is given as `prefix` + name.
 void refuse_unsupported(const Json& object, std::span<const UnsupportedField> fields,
                         const std::string& prefix = "");
+
+// unsupported_fields() in a body of another form than a chat's, but for those that have a meaning
+// in it; and what only a chat's answer can show.
+void refuse_unsupported_in_dialect(const Json& object, std::initializer_list<std::string_view> own);
 
 }  // namespace dsmoe::serve

@@ -21,6 +21,7 @@
 #include "cli/program.h"
 #include "serve/http_client.h"
 #include "serve/running_server.h"
+#include "serve/structured_cases.h"
 
 namespace dsmoe::testing {
 namespace {
@@ -140,13 +141,34 @@ void much_to_log(uint16_t port, const Done& done) {
   }
 }
 
+// What takes long to prepare, and is refused late.
+void fields(uint16_t port, const Done& done) {
+  const std::pair<const char*, std::vector<BodyCase>> lists[] = {
+      {"/v1/completions", structured_cases()},
+      {"/v1/completions", field_cases()},
+      {"/v1/chat/completions", tool_cases()}};
+  while (!done) {
+    for (const auto& [path, cases] : lists) {
+      for (const BodyCase& each : cases) {
+        if (done) return;
+        Client(port).request("POST", path, each.body);
+        rest(20);
+      }
+    }
+  }
+}
+
 struct Attack {
   const char* name;
   void (*run)(uint16_t port, const Done& done);
 };
-constexpr Attack kAttacks[] = {{"packets", leaking_packets}, {"bodies", bodies_held_open},
-                               {"idle", idle_connections},   {"readers", readers_that_do_not_read},
-                               {"json", large_json},         {"log", much_to_log}};
+constexpr Attack kAttacks[] = {{"packets", leaking_packets},
+                               {"bodies", bodies_held_open},
+                               {"idle", idle_connections},
+                               {"readers", readers_that_do_not_read},
+                               {"json", large_json},
+                               {"log", much_to_log},
+                               {"fields", fields}};
 
 bool is_chosen(const std::string& name) {
   const char* names = std::getenv("DSMOE_SOAK_ATTACKS");

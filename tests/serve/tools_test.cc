@@ -128,6 +128,9 @@ TEST_F(ToolsTest, AnAnswerMayBeTextAlone) {
   const Json text = server().chat(asked({{"max_tokens", 20}})).json()["choices"][0];
   EXPECT_TRUE(text["message"]["content"].is_string());
   EXPECT_FALSE(text["message"].contains("tool_calls"));
+  // Cut by the limit, not closed by it.
+  EXPECT_EQ(text["finish_reason"], "length");
+  EXPECT_FALSE(text.contains("closed_by_max_tokens"));
 }
 
 serve::ToolUse two_tools(serve::ToolChoice choice) {
@@ -193,8 +196,9 @@ TEST(ToolShape, ArgumentsAreHeldToTheSchemaOnceACallBegins) {
 }
 
 TEST(ToolShape, EveryFamilysCallsAreReadAgain) {
-  for (const char* marker : {"<tool_call>", "<tool_call><arg_key>", "<｜tool▁calls▁begin｜>",
-                             "<｜tool▁calls▁begin｜>```json", "<|tool_calls_section_begin|>"}) {
+  for (const char* marker :
+       {"<tool_call>", "<tool_call><arg_key>", "<tool_call><function=", "<｜tool▁calls▁begin｜>",
+        "<｜tool▁calls▁begin｜>```json", "<|tool_calls_section_begin|>"}) {
     const text::CallSyntax& syntax = *text::find_call_syntax(marker);
     const Answers answers(
         serve::tool_answer(syntax, two_tools(serve::ToolChoice::required), std::nullopt));
@@ -211,12 +215,39 @@ TEST(ToolShape, EveryFamilysCallsAreReadAgain) {
         if (event.kind == Kind::arguments) arguments += event.text;
         if (event.kind != Kind::end) continue;
         ++num_ended;
-        // GLM's texts are as long as they like, and of any bytes.
+        // Texts without quotes are as long as they like, and of any bytes.
         if (syntax.body != text::CallBody::key_value) expect_valid(name, arguments);
         EXPECT_TRUE(Json::accept(arguments)) << arguments;
       }
       EXPECT_GE(num_ended, 1) << syntax.name << ": " << answer;
       EXPECT_EQ(num_ended, reader.num_calls()) << answer;
+    }
+  }
+}
+
+// A text with an enum is written without quotes and read as one of its values; what a tool defines
+// may be referred to.
+TEST(ToolShape, TextsWithoutQuotesAreOfTheirEnum) {
+  const OrderedJson parameters = parse_ordered_json(
+      R"({"properties": {"unit": {"type": "string", "enum": ["C", "F"]}, "at": {"$ref": "#/$defs/at"}},
+          "required": ["unit", "at"], "$defs": {"at": {"type": "integer", "maximum": 9, "minimum": 5}}})",
+      "parameters");
+  for (const char* marker : {"<tool_call><arg_key>", "<tool_call><function="}) {
+    const text::CallSyntax& syntax = *text::find_call_syntax(marker);
+    const Answers answers(serve::tool_answer(
+        syntax, {.callable = {{"weather", parameters}}, .choice = serve::ToolChoice::required},
+        std::nullopt));
+    for (uint64_t seed = 0; seed < 8; ++seed) {
+      text::CallReader reader(syntax, {{"weather", {"unit"}}});
+      std::string arguments;
+      for (const text::CallEvent& event : reader.push(answers.random(seed))) {
+        if (event.kind == text::CallEvent::Kind::begin) arguments.clear();
+        if (event.kind == text::CallEvent::Kind::arguments) arguments += event.text;
+      }
+      const Json read = Json::parse(arguments, nullptr, false);
+      ASSERT_TRUE(read.is_object()) << arguments;
+      EXPECT_TRUE(read["unit"] == "C" || read["unit"] == "F") << arguments;
+      EXPECT_TRUE(read["at"] >= 5 && read["at"] <= 9) << arguments;
     }
   }
 }

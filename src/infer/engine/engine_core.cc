@@ -292,8 +292,11 @@ void EngineCore::take_token(EngineSequence& sequence, int32_t token, const Token
     return finish(sequence, FinishReason::stopped);
   }
   const bool is_last = sequence.num_answer() == request.max_tokens;
-  if (sequence.guide && (sequence.guide->must_end() || (is_last && sequence.guide->may_end()))) {
+  if (sequence.guide && sequence.guide->must_end()) {
     return finish(sequence, FinishReason::complete);
+  }
+  if (is_last && sequence.guide && sequence.guide->may_end()) {
+    return finish(sequence, FinishReason::closed);
   }
   if (is_last) return finish(sequence, FinishReason::length);
   if (sequence.kv.length == model_.context) return finish(sequence, FinishReason::context);
@@ -312,6 +315,8 @@ void EngineCore::remove(EngineSequence& sequence) {
 
 void EngineCore::finish(EngineSequence& sequence, FinishReason reason) {
   const std::shared_ptr<RequestSink> sink = sequence.request.sink;
+  const bool is_whole = reason == FinishReason::complete || reason == FinishReason::stop_token;
+  if (is_whole && sequence.guide && sequence.guide->was_narrowed()) reason = FinishReason::closed;
   const Finish finish{.reason = reason, .reused_tokens = sequence.num_reused};
   remove(sequence);
   sink->on_finish(finish);

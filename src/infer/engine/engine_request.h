@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "constrain/restriction.h"
 #include "infer/sequence/generate.h"
 #include "infer/sequence/routes.h"
 
@@ -68,6 +69,8 @@ struct EngineRequest {
   std::vector<int32_t> stop_ids;  // end an answer; not part of it
   // What the answer must look like; null: anything. Of the model's vocabulary.
   std::shared_ptr<const constrain::Constraint> constraint;
+  // What it may not hold; null: anything. Not beside a constraint.
+  std::shared_ptr<const constrain::Restriction> restriction;
   int64_t experts_per_token = 0;  // 0: the model's
   int num_top_scores = -1;        // -1: no scores of the answer; else the likeliest so many
   bool scores_prompt = false;     // with num_top_scores >= 0

@@ -30,6 +30,7 @@ struct EngineSequence : Scheduled {
     owner = request.owner;
     goes_on = request.max_tokens > 1;
     if (request.constraint) guide.emplace(request.constraint, request.stop_ids);
+    if (request.restriction) guide.emplace(request.restriction, request.stop_ids);
     refresh();
   }
 
@@ -62,7 +63,7 @@ struct EngineSequence : Scheduled {
 
   EngineRequest request;             // its prompt is in `tokens`
   std::unique_ptr<Sampler> sampler;  // made when it first runs: its scratch is large
-  std::optional<Guide> guide;        // of a constraint
+  std::optional<Guide> guide;        // of a constraint, or a restriction
   std::vector<int32_t> tokens;       // prompt and answer
   int64_t num_prompt;
   attention::KvSequence kv;  // its length: how many of `tokens` were forwarded

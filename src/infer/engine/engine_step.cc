@@ -164,7 +164,7 @@ void EngineStep::compute_rows(const tensor::TensorView& hidden) {
 void EngineStep::choose_tokens(const tensor::TensorView& hidden, std::span<Row> rows) {
   const auto is_plain = [](const Row& row) {
     const EngineRequest& request = row.sequence->request;
-    return row.scored_position < 0 && request.num_top_scores < 0 && !request.constraint &&
+    return row.scored_position < 0 && request.num_top_scores < 0 && !row.sequence->guide &&
            row.sequence->num_answer() >= request.min_tokens && needs_logits_alone(request.sampler);
   };
   if (std::none_of(rows.begin(), rows.end(), is_plain)) {

@@ -33,6 +33,10 @@ void check(const model::ModelConfig& config, const Limits& limits, const EngineR
   DSMOE_CHECK(!request.constraint || request.constraint->vocabulary().size() == limits.vocabulary,
               "a constraint on {} tokens, the model has {}",
               request.constraint->vocabulary().size(), limits.vocabulary);
+  DSMOE_CHECK(
+      !request.restriction ||
+          (!request.constraint && request.restriction->vocabulary().size() == limits.vocabulary),
+      "a restriction beside a constraint, or of another vocabulary");
   const int64_t top_k = checked_top_k(config, request.experts_per_token);
   if (top_k > limits.max_top_k) {
     fail(ErrorKind::input, "num_experts_per_tok is {}; 1 to {} experts per token are possible here",

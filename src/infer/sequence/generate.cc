@@ -42,6 +42,11 @@ int32_t choose(Session& session, Sampler& sampler, std::span<const int32_t> prom
                          .allowed = allowed});
 }
 
+// How an answer ended that is whole: perhaps it had to be.
+FinishReason ended(FinishReason reason, const Guide& guide) {
+  return guide.was_narrowed() ? FinishReason::closed : reason;
+}
+
 FinishReason decode(Session& session, std::span<const int32_t> prompt,
                     const GenerateOptions& options, FunctionRef<Next(int32_t token)> on_token,
                     std::vector<int32_t>& answer) {
@@ -54,9 +59,8 @@ FinishReason decode(Session& session, std::span<const int32_t> prompt,
   for (;;) {
     if (is_set(options.cancelled)) return FinishReason::cancelled;
     const int64_t left = most - static_cast<int64_t>(answer.size());
-    if (guide && (guide->must_end() || (left == 0 && guide->may_end()))) {
-      return FinishReason::complete;
-    }
+    if (guide && guide->must_end()) return ended(FinishReason::complete, *guide);
+    if (guide && left == 0 && guide->may_end()) return FinishReason::closed;
     if (options.max_tokens > 0 && static_cast<int64_t>(answer.size()) == options.max_tokens) {
       return FinishReason::length;
     }
@@ -75,7 +79,7 @@ FinishReason decode(Session& session, std::span<const int32_t> prompt,
     const int32_t token = choose(session, sampler, prompt, answer, allowed, options);
     if (std::find(options.stop_ids.begin(), options.stop_ids.end(), token) !=
         options.stop_ids.end()) {
-      return FinishReason::stop_token;
+      return guide ? ended(FinishReason::stop_token, *guide) : FinishReason::stop_token;
     }
     answer.push_back(token);
     if (guide) guide->take(token);
@@ -90,6 +94,7 @@ std::string_view name_of(FinishReason reason) {
     case FinishReason::stop_token:
     case FinishReason::stopped:
     case FinishReason::complete:
+    case FinishReason::closed:
       return "stop";
     case FinishReason::length:
       return "length";

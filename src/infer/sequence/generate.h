@@ -18,7 +18,8 @@ namespace dsmoe::infer {
 enum class FinishReason {
   stop_token,  // one of stop_ids; it is not part of the answer
   stopped,     // the callback asked for it: a stop string
-  complete,    // all that the constraint allows, or all of it that has room
+  complete,    // nothing can follow in the constraint
+  closed,      // whole by the constraint, which would allow more in a longer answer
   length,      // max_tokens
   context,     // the context is full
   cancelled,

@@ -13,11 +13,16 @@ constexpr std::size_t kMaxTail = 512;  // between arguments and the end of a cal
 
 using Kind = CallEvent::Kind;
 
-// The first <...> of a text: what identifies it, whatever words and white space are around.
+// The last <...> of a text: what identifies it, whatever words and white space are around.
 std::string marker_in(std::string_view text) {
-  const std::size_t begin = text.find('<');
+  const std::size_t begin = text.rfind('<');
   if (begin == std::string_view::npos) return "";
   return std::string(text.substr(begin, text.find('>', begin) + 1 - begin));
+}
+
+std::string_view without_space(std::string_view text) {
+  const std::size_t begin = std::min(text.find_first_not_of(kSpace), text.size());
+  return text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
 }
 
 void drop_space(std::string& text) {
@@ -54,7 +59,7 @@ CallReader::CallReader(const CallSyntax& syntax, StringArguments strings)
     : syntax_(syntax),
       strings_(std::move(strings)),
       begin_marker_(syntax.section_begin),
-      call_marker_(marker_in(syntax.call_begin)),
+      call_marker_(syntax.call_begin.substr(0, syntax.call_begin.find('>') + 1)),
       end_marker_(marker_in(syntax.call_end)) {}
 
 std::vector<CallEvent> CallReader::push(std::string_view piece) {
@@ -153,8 +158,12 @@ bool CallReader::read_head(Events& events) {
     if (buffer_.size() < kMaxHead && buffer_.find(end_marker_) == std::string::npos) return false;
   } else {
     drop_space(buffer_);
-    const std::size_t end = buffer_.find_first_of("\n<");
-    if (end != std::string::npos && end > 0) {
+    const std::string_view name_begin = without_space(syntax_.name_begin);
+    if (buffer_.size() < name_begin.size() && name_begin.starts_with(buffer_)) return false;
+    const bool has_begin = buffer_.starts_with(name_begin);
+    if (has_begin) buffer_.erase(0, name_begin.size());
+    const std::size_t end = buffer_.find_first_of("\n<>");
+    if (has_begin && end != std::string::npos && end > 0) {
       std::string name = buffer_.substr(0, end);
       name.resize(name.find_last_not_of(kSpace) + 1);
       begin_call(events, std::move(name));
@@ -163,7 +172,10 @@ bool CallReader::read_head(Events& events) {
       state_ = State::key_value;
       return true;
     }
-    if (end == std::string::npos && buffer_.size() < kMaxHead) return false;
+    if (has_begin && end == std::string::npos && buffer_.size() < kMaxHead) {
+      buffer_.insert(0, name_begin);
+      return false;
+    }
   }
   // No call after all: what looked like one was said.
   events.push_back({Kind::text, call_marker_});
@@ -226,36 +238,45 @@ bool CallReader::read_tail() {
 }
 
 bool CallReader::read_key_value(Events& events) {
-  constexpr std::string_view kKey = "<arg_key>", kKeyEnd = "</arg_key>";
-  constexpr std::string_view kValue = "<arg_value>", kValueEnd = "</arg_value>";
   drop_space(buffer_);
   if (buffer_.starts_with(end_marker_)) {
     events.push_back({Kind::arguments, is_first_pair_ ? "{}" : "}"});
     state_ = State::tail;
     return true;
   }
-  if (buffer_.starts_with(kKey)) {
-    const std::size_t key_end = buffer_.find(kKeyEnd);
-    const std::size_t value = buffer_.find(kValue);
-    const std::size_t value_end = buffer_.find(kValueEnd, std::min(value, buffer_.size()));
-    if (value_end == std::string::npos) return false;
-    const std::string key = buffer_.substr(kKey.size(), std::min(key_end, value) - kKey.size());
-    const std::size_t from = value + kValue.size();
-    const std::string text = buffer_.substr(from, value_end - from);
-    events.push_back({Kind::arguments, (is_first_pair_ ? "{" : ", ") + Json(key).dump() + ": " +
-                                           value_of(key, text)});
-    is_first_pair_ = false;
-    buffer_.erase(0, value_end + kValueEnd.size());
-    return true;
-  }
-  const bool may_be_marker =
-      overlap(buffer_, kKey) == buffer_.size() || overlap(buffer_, end_marker_) == buffer_.size();
+  if (buffer_.starts_with(syntax_.key_begin)) return read_pair(events);
+  const bool may_be_marker = overlap(buffer_, syntax_.key_begin) == buffer_.size() ||
+                             overlap(buffer_, end_marker_) == buffer_.size();
   if (may_be_marker) return false;
   buffer_.erase(0, 1);
   return true;
 }
 
-// GLM writes texts as they are and everything else as JSON.
+// Once its value has ended. Of the white space that belongs to the markers one line break at each
+// end of a value is dropped, where the family writes it.
+bool CallReader::read_pair(Events& events) {
+  const std::string_view key_end = syntax_.key_end.substr(0, syntax_.key_end.find('>') + 1);
+  const std::string value_begin = marker_in(syntax_.key_end),
+                    value_end(without_space(syntax_.value_end));
+  const std::size_t key_stop = buffer_.find(key_end, syntax_.key_begin.size());
+  std::size_t from = key_stop;
+  if (!value_begin.empty()) from = buffer_.find(value_begin, syntax_.key_begin.size());
+  const std::size_t stop = buffer_.find(value_end, std::min(from, buffer_.size()));
+  if (stop == std::string::npos) return false;
+  const std::string key =
+      buffer_.substr(syntax_.key_begin.size(), std::min(key_stop, from) - syntax_.key_begin.size());
+  from += value_begin.empty() ? key_end.size() : value_begin.size();
+  std::string_view text = std::string_view(buffer_).substr(from, stop - from);
+  if (syntax_.key_end.ends_with('\n') && text.starts_with('\n')) text.remove_prefix(1);
+  if (syntax_.value_end.starts_with('\n') && text.ends_with('\n')) text.remove_suffix(1);
+  events.push_back({Kind::arguments,
+                    (is_first_pair_ ? "{" : ", ") + Json(key).dump() + ": " + value_of(key, text)});
+  is_first_pair_ = false;
+  buffer_.erase(0, stop + value_end.size());
+  return true;
+}
+
+// Texts are as they are, and everything else is JSON.
 std::string CallReader::value_of(const std::string& key, std::string_view text) const {
   const auto tool = strings_.find(name_);
   const bool is_text = tool != strings_.end() && tool->second.contains(key);

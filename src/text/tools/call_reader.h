@@ -29,8 +29,8 @@ struct CallEvent {
 // No part of a marker is ever text. White space between text and a call is neither.
 class CallReader {
  public:
-  // `texts`: of each tool, the arguments that are strings by its schema, which GLM writes without
-  // quotes.
+  // `strings`: of each tool, the arguments that are strings by its schema, which some families
+  // write without quotes.
   using StringArguments = std::map<std::string, std::set<std::string>>;
   explicit CallReader(const CallSyntax& syntax, StringArguments strings = {});
 
@@ -51,6 +51,7 @@ class CallReader {
   bool read_arguments(Events& events);
   bool read_tail();
   bool read_key_value(Events& events);
+  bool read_pair(Events& events);
   void begin_call(Events& events, std::string name);
   void end_call(Events& events);
   std::string value_of(const std::string& key, std::string_view text) const;
@@ -64,7 +65,7 @@ class CallReader {
   std::string key_;     // of the object being read
   std::string name_, late_arguments_;
   bool has_begun_ = false;     // the call's name is out
-  bool is_first_pair_ = true;  // GLM
+  bool is_first_pair_ = true;  // of key_value
   int64_t num_calls_ = 0;
 };
 

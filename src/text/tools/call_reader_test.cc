@@ -58,7 +58,7 @@ TEST(CallSyntax, IsFoundByItsMarkers) {
   EXPECT_EQ(syntax_of("<tool_call> <arg_key>").name, "GLM");
   EXPECT_EQ(syntax_of("<｜tool▁calls▁begin｜> ```json").name, "DeepSeek V3");
   EXPECT_EQ(syntax_of("<｜tool▁calls▁begin｜>").name, "DeepSeek V3.1");
-  EXPECT_EQ(find_call_syntax("<tool_call><function=x>"), nullptr);
+  EXPECT_EQ(syntax_of("<tool_call>\n<function=x>").name, "Qwen3-Coder");
 }
 
 TEST(CallReader, TextAlone) {
@@ -144,17 +144,37 @@ TEST(CallReader, GlmCalls) {
          strings);
 }
 
+TEST(CallReader, QwenCoderCalls) {
+  const CallReader::StringArguments strings{{"write", {"path", "text"}}};
+  expect(
+      syntax_of("<tool_call><function="),
+      "I write.\n<tool_call>\n<function=write>\n<parameter=path>\na.txt\n</parameter>\n"
+      "<parameter=text>\n\n1 < 2 & \"x\"\n</b>\n\n</parameter>\n<parameter=mode>\n[1, 2]\n"
+      "</parameter>\n</function>\n</tool_call>\n<tool_call><function=now></function></tool_call>",
+      {{Kind::text, "I write."},
+       {Kind::begin, "write"},
+       {Kind::arguments, R"({"path": "a.txt", "text": "\n1 < 2 & \"x\"\n</b>\n", "mode": [1, 2]})"},
+       {Kind::end},
+       {Kind::begin, "now"},
+       {Kind::arguments, "{}"},
+       {Kind::end}},
+      strings);
+}
+
 // Any text at all: no crash, no loop, and what is said is never a whole marker with a call in it.
 TEST(CallReader, StrangeTexts) {
-  for (const char* source : {"<tool_call>", "<tool_call><arg_key>", "<｜tool▁calls▁begin｜>",
-                             "<｜tool▁calls▁begin｜>```json", "<|tool_calls_section_begin|>"}) {
+  for (const char* source :
+       {"<tool_call>", "<tool_call><arg_key>", "<tool_call><function=", "<｜tool▁calls▁begin｜>",
+        "<｜tool▁calls▁begin｜>```json", "<|tool_calls_section_begin|>"}) {
     const CallSyntax& syntax = syntax_of(source);
     const std::string begin(syntax.call_begin), end(syntax.call_end);
     for (const std::string& text :
          {begin + begin + begin, begin + "}" + end, begin + "{}" + end, begin + "{]" + end,
           begin + "{\"name\": 5, \"arguments\": 7}" + end, begin + "{,,::" + end, end + begin,
           begin + "f" + end + end, begin + std::string(5000, 'x'), begin + "{\"a\": \"" + end,
-          begin + "f<arg_key></arg_value><arg_value>" + end}) {
+          begin + "f<arg_key></arg_value><arg_value>" + end, begin + "<function=" + end,
+          begin + "<function=f><parameter=</parameter>" + end,
+          begin + "<functio" + begin + "<function=f>\n<parameter=a>" + end}) {
       const auto whole = read(syntax, text, text.size() + 1);
       EXPECT_EQ(read(syntax, text, 1), whole) << syntax.name << ": " << text;
     }

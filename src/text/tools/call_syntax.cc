@@ -13,8 +13,23 @@ constexpr CallSyntax kHermes{.name = "Hermes",
 constexpr CallSyntax kGlm{.name = "GLM",
                           .body = CallBody::key_value,
                           .call_begin = "<tool_call>",
+                          .name_end = "\n",
                           .call_end = "</tool_call>",
-                          .between = "\n"};
+                          .between = "\n",
+                          .key_begin = "<arg_key>",
+                          .key_end = "</arg_key>\n<arg_value>",
+                          .value_end = "</arg_value>\n"};
+
+constexpr CallSyntax kQwenCoder{.name = "Qwen3-Coder",
+                                .body = CallBody::key_value,
+                                .call_begin = "<tool_call>",
+                                .name_begin = "\n<function=",
+                                .name_end = ">\n",
+                                .call_end = "</function>\n</tool_call>",
+                                .between = "\n",
+                                .key_begin = "<parameter=",
+                                .key_end = ">\n",
+                                .value_end = "\n</parameter>\n"};
 
 constexpr CallSyntax kDeepSeekV3{.name = "DeepSeek V3",
                                  .body = CallBody::named,
@@ -45,7 +60,8 @@ constexpr CallSyntax kKimi{.name = "Kimi",
 
 std::string CallSyntax::all_markers() const {
   std::string all;
-  for (const std::string_view part : {section_begin, call_begin, name_end, call_end, section_end}) {
+  for (const std::string_view part : {section_begin, call_begin, name_begin, name_end, call_end,
+                                      section_end, key_begin, key_end, value_end}) {
     all += part;
   }
   return all;
@@ -60,7 +76,7 @@ const CallSyntax* find_call_syntax(std::string_view source) {
   if (has("<|tool_calls_section_begin|>")) return &kKimi;
   if (has("<｜tool▁calls▁begin｜>")) return has("```json") ? &kDeepSeekV3 : &kDeepSeekV31;
   if (has("<tool_call>") && has("<arg_key>")) return &kGlm;
-  if (has("<tool_call>") && !has("<function=")) return &kHermes;
+  if (has("<tool_call>")) return has("<function=") ? &kQwenCoder : &kHermes;
   return nullptr;
 }
 

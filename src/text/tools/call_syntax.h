@@ -10,21 +10,27 @@ namespace dsmoe::text {
 enum class CallBody {
   object,     // {"name": NAME, "arguments": {...}}
   named,      // NAME, a separator, {...}
-  key_value,  // NAME, then <arg_key>K</arg_key><arg_value>V</arg_value> for each
+  key_value,  // NAME, then for each argument its name and its value between markers
 };
 
 // The texts an answer with calls is made of. White space around the markers is not significant when
 // read, and is written as here when forced:
 //   section_begin (call_begin NAME name_end ARGUMENTS call_end) ... section_end
+// With key_value the arguments are (key_begin KEY key_end VALUE value_end) ... Values are texts as
+// they are, and JSON for everything that is none.
 struct CallSyntax {
   std::string_view name;  // of the family, for messages
   CallBody body = CallBody::object;
   std::string_view section_begin = "";
   std::string_view call_begin = "";
+  std::string_view name_begin = "";  // of key_value
   std::string_view name_end = "";
   std::string_view call_end = "";
   std::string_view section_end = "";
   std::string_view between = "";  // two calls
+  std::string_view key_begin = "";
+  std::string_view key_end = "";
+  std::string_view value_end = "";
 
   std::string all_markers() const;  // all of these texts, one after the other
 };

@@ -69,13 +69,22 @@ std::string content_of(const OrderedJson& message) {
 
 // A call as the answer would have it.
 std::string call_text(const CallSyntax& syntax, const std::string& name,
-                      const std::string& arguments) {
+                      const OrderedJson& arguments) {
   const std::string begin(syntax.call_begin), end(syntax.call_end);
   if (syntax.body == CallBody::object) {
-    return begin + "\n{\"name\": " + OrderedJson(name).dump() + ", \"arguments\": " + arguments +
-           "}\n" + end;
+    return begin + "\n{\"name\": " + OrderedJson(name).dump() +
+           ", \"arguments\": " + one_line(arguments) + "}\n" + end;
   }
-  return begin + name + std::string(syntax.name_end) + arguments + end;
+  std::string text = begin + std::string(syntax.name_begin) + name + std::string(syntax.name_end);
+  if (syntax.body == CallBody::named) return text + one_line(arguments) + end;
+  for (const auto& [key, value] : arguments.items()) {
+    text += syntax.key_begin;
+    text += key;
+    text += syntax.key_end;
+    text += value.is_string() ? value.get<std::string>() : one_line(value);
+    text += syntax.value_end;
+  }
+  return text + end;
 }
 
 std::string calls_text(const CallSyntax& syntax, const OrderedJson& calls) {
@@ -83,7 +92,7 @@ std::string calls_text(const CallSyntax& syntax, const OrderedJson& calls) {
   bool is_first = true;
   for (const OrderedJson& call : calls) {
     if (!std::exchange(is_first, false)) text += syntax.between;
-    text += call_text(syntax, call["function"]["name"], one_line(call["function"]["arguments"]));
+    text += call_text(syntax, call["function"]["name"], call["function"]["arguments"]);
   }
   return text + std::string(syntax.section_end);
 }
@@ -92,7 +101,7 @@ std::string instructions(const CallSyntax& syntax, const OrderedJson& tools) {
   std::string text = "You may call tools. Each line is one of them:\n";
   for (const OrderedJson& tool : tools) text += one_line(tool) + "\n";
   return text + "To call a tool, answer in this form:\n" + std::string(syntax.section_begin) +
-         call_text(syntax, "NAME", "{...}") + std::string(syntax.section_end);
+         call_text(syntax, "NAME", {{"ARGUMENT", "VALUE"}}) + std::string(syntax.section_end);
 }
 
 void describe_tools(const CallSyntax& syntax, const OrderedJson& tools, OrderedJson& messages) {
