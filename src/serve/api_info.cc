@@ -145,7 +145,8 @@ HttpResponse Api::tokenize(const HttpRequest& request) {
   if (is_chat) text = render_chat(read_chat(body, request.body), model());
   if (!text) refuse("prompt", "prompt: expected a string, it is missing");
   model().check_name(string_field(body, "model", 4096).value_or(""));
-  bool adds = !is_chat;  // a template writes its own first token
+  // A template writes its own first token; and llama.cpp, whose word `content` is, adds none.
+  bool adds = find_field(body, "prompt") != nullptr && !is_chat;
   for (const char* name : {"add_special_tokens", "add_special"}) {
     if (find_field(body, name) != nullptr) adds = bool_field(body, name);
   }
@@ -182,7 +183,7 @@ HttpResponse Api::detokenize(const HttpRequest& request) {
         static_cast<int32_t>(as_integer(id, "tokens", {0, model().config().vocab_size - 1})));
   }
   text += stream.finish();
-  return json_response({{"prompt", text}});
+  return json_response({{"prompt", text}, {"content", text}});  // vLLM's name, and llama.cpp's
 }
 
 HttpResponse Api::tokenizer_info(const HttpRequest&) {

@@ -15,11 +15,13 @@ NUMBERS = [
     {"type": "integer", "maximum": 300}, {"type": "number", "exclusiveMinimum": 1.1}, {"type": "number", "exclusiveMaximum": 3.0}, {"type": "integer", "exclusiveMinimum": -7, "exclusiveMaximum": 7},
     {"type": "number", "minimum": -0.5, "maximum": 0.25}, {"type": "integer", "minimum": 1000, "maximum": 99999}, {"type": "number", "minimum": 0, "exclusiveMaximum": 1}, {"type": "integer", "minimum": 2.5, "maximum": 7.5},
     {"const": 2}, {"const": -2.5}, {"enum": [1, 2.5, -3]},
+    {"type": "integer", "multipleOf": 7}, {"type": "number", "multipleOf": 0.25}, {"type": "integer", "multipleOf": 50, "minimum": -400, "exclusiveMaximum": 1000}, {"type": "number", "multipleOf": 1.5, "minimum": 10},
 ]
 OTHERS = [
     {"type": "boolean"}, {"type": "null"}, {}, True, {"enum": [6, "foo", [], True, {"foo": 12}]}, {"const": {"foo": "bar", "baz": [1, None]}}, {"enum": [None, "hello\nworld", "é"]},
     {"type": ["integer", "string"]}, {"type": ["array", "object", "null"]}, {"type": "object"}, {"type": "array"}, {"type": ["string", "null"], "maxLength": 5},
     {"anyOf": [{"type": "integer"}, {"type": "string", "maxLength": 4}]}, {"anyOf": [{"type": "null"}, {"anyOf": [{"const": 1}, {"const": "a"}]}]}, {"allOf": [{"type": "boolean"}]},
+    {"oneOf": [{"type": "integer"}, {"type": "string", "minLength": 2}, {"type": "null"}]}, {"oneOf": [{"enum": ["a", 1]}, {"const": "b"}, {"type": "boolean"}]},
 ]
 WHOLE = [
     {"$ref": "#/$defs/node", "$defs": {"node": {"type": "object", "properties": {"value": {"type": "number"}, "children": {"type": "array", "items": {"$ref": "#/$defs/node"}}}, "required": ["value", "children"], "additionalProperties": False}}},
@@ -35,6 +37,8 @@ WHOLE = [
     {"type": "array", "minItems": 2, "maxItems": 4}, {"type": "array", "items": {"type": "boolean"}, "minItems": 5}, {"type": "array", "items": {}, "maxItems": 1}, {"type": "array", "maxItems": 0},
     {"type": "object", "additionalProperties": {"type": "boolean"}}, {"type": "object", "properties": {"foo": {}, "bar": {}}, "additionalProperties": {"type": "boolean"}},
     {"type": "object", "properties": {"foo": {"type": "array", "maxItems": 3}, "bar": {"type": "array"}}, "required": ["foo"], "additionalProperties": {"type": "integer"}},
+    {"oneOf": [{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/dog"}], "discriminator": {"propertyName": "kind"}, "$defs": {"cat": {"type": "object", "properties": {"kind": {"const": "cat"}, "lives": {"type": "integer", "multipleOf": 3}}, "required": ["kind"]}, "dog": {"type": "object", "properties": {"kind": {"enum": ["dog", "puppy"]}, "name": {"type": "string"}}, "required": ["kind", "name"]}}},
+    {"type": "array", "items": {"oneOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "number", "multipleOf": 0.5}]}, "minItems": 1},
     {"type": "object", "properties": {}, "additionalProperties": False}, {"type": "object", "additionalProperties": {"type": "object", "additionalProperties": {"type": "null"}}},
 ]
 

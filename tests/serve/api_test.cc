@@ -325,9 +325,15 @@ TEST_F(ApiTest, InformationRoutes) {
   EXPECT_TRUE(server().get("/version").json().contains("version"));
   EXPECT_EQ(server().get("/version").json().at("engine_version"), kEngineVersion);
   EXPECT_EQ(server().get("/tokenizer_info").json()["eos_token"], "<|end|>");
-  const Json ids =
-      server().post("/tokenize", {{"content", "The cat"}, {"add_special_tokens", false}}).json();
-  EXPECT_EQ(server().post("/detokenize", {{"tokens", ids["tokens"]}}).json()["prompt"], "The cat");
+  // vLLM's words and llama.cpp's: the one adds BOS, the other does not.
+  const Json ids = server().post("/tokenize", {{"content", "The cat"}}).json()["tokens"];
+  const Json with_bos = server().post("/tokenize", {{"prompt", "The cat"}}).json()["tokens"];
+  EXPECT_EQ(with_bos.size(), ids.size() + 1);
+  EXPECT_EQ(
+      server().post("/tokenize", {{"content", "The cat"}, {"add_special", true}}).json()["tokens"],
+      with_bos);
+  const Json text = server().post("/detokenize", {{"tokens", ids}}).json();
+  EXPECT_EQ(text, (Json{{"prompt", "The cat"}, {"content", "The cat"}}));
   server().complete(Json::object());
   const std::string metrics = server().get("/metrics").body;
   for (const char* name : {"dsmoe_requests_total{route=\"/v1/completions\",status=\"400\"}",
