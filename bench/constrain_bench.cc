@@ -49,6 +49,12 @@ std::vector<Case> cases() {
        schema(R"({"type":"array","items":{"type":"string","minLength":20,"maxLength":2000}})")},
       {"any object", Shape::any_object()},
       {"regex", Shape::regex("(?:[A-Z][a-z]{1,40} ){2,6}\\d+", "regex")},
+      {"grammar",
+       Shape::grammar("root ::= term ([-+*/] term)*\nterm ::= [a-z]+ | [0-9]+ | \"(\" root \")\"",
+                      "grammar")},
+      {"multiples",
+       schema(
+           R"({"oneOf":[{"type":"integer","multipleOf":365},{"type":"array","items":{"type":"number","multipleOf":0.05}}]})")},
       {"choices", Shape::choice({"positive", "negative", "neutral", "not at all"}, "choice")},
   };
 }

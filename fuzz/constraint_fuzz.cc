@@ -1,5 +1,5 @@
-// Schemas and patterns from strangers: any bytes may be refused, none may crash, hang, exhaust
-// memory, or make a constraint that leads an answer to where it can neither go on nor end.
+// Schemas, patterns and grammars from strangers: any bytes may be refused, none may crash, hang,
+// exhaust memory, or make a constraint that leads an answer to where it can neither go on nor end.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -56,14 +56,15 @@ void walk(const std::shared_ptr<const Constraint>& constraint, uint32_t random) 
 
 }  // namespace
 
-// The first byte chooses: a pattern, or a schema.
+// The first byte chooses: a pattern, a grammar, or a schema.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const std::string text(reinterpret_cast<const char*>(data) + 1, size - 1);
   try {
     const Shape shape =
-        data[0] == 'r'
-            ? Shape::regex(text, "fuzz")
+        data[0] == 'r' ? Shape::regex(text, "fuzz")
+        : data[0] == 'g'
+            ? Shape::grammar(text, "fuzz")
             : Shape::schema(dsmoe::parse_ordered_json(text, "fuzz", {.max_depth = 32}), "fuzz");
     const auto constraint = std::make_shared<const Constraint>(shape, vocabulary());
     for (uint32_t seed = 0; seed < 3; ++seed) walk(constraint, seed);

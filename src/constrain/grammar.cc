@@ -60,10 +60,10 @@ class GrammarParser {
       skip(Lines::across);
     }
     if (!rules.contains("root")) refuse("there is no rule named root");
-    for (const auto& [used, line] : used_) {
-      if (!rules.contains(used)) {
-        fail(ErrorKind::input, "{}: line {}: there is no rule named {}", name_, line, used);
-      }
+    for (const auto& [used, place] : used_) {
+      if (rules.contains(used)) continue;
+      at_ = place;
+      refuse("there is no rule named " + used);
     }
     return rules;
   }
@@ -160,7 +160,7 @@ class GrammarParser {
       return inner;
     }
     if (sees("<") || sees("!")) refuse("tokens by name or id are not supported in a grammar");
-    const std::size_t begin = at_, its_line = line();
+    const std::size_t begin = at_;
     std::string name = word();
     if (name.empty()) return std::nullopt;
     // A name with ::= behind it begins the next rule.
@@ -170,7 +170,7 @@ class GrammarParser {
     at_ = is_rule ? begin : end;
     if (is_rule)
       refuse("a ::= inside of a rule; every rule needs something behind its own, and a line");
-    used_.try_emplace(name, its_line);
+    used_.try_emplace(name, begin);
     return Item{.kind = Kind::rule, .text = std::move(name)};
   }
 
@@ -287,7 +287,7 @@ class GrammarParser {
   std::string_view text_;
   const std::string& name_;
   std::size_t at_ = 0;
-  std::map<std::string, std::size_t> used_;  // names of rules, and the line of their first use
+  std::map<std::string, std::size_t> used_;  // names of rules, and the byte of their first use
 };
 
 class GrammarWriter {

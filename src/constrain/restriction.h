@@ -29,10 +29,17 @@ class Restriction {
   std::size_t memory() const { return memory_; }
 
  private:
+  // Where a text ends in `begun`, the tokens below the node of the trie complete one of no_texts.
+  struct Completion {
+    std::size_t node = 0;
+    std::string begun;
+  };
+  void add_completions(const std::string& text);
+
   std::shared_ptr<const Vocabulary> vocabulary_;
-  std::vector<std::string> no_texts_;
+  std::vector<Completion> completions_;  // by node
   std::size_t memory_ = 0;
-  TokenBits always_;  // but for those that complete a text begun before
+  TokenBits always_;  // but for those that complete a text
 };
 
 // One answer. Not shared between threads.

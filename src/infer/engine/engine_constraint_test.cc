@@ -199,6 +199,52 @@ TEST_F(EngineConstraint, TheLengthClosesAnAnswer) {
   EXPECT_EQ(text_of(cut).substr(0, 1), "[");
 }
 
+// What closes an answer is told apart from what ends it.
+TEST_F(EngineConstraint, AnswersThatTheLengthClosedSaySo) {
+  EngineRequest r = request(constrain::Shape::regex("[ab]{2,30}c", "regex"), 1, 1);
+  r.stop_ids.clear();
+  r.max_tokens = 4;
+  EXPECT_EQ(run_alone(r).reason, FinishReason::closed);
+  EXPECT_EQ(text_of(run_alone(r)).back(), 'c');
+  EngineRequest fixed = request(constrain::Shape::literal("ab"), 1, 1);
+  fixed.max_tokens = 2;
+  EXPECT_EQ(run_alone(fixed).reason, FinishReason::complete);
+  EngineRequest open = request(constrain::Shape::regex("a*", "regex"), 1, 1);
+  open.stop_ids.clear();
+  open.max_tokens = 3;
+  EXPECT_EQ(run_alone(open).reason, FinishReason::closed);
+}
+
+// The bits of an answer with banned texts are its own, whatever runs beside it.
+TEST_F(EngineConstraint, RestrictionsDoNotDependOnWhatRunsBeside) {
+  const auto restricted = [&](uint64_t seed, std::vector<std::string> texts) {
+    EngineRequest r = request(abc(), seed, 1);
+    r.constraint = nullptr;
+    r.restriction = std::make_shared<const constrain::Restriction>(
+        constrain::RestrictionRules{.no_texts = std::move(texts)}, vocabulary_);
+    return r;
+  };
+  std::vector<EngineRequest> requests;
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    requests.push_back(restricted(seed, {"a", "1", "\":"}));
+    EngineRequest free = restricted(seed, {});
+    free.restriction = nullptr;
+    requests.push_back(free);
+    requests.push_back(request(object(), seed, 1));
+  }
+  const std::vector<Answer> together = run(requests);
+  int num_changed = 0;
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ(run_alone(requests[i]).tokens, together[i].tokens) << i;
+    if (i % 3 != 0) continue;
+    const std::string text = text_of(together[i]);
+    EXPECT_EQ(text.find_first_of("a1"), std::string::npos) << text;
+    EXPECT_EQ(text.find("\":"), std::string::npos) << text;
+    num_changed += together[i].tokens != together[i + 1].tokens ? 1 : 0;
+  }
+  EXPECT_GT(num_changed, 0);
+}
+
 TEST_F(EngineConstraint, StopIdsComeAtTheEndOnly) {
   // Token 3 is "{": as a stop id it may only come where the text may end.
   EngineRequest r = request(constrain::Shape::regex("a*", "regex"), 3, 1);
