@@ -9,9 +9,12 @@
 #include <vector>
 
 #include "base/error.h"
-#include "constrain/restriction.h"
 #include "infer/sequence/generate.h"
 #include "infer/sequence/routes.h"
+
+namespace dsmoe::constrain {
+class Restriction;
+}
 
 namespace dsmoe::infer {
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "constrain/restriction.h"
 #include "infer/load_model.h"
 #include "infer/sequence/trace.h"
 
