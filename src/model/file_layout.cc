@@ -132,13 +132,12 @@ StoredTensor FileParameters::tensor(const Parameter& parameter) {
     return {.elements = gather(parameter, pieces)};
   }
   const FilePiece& piece = pieces.front();
-  TensorView view = files_->tensor(piece.tensor);
   if (parameter.coding != WeightCoding::plain) {
-    return {.elements = view, .scale = scales_of(parameter, tensor::scale_name(piece.tensor))};
+    return {.elements = files_->tensor(piece.tensor),
+            .scale = scales_of(parameter, tensor::scale_name(piece.tensor))};
   }
-  check_shape(view, piece);
-  view.data = static_cast<std::byte*>(view.data) +
-              static_cast<std::size_t>(piece.first) * tensor::size_of(view.dtype);
+  check_shape(piece);
+  TensorView view = files_->part(piece.tensor, piece.first, piece.rows * piece.columns);
   view.shape = parameter.shape;
   return {.elements = view};
 }
@@ -170,10 +169,11 @@ void FileParameters::release_rows(const Parameter& parameter, int64_t begin, int
                        (end - begin) * row_elements);
 }
 
-void FileParameters::check_shape(const TensorView& view, const FilePiece& piece) const {
-  if (view.shape == piece.shape) return;
+void FileParameters::check_shape(const FilePiece& piece) const {
+  const tensor::Shape found = files_->shape(piece.tensor);
+  if (found == piece.shape) return;
   fail(ErrorKind::input, "{}: {} should be {}, the file has {}", files_->what(), piece.tensor,
-       to_string(piece.shape), to_string(view.shape));
+       to_string(piece.shape), to_string(found));
 }
 
 TensorView FileParameters::gather(const Parameter& parameter,
@@ -182,7 +182,7 @@ TensorView FileParameters::gather(const Parameter& parameter,
   TensorView out;
   for (const FilePiece& piece : pieces) {
     const TensorView file = files_->tensor(piece.tensor);
-    check_shape(file, piece);
+    check_shape(piece);
     if (!out) {
       out = {.dtype = file.dtype, .shape = parameter.shape};
       gathered_.resize(out.num_bytes());

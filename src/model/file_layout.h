@@ -55,7 +55,7 @@ class FileParameters : public ParameterSource {
   void release_rows(const Parameter& parameter, int64_t begin, int64_t end) override;
 
  private:
-  void check_shape(const tensor::TensorView& view, const FilePiece& piece) const;
+  void check_shape(const FilePiece& piece) const;
   tensor::TensorView gather(const Parameter& parameter, const std::vector<FilePiece>& pieces);
   tensor::TensorView scales_of(const Parameter& parameter, const std::string& name);
 

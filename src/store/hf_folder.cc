@@ -11,6 +11,7 @@
 #include "base/mapped_file.h"
 #include "base/utf8.h"
 #include "store/json_cursor.h"
+#include "store/tensor_differences.h"
 
 namespace dsmoe::store {
 namespace {
@@ -99,35 +100,6 @@ class IndexParser {
   std::string_view what_;
   std::map<std::string, std::size_t> files_;
   std::vector<ShardIndex::Placement> placements_;
-};
-
-// Collects differences and prints the first few.
-class Differences {
- public:
-  template <class... Args>
-  void add(fmt::format_string<Args...> text, Args&&... args) {
-    constexpr std::size_t kMaxShown = 8;
-    if (++count_ > kMaxShown) return;
-    text_ += count_ > 1 ? "; " : "";
-    text_ += fmt::format(text, std::forward<Args>(args)...);
-  }
-  void count_missing() { ++missing_; }
-  void count_extra() { ++extra_; }
-
-  void throw_if_any(const fs::path& folder) const {
-    if (count_ == 0) return;
-    fail(ErrorKind::input,
-         "{}: the weights are not those of the configuration ({} missing, {} extra, {} of another "
-         "shape or type): {}{}",
-         folder.string(), missing_, extra_, count_ - missing_ - extra_, text_,
-         count_ > 8 ? fmt::format("; and {} more", count_ - 8) : "");
-  }
-
- private:
-  std::string text_;
-  std::size_t count_ = 0;
-  std::size_t missing_ = 0;
-  std::size_t extra_ = 0;
 };
 
 bool is_weight_type(DType type) {
@@ -289,24 +261,20 @@ void HfFolder::release(std::string_view name, uint64_t offset, uint64_t count) c
 }
 
 void HfFolder::check(std::span<const tensor::TensorSpec> expected) const {
-  Differences differences;
+  TensorDifferences differences;
   std::vector<std::string_view> known;
   known.reserve(expected.size());
   for (const tensor::TensorSpec& spec : expected) {
     known.push_back(spec.name);
     const TensorEntry* entry = find(spec.name);
     if (entry == nullptr) {
-      differences.count_missing();
-      differences.add("{} {} is missing", spec.name, to_string(spec.shape));
+      differences.missing(spec);
     } else if (entry->shape != spec.shape) {
-      differences.add("{} should be {}, the file has {}", spec.name, to_string(spec.shape),
-                      to_string(entry->shape));
+      differences.other(spec.name, to_string(spec.shape), to_string(entry->shape));
     } else if (spec.type_rule == tensor::TypeRule::exact && entry->dtype != spec.dtype) {
-      differences.add("{} should be {}, the file has {}", spec.name, tensor::name_of(spec.dtype),
-                      tensor::name_of(entry->dtype));
+      differences.other(spec.name, tensor::name_of(spec.dtype), tensor::name_of(entry->dtype));
     } else if (spec.type_rule == tensor::TypeRule::floating && !is_weight_type(entry->dtype)) {
-      differences.add("{} should be F32, F16 or BF16, the file has {}", spec.name,
-                      tensor::name_of(entry->dtype));
+      differences.other(spec.name, "F32, F16 or BF16", tensor::name_of(entry->dtype));
     }
   }
   std::sort(known.begin(), known.end());
@@ -317,10 +285,9 @@ void HfFolder::check(std::span<const tensor::TensorSpec> expected) const {
     if (says_nothing || name.ends_with(".rotary_emb.inv_freq") ||
         std::binary_search(known.begin(), known.end(), name))
       continue;
-    differences.count_extra();
-    differences.add("{} {} is extra", in_quotes(name), to_string(location.entry->shape));
+    differences.extra(name, location.entry->shape);
   }
-  differences.throw_if_any(path_);
+  differences.throw_if_any(path_.string());
 }
 
 }  // namespace dsmoe::store
