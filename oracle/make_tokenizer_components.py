@@ -4,6 +4,7 @@ Run where `tokenizers` is installed:  python oracle/make_tokenizer_components.py
 """
 import json
 import pathlib
+import random
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -13,7 +14,7 @@ TEXTS = [
     "", "a", "  two  spaces ", "Hello, wörld! It's 2024-02-29\r\n\tdef f(x):  return x**2\n\n",
     "naïve CAFÉ straße ǅ ﬁ e\u0301 \u200d \u180e \u0085x\u00a0y\u3000z", "我想在apple工作1314151天～ 川の水 그해 여름",
     "كان ١٢٣ הנהר שָׁלוֹם नदी १२३ แม่น้ำ ½²Ⅷ①", "😀👍🏽 👩‍👩‍👧‍👦\u2028$5+€6=<x>'ſ'LL 'Ve", "___a-b-c--d---  ---e\n \n  \n x  ",
-    "\U0001cc00\U00031350a\ua7cb1\U00010d40\u0897", "aXbXXcXXXdX", "\x00\x01 \x1b[0m\x7f", "HTTPServerError parseJSON2XML iOS",
+    "\u2e43\u16eb\u166d«»¿\u061d\u2e52؟।", "\U0001cc00\U00031350a\ua7cb1\U00010d40\u0897", "aXbXXcXXXdX", "\x00\x01 \x1b[0m\x7f", "HTTPServerError parseJSON2XML iOS",
 ]
 SMALL = TEXTS[:4] + TEXTS[8:9] + TEXTS[10:11]
 
@@ -62,6 +63,16 @@ def first_pieces():
     return rows
 
 
+def normal_texts():
+    """Mixtures of what NFC changes: marks in any order, letters with and without them, syllables of Hangul and their parts."""
+    rng = random.Random(9)
+    letters = [chr(c) for c in range(0x41, 0x250)] + ["\u1e69", "\u0958", "\u2126", "\u212b", "\ufb1d", "\u0344", "\U0001d15e", "\U00011935", "\U00011099", "\u0dd9", "\u09c7"]
+    marks = [chr(c) for c in range(0x300, 0x370)] + list("\u0591\u05bc\u064b\u0651\u093c\u0dca\u0dcf\u09be\u09d7\u3099\u309a\u20d0\u1dce\u0898\U00011930\U000110ba\U0001d165\U0001d16e")
+    jamo = [chr(c) for c in (*range(0x1100, 0x1113), *range(0x1161, 0x1176), *range(0x11a7, 0x11c3))] + ["\uac00", "\uac01", "\ud7a3", "\ud4b7"]
+    kinds = [letters, marks, marks, jamo, list("aeou. \n\u3042\u4e00")]
+    return ["".join(rng.choice(rng.choice(kinds)) for _ in range(rng.randint(1, 24))) for _ in range(300)]
+
+
 def dump(component, kind):
     tok = Tokenizer(models.BPE())
     setattr(tok, kind, component)
@@ -75,6 +86,7 @@ def main() -> None:
     pres += [pre_tokenizers.ByteLevel(add_prefix_space=a, use_regex=r) for a in (True, False) for r in (True, False)]
     pres += [pre_tokenizers.Metaspace(replacement=r, prepend_scheme=p, split=s) for r, p, s in
              [("▁", "always", True), ("▁", "first", True), ("▁", "never", True), ("▁", "always", False), ("_", "first", True), ("-", "never", True)]]
+    pres += [pre_tokenizers.Punctuation(b) for b in ("isolated", "removed", "merged_with_previous", "contiguous")]
     pres += [pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="first")]),
              pre_tokenizers.Sequence([pre_tokenizers.Digits(True), pre_tokenizers.ByteLevel(add_prefix_space=True)]),
              pre_tokenizers.Sequence([])]
@@ -94,6 +106,8 @@ def main() -> None:
              normalizers.Strip(True, True), normalizers.Strip(True, False), normalizers.Strip(False, True),
              normalizers.Sequence([normalizers.Strip(), normalizers.Prepend("▁"), normalizers.Replace(" ", "▁"), normalizers.Replace("▁▁", "")])]
     norm = [{"json": dump(n, "normalizer"), "cases": [[t, n.normalize_str(t)] for t in TEXTS]} for n in norms]
+    nfc = normalizers.NFC()
+    norm.append({"json": dump(nfc, "normalizer"), "cases": [[t, nfc.normalize_str(t)] for t in TEXTS + normal_texts()]})
 
     tokens = [["▁Hello", "▁wor", "ld", "▁", "▁▁x", "!"], ["▁", "▁a"], ["a", "<0xE4>", "<0xBD>", "<0xA0>", "b"], [" a", "b ", "  c  "], ["ĠHe", "llo", "Ċ", "ä½", "ł"], ["x"], ["▁▁▁"], []]
     llama = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]

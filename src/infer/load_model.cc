@@ -4,13 +4,15 @@
 #include <algorithm>
 
 #include "base/atomic_file.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "base/sha256.h"
 #include "kernels/combine.h"
 #include "kernels/table.h"
 #include "model/file_layout.h"
-#include "store/folder_tensors.h"
+#include "model/weight_files.h"
+#include "store/gguf/gguf_file.h"
 #include "store/packed_image.h"
 
 namespace dsmoe::infer {
@@ -20,12 +22,20 @@ namespace {
 // or the order of stacks in model/inventory.cc. A test holds it to the bytes.
 constexpr int kPackingVersion = 3;
 
-store::PackedIdentity identity_of(const std::filesystem::path& folder,
-                                  const store::HfFolder& weights, kernels::DType operand) {
+// The configuration as bytes: a GGUF file's lies in what is looked at as a source.
+std::string config_bytes(const std::filesystem::path& path, const model::ModelConfig& config) {
+  if (store::gguf::is_gguf(path)) return config.to_json().dump();
+  return read_small_file(path / "config.json", model::kMaxConfigBytes);
+}
+
+store::PackedIdentity identity_of(const std::filesystem::path& path,
+                                  const model::ModelConfig& config,
+                                  const std::vector<std::filesystem::path>& files,
+                                  kernels::DType operand) {
   store::PackedIdentity identity{
       .packing = fmt::format("panels {} {}", kPackingVersion, tensor::name_of(operand)),
-      .config_sha256 = sha256(read_small_file(folder / "config.json", model::kMaxConfigBytes))};
-  for (const std::filesystem::path& file : weights.files()) {
+      .config_sha256 = sha256(config_bytes(path, config))};
+  for (const std::filesystem::path& file : files) {
     identity.sources.push_back(store::describe_source(file));
   }
   return identity;
@@ -68,9 +78,11 @@ void save_packed(const model::Model& model, const std::filesystem::path& path,
 
 }  // namespace
 
-std::filesystem::path packed_image_path(const std::filesystem::path& folder,
+std::filesystem::path packed_image_path(const std::filesystem::path& model,
                                         kernels::DType operand) {
-  return folder / (operand == kernels::DType::BF16 ? "packed-bf16.dsmoe" : "packed-fp32.dsmoe");
+  const char* name = operand == kernels::DType::BF16 ? "packed-bf16.dsmoe" : "packed-fp32.dsmoe";
+  if (!store::gguf::is_gguf(model)) return model / name;
+  return std::filesystem::path(model) += std::string(".") + name;
 }
 
 kernels::DType default_operand(const model::ModelConfig& config) {
@@ -95,8 +107,7 @@ std::unique_ptr<model::Model> load_model(const kernels::Context& context,
                                          const std::filesystem::path& folder,
                                          const LoadOptions& options) {
   const model::ModelConfig config = model::read_config(folder);
-  store::HfFolder weights = store::HfFolder::open(folder);
-  weights.check(model::expected_tensors(config));
+  model::WeightFiles weights = model::open_weights(folder, config, *context.pool);
   if (config.torch_dtype == kernels::DType::F16 && !options.operand) {
     log_info("{}: stored in F16; computing in BF16", folder.string());
   }
@@ -118,11 +129,10 @@ std::unique_ptr<model::Model> load_model(const kernels::Context& context,
   store::PackedIdentity identity;
   if (cached) {
     remove_leftovers_of(path);  // an image that is good enough is never written again
-    identity = identity_of(folder, weights, model_options.operand);
+    identity = identity_of(folder, config, weights.files, model_options.operand);
     if (auto model = load_packed(context, config, path, identity, model_options)) return model;
   }
-  model::FileParameters source(std::make_unique<store::FolderTensors>(std::move(weights)), config,
-                               *context.pool);
+  model::FileParameters source(std::move(weights.tensors), config, *context.pool);
   auto model = model::make_model(context, config, source, model_options);
   if (cached) save_packed(*model, path, identity);
   return model;

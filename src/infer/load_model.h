@@ -1,4 +1,4 @@
-// A model folder -> a model ready to run.
+// A model folder or a GGUF file -> a model ready to run.
 #pragma once
 
 #include <filesystem>
@@ -22,9 +22,8 @@ struct LoadOptions {
   PackedCache cache = PackedCache::none;
 };
 
-// The image of a model folder for a compute type.
-std::filesystem::path packed_image_path(const std::filesystem::path& folder,
-                                        kernels::DType operand);
+// The image in a model folder, or beside a GGUF file, for a compute type.
+std::filesystem::path packed_image_path(const std::filesystem::path& model, kernels::DType operand);
 
 // The compute type a checkpoint asks for.
 kernels::DType default_operand(const model::ModelConfig& config);

@@ -7,13 +7,13 @@
 
 #include "base/function_ref.h"
 #include "base/json.h"
-#include "base/mapped_file.h"
 #include "base/thread_pool.h"
 #include "infer/load_model.h"
 #include "kernels/elements.h"
 #include "model/file_layout.h"
-#include "store/folder_tensors.h"
+#include "model/weight_files.h"
 #include "store/folder_writer.h"
+#include "text/text_files.h"
 #include "text/tokenizer/tokenizer_config.h"
 
 namespace dsmoe::infer {
@@ -165,27 +165,24 @@ Outcome quantise_folder(const kernels::Context& context, const fs::path& source,
     fail(ErrorKind::input, "{}: the weights are {} already; quantise the model they were made from",
          source.string(), tensor::name_of(config.quantization.projections));
   }
-  store::HfFolder folder = store::HfFolder::open(source);
-  folder.check(model::expected_tensors(config));
-
   model::ModelConfig quantised = config;
   quantised.quantization = options.quantization;
   if (config.tie_word_embeddings) quantised.quantization.head = WeightCoding::plain;
   quantised.torch_dtype = tensor::DType::BF16;
-  model::FileParameters parameters(std::make_unique<store::FolderTensors>(std::move(folder)),
+  model::FileParameters parameters(model::open_weights(source, config, *context.pool).tensors,
                                    config, *context.pool);
   const model::Inventory before = model::inventory(config), after = model::inventory(quantised);
   store::FolderWriter writer(target, specs_of(quantised, before, after, parameters));
   writer.add_file("config.json", quantised.to_json().dump(2) + "\n");
-  std::error_code ignored;
   for (const std::string_view name : kTextFiles) {
-    if (!fs::is_regular_file(source / name, ignored)) continue;
-    std::string bytes = read_small_file(source / name, kMaxFileBytes);
-    if (name == text::kTokenizerConfigFile && fs::is_regular_file(source / kTemplate, ignored)) {
-      bytes = text::with_chat_template(bytes, (source / name).string(),
-                                       read_small_file(source / kTemplate, kMaxFileBytes));
+    auto file = text::read_text_file(source, name, kMaxFileBytes);
+    if (!file) continue;
+    if (name == text::kTokenizerConfigFile) {
+      if (const auto chat = text::read_text_file(source, kTemplate, kMaxFileBytes)) {
+        file->bytes = text::with_chat_template(file->bytes, file->what, chat->bytes);
+      }
     }
-    writer.add_file(std::string(name), std::move(bytes));
+    writer.add_file(std::string(name), std::move(file->bytes));
   }
   Quantiser quantiser(context, source.string(), parameters, writer);
   for (std::size_t i = 0; i < after.parameters.size(); ++i) {

@@ -11,6 +11,8 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/mapped_file.h"
+#include "model/gguf_format.h"
+#include "store/gguf/gguf_file.h"
 
 namespace dsmoe::model {
 namespace {
@@ -368,6 +370,7 @@ std::string_view name_of(TopkMethod value) { return lookup_name(kTopkMethods, va
 std::string_view name_of(RopeKind value) { return lookup_name(kRopeKinds, value); }
 
 ModelConfig read_config(const std::filesystem::path& path) {
+  if (store::gguf::is_gguf(path)) return config_of_gguf(store::gguf::File::open(path));
   std::error_code ignored;  // what cannot be read is told by the reader
   const bool is_folder = std::filesystem::is_directory(path, ignored);
   const std::filesystem::path file = is_folder ? path / "config.json" : path;

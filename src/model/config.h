@@ -133,7 +133,7 @@ struct ModelConfig {
 // what was found.
 ModelConfig parse_config(std::string_view text, std::string_view what);
 
-// The same of a file, or of the config.json in a folder.
+// The same of a file, of the config.json in a folder, or of the metadata of a GGUF file.
 ModelConfig read_config(const std::filesystem::path& path);
 
 // All tensors of the model, in the order of the forward pass, in torch_dtype (the selection bias in

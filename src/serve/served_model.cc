@@ -8,6 +8,7 @@
 #include "base/utf8.h"
 #include "serve/api_error.h"
 #include "serve/constraint_field.h"
+#include "text/text_files.h"
 
 namespace dsmoe::serve {
 namespace {
@@ -19,8 +20,7 @@ constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20;
 TextParts load_text_parts(const std::filesystem::path& folder,
                           const std::filesystem::path& chat_template) {
   TextParts parts;
-  std::error_code ignored;
-  if (std::filesystem::exists(folder / "tokenizer.json", ignored)) {
+  if (text::has_tokenizer(folder)) {
     parts.tokenizer = text::Tokenizer::from_file(folder.string());
   }
   if (chat_template.empty()) {

@@ -2,20 +2,13 @@
 #include "text/chat_template.h"
 
 #include "base/error.h"
-#include "base/mapped_file.h"
 #include "base/utf8.h"
 #include "text/jinja/jinja_eval.h"
+#include "text/text_files.h"
 #include "text/tokenizer/tokenizer_config.h"
 
 namespace dsmoe::text {
 namespace {
-
-// nullopt when there is no such file.
-std::optional<std::string> read_if_present(const std::filesystem::path& path,
-                                           std::size_t max_bytes) {
-  if (!is_listed(path)) return std::nullopt;
-  return read_small_file(path, max_bytes);
-}
 
 // The one named "default" of a list of {name, template}.
 const std::string& default_template(const Json& list, const std::string& what) {
@@ -75,19 +68,24 @@ std::string ChatTemplate::render(const ChatInput& input) const {
   return jinja::render(*parsed_, variables);
 }
 
-std::optional<ChatTemplate> load_chat_template(const std::filesystem::path& folder) {
-  const auto jinja_path = folder / "chat_template.jinja";
-  if (const auto source = read_if_present(jinja_path, jinja::kMaxTemplateBytes)) {
-    return ChatTemplate::parse(*source, jinja_path.string());
+std::optional<TextFile> find_chat_template(const std::filesystem::path& model) {
+  if (auto file = read_text_file(model, "chat_template.jinja", jinja::kMaxTemplateBytes)) {
+    return file;
   }
-  const auto config = read_tokenizer_config(folder);
+  const auto config = read_tokenizer_config(model);
   if (!config || !config->contains("chat_template")) return std::nullopt;
   const Json& entry = (*config)["chat_template"];
-  const std::string what = (folder / kTokenizerConfigFile).string() + ": chat_template";
+  const std::string what = (model / kTokenizerConfigFile).string() + ": chat_template";
   if (entry.is_null()) return std::nullopt;
-  if (entry.is_string()) return ChatTemplate::parse(entry.get_ref<const std::string&>(), what);
-  if (entry.is_array()) return ChatTemplate::parse(default_template(entry, what), what);
+  if (entry.is_string()) return TextFile{.bytes = entry.get<std::string>(), .what = what};
+  if (entry.is_array()) return TextFile{.bytes = default_template(entry, what), .what = what};
   fail(ErrorKind::input, "{}: must be a string or a list, not {}", what, entry.type_name());
+}
+
+std::optional<ChatTemplate> load_chat_template(const std::filesystem::path& model) {
+  const auto found = find_chat_template(model);
+  if (!found) return std::nullopt;
+  return ChatTemplate::parse(found->bytes, found->what);
 }
 
 std::string_view deepseek_chat_template() {

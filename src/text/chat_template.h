@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/json.h"
+#include "text/text_files.h"
 
 namespace dsmoe::text {
 
@@ -49,10 +50,11 @@ class ChatTemplate {
   std::shared_ptr<const jinja::Template> parsed_;
 };
 
-// The template of a Hugging Face folder: chat_template.jinja, else "chat_template" of
-// tokenizer_config.json (a string, or a list of {name, template} with one named "default"); nullopt
-// when there is neither.
-std::optional<ChatTemplate> load_chat_template(const std::filesystem::path& folder);
+// The source of a model's template: chat_template.jinja, else "chat_template" of
+// tokenizer_config.json (a string, or a list of {name, template} with one named "default"), or what
+// a GGUF file's metadata holds; nullopt when there is none.
+std::optional<TextFile> find_chat_template(const std::filesystem::path& model);
+std::optional<ChatTemplate> load_chat_template(const std::filesystem::path& model);
 
 // The format DeepSeek's chat models were trained on; `train` writes it into the folders it makes.
 std::string_view deepseek_chat_template();

@@ -8,6 +8,8 @@
 #include "base/progress.h"
 #include "base/utf8.h"
 #include "data/content_hash.h"
+#include "store/gguf/gguf_file.h"
+#include "text/text_files.h"
 
 namespace dsmoe::train {
 namespace {
@@ -16,15 +18,19 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kMaxTokenizerBytes = std::size_t{256} << 20;
 
+// A tokenizer.json by itself, neither a model folder nor a GGUF file.
+bool is_tokenizer_file(const fs::path& path) {
+  return !fs::is_directory(path) && !store::gguf::is_gguf(path);
+}
+
+// The folder, or the GGUF file.
 fs::path tokenizer_folder(const TokenizerRequest& request, const model::ModelConfig& config,
                           ThreadPool& pool) {
   if (!request.given.empty()) {
     const fs::path path = request.given;
-    return fs::is_directory(path) ? path : path.has_parent_path() ? path.parent_path() : ".";
+    return !is_tokenizer_file(path) ? path : path.has_parent_path() ? path.parent_path() : ".";
   }
-  if (!request.init.empty() && fs::exists(fs::path(request.init) / "tokenizer.json")) {
-    return request.init;
-  }
+  if (!request.init.empty() && text::has_tokenizer(request.init)) return request.init;
   if (!request.data.empty()) {
     ensure_tokenizer({.run = request.run,
                       .data = request.data,
@@ -48,8 +54,8 @@ std::map<std::string, std::string> files_for_checkpoints(const fs::path& folder,
   std::map<std::string, std::string> files{{"tokenizer.json", tokenizer_json}};
   for (const char* name : {"tokenizer_config.json", "generation_config.json", "chat_template.jinja",
                            "special_tokens_map.json"}) {
-    if (fs::exists(folder / name)) {
-      files[name] = read_small_file(folder / name, kMaxTokenizerBytes);
+    if (auto file = text::read_text_file(folder, name, kMaxTokenizerBytes)) {
+      files[name] = std::move(file->bytes);
     }
   }
   Json generation = {{"eos_token_id", eos_of(config)}};
@@ -167,9 +173,14 @@ class ChatRenderer {
 RunTokenizer prepare_tokenizer(const TokenizerRequest& request, const model::ModelConfig& config,
                                ThreadPool& pool) {
   const fs::path folder = tokenizer_folder(request, config, pool);
-  const bool is_file = !request.given.empty() && !fs::is_directory(request.given);
-  const fs::path path = is_file ? fs::path(request.given) : folder / "tokenizer.json";
-  const std::string json = read_small_file(path, kMaxTokenizerBytes);
+  const bool is_file = !request.given.empty() && is_tokenizer_file(request.given);
+  const bool is_gguf = store::gguf::is_gguf(folder);
+  const fs::path path = is_file   ? fs::path(request.given)
+                        : is_gguf ? folder
+                                  : folder / "tokenizer.json";
+  const std::string json =
+      is_gguf ? text::read_text_file(path, "tokenizer.json", kMaxTokenizerBytes).value().bytes
+              : read_small_file(path, kMaxTokenizerBytes);
   text::Tokenizer tokenizer = text::Tokenizer::from_file(path.string());
   if (tokenizer.vocab_size() > config.vocab_size) {
     fail(ErrorKind::input, "{}: {} token ids, but the config's vocab_size is {}", path.string(),

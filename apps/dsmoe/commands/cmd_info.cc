@@ -13,8 +13,10 @@
 #include "commands/options.h"
 #include "kernels/table.h"
 #include "model/inventory.h"
+#include "store/gguf/gguf_file.h"
 #include "store/hf_folder.h"
 #include "terminal/output.h"
+#include "text/text_files.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace dsmoe::app {
@@ -102,8 +104,29 @@ struct Weights {
   int64_t files = 0, tensors = 0, bytes = 0;
 };
 
+std::string joined_keys(const std::map<std::string, int64_t>& map) {
+  std::string keys;
+  for (const auto& [key, value] : map) keys += (keys.empty() ? "" : ", ") + key;
+  return keys;
+}
+
+// What does not fit the configuration was named when the model was opened for it.
+Weights weights_of_gguf(const std::filesystem::path& path) {
+  const auto file = store::gguf::File::open(path);
+  Weights weights{.present = true, .files = 1};
+  std::map<std::string, int64_t> by_type;
+  for (const store::gguf::TensorEntry& entry : file.tensors()) {
+    by_type[store::gguf::name_of(entry.type)] += static_cast<int64_t>(entry.num_bytes);
+    weights.bytes += static_cast<int64_t>(entry.num_bytes);
+    ++weights.tensors;
+  }
+  weights.dtypes = joined_keys(by_type);
+  return weights;
+}
+
 Weights weights_of(const std::filesystem::path& folder, const ModelConfig& config) {
   Weights weights;
+  if (store::gguf::is_gguf(folder)) return weights_of_gguf(folder);
   weights.present = store::has_weights(folder);
   if (!weights.present) return weights;
   const store::HfFolder opened = store::HfFolder::open(folder);
@@ -115,9 +138,7 @@ Weights weights_of(const std::filesystem::path& folder, const ModelConfig& confi
     weights.bytes += static_cast<int64_t>(entry.num_bytes);
     ++weights.tensors;
   }
-  for (const auto& [dtype, bytes] : by_type) {
-    weights.dtypes += (weights.dtypes.empty() ? "" : ", ") + dtype;
-  }
+  weights.dtypes = joined_keys(by_type);
   weights.files = static_cast<int64_t>(opened.files().size());
   return weights;
 }
@@ -129,7 +150,7 @@ struct AroundTexts {
 };
 
 AroundTexts around_texts(const std::filesystem::path& folder) {
-  if (!is_listed(folder / "tokenizer.json")) return {};
+  if (!text::has_tokenizer(folder)) return {};
   try {
     const text::Tokenizer tokenizer = text::Tokenizer::from_file(folder.string());
     const text::TextFrame& frame = tokenizer.frame();
@@ -338,12 +359,14 @@ int run_info(const CommonOptions& options) {
   kernels::select_cpu_table();  // a wrong DSMOE_ISA is refused before anything is printed
   const std::filesystem::path path = options.model;
   std::error_code ignored;
-  const bool is_file = std::filesystem::is_regular_file(path, ignored);
+  const bool is_gguf = store::gguf::is_gguf(path);
+  const bool is_config = !is_gguf && std::filesystem::is_regular_file(path, ignored);
   const ModelConfig config = model::read_config(path);
-  const Weights weights = is_file ? Weights{} : weights_of(path, config);
-  const AroundTexts around = is_file ? AroundTexts{} : around_texts(path);
+  const Weights weights = is_config ? Weights{} : weights_of(path, config);
+  const AroundTexts around = is_config ? AroundTexts{} : around_texts(path);
   const Costs costs = costs_of(config);
-  const std::vector<Leftover> leftovers = is_file ? std::vector<Leftover>{} : leftovers_of(path);
+  const std::vector<Leftover> leftovers =
+      is_config || is_gguf ? std::vector<Leftover>{} : leftovers_of(path);
   if (options.json) {
     print_json(json_of(config, costs, weights, around, leftovers));
   } else {
@@ -357,7 +380,7 @@ int run_info(const CommonOptions& options) {
 void add_info(CommandLine& app) {
   auto options = std::make_shared<CommonOptions>();
   CommandLine command = app.command("info", "What a model is and costs; needs config.json only");
-  add_model_argument(command, *options, "model folder, or a config.json");
+  add_model_argument(command, *options, "model folder, GGUF file, or a config.json");
   add_output_flags(command, *options);
   command.footer(
       "Weights in int8 and int4 as dsmoe quantize writes them, scales included. Hidden files\n"

@@ -16,8 +16,8 @@
 #include "data/split.h"
 #include "model/file_layout.h"
 #include "model/initialise.h"
+#include "model/weight_files.h"
 #include "store/checkpoint.h"
-#include "store/hf_folder.h"
 #include "terminal/interrupt.h"
 #include "terminal/output.h"
 #include "terminal/train_display.h"
@@ -120,10 +120,9 @@ std::unique_ptr<model::ParameterSource> initial_weights(const TrainOptions& opti
   if (options.init.empty()) {
     return std::make_unique<model::InitialWeights>(options.run.config, options.run.seed);
   }
-  store::HfFolder folder = store::HfFolder::open(options.init);
-  folder.check(model::expected_tensors(options.run.config));
-  return train::folder_parameters(std::move(folder), options.run.config.file_names,
-                                  options.run.config, pool);
+  model::WeightFiles weights = model::open_weights(options.init, options.run.config, pool);
+  return std::make_unique<model::FileParameters>(std::move(weights.tensors), options.run.config,
+                                                 pool);
 }
 
 OrderedJson outcome_json(const train::RunOutcome& outcome) {

@@ -20,6 +20,7 @@ void add_chat(CommandLine& app);
 void add_serve(CommandLine& app);
 void add_train(CommandLine& app);
 void add_quantize(CommandLine& app);
+void add_convert(CommandLine& app);
 void add_compare(CommandLine& app);
 void add_probe(CommandLine& app);
 void add_report(CommandLine& app);

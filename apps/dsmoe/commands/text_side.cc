@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/mapped_file.h"
 #include "infer/measure/evaluate.h"
+#include "text/text_files.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace dsmoe::app {
@@ -27,7 +27,7 @@ struct TextSide::Stream::State {
 
 TextSide::TextSide(const std::filesystem::path& folder)
     : state_(std::make_unique<State>(State{.folder = folder})) {
-  if (is_listed(folder / "tokenizer.json")) {
+  if (text::has_tokenizer(folder)) {
     state_->tokenizer = text::Tokenizer::from_file(folder.string());
     state_->special = text::load_special_tokens(folder);
   }

@@ -388,6 +388,15 @@ bool File::is_array(std::string_view key) const {
   return value != nullptr && value->is_array;
 }
 
+std::vector<std::string> File::keys_with(std::string_view prefix) const {
+  std::vector<std::string> keys;
+  for (auto at = header_.values.lower_bound(prefix);
+       at != header_.values.end() && at->first.starts_with(prefix); ++at) {
+    keys.push_back(at->first);
+  }
+  return keys;
+}
+
 std::optional<int64_t> File::integer(std::string_view key) const {
   const Value* value = find_one(key);
   if (value == nullptr) return std::nullopt;

@@ -92,6 +92,7 @@ class File {
   std::optional<std::vector<std::string_view>> texts(std::string_view key) const;
   std::optional<std::vector<int64_t>> integers(std::string_view key) const;
   bool is_array(std::string_view key) const;
+  std::vector<std::string> keys_with(std::string_view prefix) const;
 
   // Throws Error(input): "FILE: KEY must be EXPECTED, found FOUND".
   [[noreturn]] void refuse(std::string_view key, std::string_view expected,

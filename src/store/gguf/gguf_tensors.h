@@ -13,9 +13,10 @@
 namespace dsmoe::store::gguf {
 
 // Throws one Error(input) that names missing, extra and mis-shaped tensors (the first eight, then a
-// count). Tensors that end in one of `passed_over` may be there without being expected.
+// count). Tensors of zeros whose names end in `says_nothing` may be there without being expected.
 void check_tensors(const File& file, std::span<const tensor::TensorSpec> expected,
-                   std::span<const std::string_view> passed_over);
+                   std::string_view says_nothing);
+bool is_zero(const File& file, const TensorEntry& entry);
 
 // Blocks become F32; of other types the numbers lie in the file.
 class GgufTensors : public tensor::TensorSource {

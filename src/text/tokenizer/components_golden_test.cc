@@ -79,6 +79,20 @@ TEST(ComponentGoldens, Normalizers) {
   EXPECT_GE(num_components, 8);
 }
 
+// Long runs of marks are sorted, not searched.
+TEST(ComponentGoldens, ManyMarksAreQuick) {
+  std::string text = "a";
+  for (int i = 0; i < 200000; ++i) text += i % 2 == 0 ? "\u0315" : "\u0323";
+  std::vector<NormalizerStep> steps;
+  read_normalizer(Json{{"type", "NFC"}}, "json", steps);
+  Normalizer::Scratch scratch;
+  RegexScratch regex;
+  PieceStart start = start_of_text(text);
+  const auto normal = Normalizer(std::move(steps)).apply(text, start, scratch, regex);
+  EXPECT_TRUE(normal.starts_with("\u1ea1\u0323\u0323"));
+  EXPECT_TRUE(normal.ends_with("\u0315\u0315"));
+}
+
 // Which piece is the first of a text, behind normalizers that move it.
 TEST(ComponentGoldens, FirstPieces) {
   int num_pairs = 0;

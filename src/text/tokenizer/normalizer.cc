@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/utf8.h"
 #include "text/unicode.h"
+#include "text/unicode_normal.h"
 
 namespace dsmoe::text {
 namespace {
@@ -57,6 +58,14 @@ class FirstBytes {
   bool ended_ = false;
 };
 
+// The bytes that come from the first character: what it joins is part of it.
+std::size_t first_bytes_after_nfc(std::string_view text, std::size_t num_first) {
+  if (num_first == 0) return 0;
+  std::string first;
+  append_nfc(text.substr(0, num_first), first);
+  return first.size();
+}
+
 }  // namespace
 
 PieceStart start_of_text(std::string_view text) {
@@ -87,6 +96,15 @@ std::string_view Normalizer::apply(std::string_view text, PieceStart& start, Scr
   for (const NormalizerStep& step : steps_) {
     if (const auto* strip = std::get_if<StripStep>(&step)) {
       text = stripped(*strip, text, start);
+      continue;
+    }
+    if (std::holds_alternative<NfcStep>(step)) {
+      if (is_surely_nfc(text)) continue;
+      scratch.next.clear();
+      append_nfc(text, scratch.next);
+      start.num_first = first_bytes_after_nfc(text, start.num_first);
+      std::swap(scratch.current, scratch.next);
+      text = scratch.current;
       continue;
     }
     scratch.next.clear();

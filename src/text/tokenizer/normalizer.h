@@ -1,4 +1,4 @@
-// Normalizers of tokenizer.json: Prepend, Replace and Strip, in sequence.
+// Normalizers of tokenizer.json: NFC, Prepend, Replace and Strip, in sequence.
 #pragma once
 
 #include <string>
@@ -38,7 +38,8 @@ struct StripStep {
   bool left = false;
   bool right = false;
 };
-using NormalizerStep = std::variant<PrependStep, ReplaceStep, StripStep>;
+struct NfcStep {};
+using NormalizerStep = std::variant<PrependStep, ReplaceStep, StripStep, NfcStep>;
 
 // Appends `text` with every match of the pattern replaced; `start` becomes that of the result.
 void append_replaced(const ReplaceStep& step, std::string_view text, RegexScratch& scratch,

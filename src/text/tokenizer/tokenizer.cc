@@ -15,6 +15,8 @@
 #include "base/log.h"
 #include "base/mapped_file.h"
 #include "base/utf8.h"
+#include "store/gguf/gguf_file.h"
+#include "text/text_files.h"
 #include "text/tokenizer/tokenizer_parts.h"
 #include "text/unicode.h"
 
@@ -247,12 +249,13 @@ Tokenizer::~Tokenizer() = default;
 
 Tokenizer Tokenizer::from_file(const std::string& path) {
   std::error_code ignored;  // opening the file says what is wrong
-  const bool is_folder = std::filesystem::is_directory(path, ignored);
-  const std::filesystem::path file =
-      is_folder ? std::filesystem::path(path) / "tokenizer.json" : std::filesystem::path(path);
-  auto state = std::make_unique<State>(
-      parse_tokenizer_json(read_small_file(file, kMaxFile), file.string()), file.string());
-  const std::filesystem::path folder = file.parent_path();
+  const bool is_model = std::filesystem::is_directory(path, ignored) || store::gguf::is_gguf(path);
+  const std::filesystem::path folder =
+      is_model ? std::filesystem::path(path) : std::filesystem::path(path).parent_path();
+  auto file = is_model ? read_text_file(path, "tokenizer.json", kMaxFile)
+                       : TextFile{.bytes = read_small_file(path, kMaxFile), .what = path};
+  if (!file) fail(ErrorKind::io, "{}: no tokenizer in it", path);
+  auto state = std::make_unique<State>(parse_tokenizer_json(file->bytes, file->what), file->what);
   const auto config = read_tokenizer_config(folder);
   if (!config) return Tokenizer(std::move(state));
   const std::string what = (folder / kTokenizerConfigFile).string();

@@ -38,8 +38,8 @@ struct DecodeOptions {
 // else is refused by name with Error(input).
 class Tokenizer {
  public:
-  // `path` is a tokenizer.json or a folder that holds one. The tokenizer_config.json beside it has
-  // a say in the frame.
+  // `path` is a tokenizer.json, a folder that holds one, or a GGUF file. The tokenizer_config.json
+  // beside it has a say in the frame.
   static Tokenizer from_file(const std::string& path);
   // The file alone.
   static Tokenizer from_json(std::string_view json, std::string_view what);

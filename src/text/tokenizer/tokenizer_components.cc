@@ -15,6 +15,20 @@ constexpr std::size_t kMaxInserted = 1024;  // bytes of a prefix or replacement
 // \p{N} as Rust's is_numeric has it: two blocks of Unicode 17 on top.
 constexpr std::string_view kNumericPattern = "[\\p{N}\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}]";
 
+// Punctuation as the oracle has it: ASCII's, and \p{P} of Unicode 8.
+constexpr std::string_view kPunctuationPattern =
+    "(?!["
+    "\\x{61d}\\x{9fd}\\x{a76}\\x{c77}\\x{c84}\\x{1b4e}-\\x{1b4f}\\x{1b7d}-\\x{1b7f}"
+    "\\x{2e43}-\\x{2e4f}\\x{2e52}-\\x{2e5d}\\x{10d6e}\\x{10ead}\\x{10f55}-\\x{10f59}"
+    "\\x{10f86}-\\x{10f89}\\x{113d4}-\\x{113d5}\\x{113d7}-\\x{113d8}\\x{1144b}-\\x{1144f}"
+    "\\x{1145a}-\\x{1145b}\\x{1145d}\\x{11660}-\\x{1166c}\\x{116b9}\\x{1183b}"
+    "\\x{11944}-\\x{11946}\\x{119e2}\\x{11a3f}-\\x{11a46}\\x{11a9a}-\\x{11a9c}"
+    "\\x{11a9e}-\\x{11aa2}\\x{11b00}-\\x{11b09}\\x{11be1}\\x{11c41}-\\x{11c45}"
+    "\\x{11c70}-\\x{11c71}\\x{11ef7}-\\x{11ef8}\\x{11f43}-\\x{11f4f}\\x{11fff}"
+    "\\x{12ff1}-\\x{12ff2}\\x{16d6d}-\\x{16d6f}\\x{16e97}-\\x{16e9a}\\x{16fe2}\\x{1e5ff}"
+    "\\x{1e95e}-\\x{1e95f}"
+    "])[\\p{P}!-/:-@\\[-`{-~\\x{166d}\\x{111c9}]";
+
 template <class Steps>
 void check_count(const Steps& steps, const std::string& path) {
   if (steps.size() >= kMaxSteps) {
@@ -119,8 +133,11 @@ void read_normalizer(const Json& json, const std::string& path,
     fields.allow_only({"type", "strip_left", "strip_right"});
     steps.emplace_back(StripStep{.left = fields.boolean("strip_left", true),
                                  .right = fields.boolean("strip_right", true)});
+  } else if (type == "NFC") {
+    fields.allow_only({"type"});
+    steps.emplace_back(NfcStep{});
   } else {
-    refuse_type(path, "normalizer", type, "Sequence, Prepend, Replace and Strip");
+    refuse_type(path, "normalizer", type, "Sequence, NFC, Prepend, Replace and Strip");
   }
 }
 
@@ -151,6 +168,12 @@ void read_pre_tokenizer(const Json& json, const std::string& path, TokenizerPart
                                  .behavior = fields.boolean("individual_digits", false)
                                                  ? SplitBehavior::isolated
                                                  : SplitBehavior::contiguous});
+  } else if (type == "Punctuation") {
+    fields.allow_only({"type", "behavior"});
+    steps.emplace_back(SplitStep{.pattern = Pattern::from_regex(kPunctuationPattern, path),
+                                 .behavior = fields.find("behavior") == nullptr
+                                                 ? SplitBehavior::isolated
+                                                 : read_behavior(fields)});
   } else if (type == "ByteLevel") {
     read_byte_level(fields, path, parts);
   } else if (type == "Metaspace") {
@@ -163,7 +186,7 @@ void read_pre_tokenizer(const Json& json, const std::string& path, TokenizerPart
                                  .behavior = SplitBehavior::removed});
   } else {
     refuse_type(path, "pre-tokenizer", type,
-                "Sequence, Split, Digits, ByteLevel, Metaspace and WhitespaceSplit");
+                "Sequence, Split, Digits, Punctuation, ByteLevel, Metaspace and WhitespaceSplit");
   }
 }
 

@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/mapped_file.h"
 #include "base/utf8.h"
+#include "text/text_files.h"
 
 namespace dsmoe::text {
 namespace {
@@ -98,21 +98,20 @@ void note_unheeded(const Json& config, const Edge& edge, const std::string& what
 
 }  // namespace
 
-std::optional<Json> read_tokenizer_config(const std::filesystem::path& folder) {
-  const auto path = folder / kTokenizerConfigFile;
-  if (!is_listed(path)) return std::nullopt;
-  Json config = parse_json(read_small_file(path, kMaxConfigBytes), path.string());
+std::optional<Json> read_tokenizer_config(const std::filesystem::path& model) {
+  const auto file = read_text_file(model, kTokenizerConfigFile, kMaxConfigBytes);
+  if (!file) return std::nullopt;
+  Json config = parse_json(file->bytes, file->what);
   if (!config.is_object()) {
-    fail(ErrorKind::input, "{}: expected a JSON object, found {}", path.string(),
-         config.type_name());
+    fail(ErrorKind::input, "{}: expected a JSON object, found {}", file->what, config.type_name());
   }
   return config;
 }
 
-SpecialTokenTexts load_special_tokens(const std::filesystem::path& folder) {
-  const auto config = read_tokenizer_config(folder);
+SpecialTokenTexts load_special_tokens(const std::filesystem::path& model) {
+  const auto config = read_tokenizer_config(model);
   if (!config) return {};
-  const std::string what = (folder / kTokenizerConfigFile).string();
+  const std::string what = (model / kTokenizerConfigFile).string();
   return {.bos = token_text(*config, "bos_token", what),
           .eos = token_text(*config, "eos_token", what),
           .pad = token_text(*config, "pad_token", what),

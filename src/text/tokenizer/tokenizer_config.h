@@ -15,8 +15,8 @@ namespace dsmoe::text {
 
 inline constexpr const char* kTokenizerConfigFile = "tokenizer_config.json";
 
-// nullopt when the folder has none.
-std::optional<Json> read_tokenizer_config(const std::filesystem::path& folder);
+// Of a model folder or a GGUF file; nullopt when there is none.
+std::optional<Json> read_tokenizer_config(const std::filesystem::path& model);
 
 // The special tokens of tokenizer_config.json as text; absent or null ones are nullopt, as is every
 // one without the file.
@@ -26,7 +26,7 @@ struct SpecialTokenTexts {
   std::optional<std::string> pad = {};
   std::optional<std::string> unk = {};
 };
-SpecialTokenTexts load_special_tokens(const std::filesystem::path& folder);
+SpecialTokenTexts load_special_tokens(const std::filesystem::path& model);
 
 // What stands around a text: BOS before it, as a rule.
 struct TextFrame {

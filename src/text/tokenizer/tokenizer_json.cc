@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/utf8.h"
 #include "text/tokenizer/json_fields.h"
 #include "text/tokenizer/tokenizer_components.h"
@@ -152,10 +153,11 @@ void check_byte_fallback(const TokenizerParts& parts, const std::string& what) {
 TokenizerParts parse_tokenizer_json(std::string_view json_text, std::string_view what) {
   const Json json = parse_json(json_text, what);
   const JsonFields file(json, std::string(what));
-  for (const char* key : {"truncation", "padding"}) {
-    if (file.find(key) != nullptr) {
-      file.refuse(key, "null (not supported: encoding neither cuts nor pads)");
-    }
+  if (file.find("padding") != nullptr) {
+    file.refuse("padding", "null (not supported: encoding does not pad)");
+  }
+  if (file.find("truncation") != nullptr) {
+    log_info("{}: truncation is passed over: no text is cut here", what);
   }
   if (file.find("version") != nullptr && file.string("version") != "1.0") {
     file.refuse("version", "\"1.0\"");
