@@ -16,15 +16,27 @@ bool AnswerChoice::was_closed() const {
 }
 
 std::vector<text::CallEvent> AnswerChoice::read(const ChoiceDelta& delta) {
+  const std::string said = reasoning ? without_thoughts(delta) : delta.text;
   if (!calls) {
-    if (delta.text.empty()) return {};
-    return {{text::CallEvent::Kind::text, delta.text}};
+    if (said.empty()) return {};
+    return {{text::CallEvent::Kind::text, said}};
   }
-  std::vector<text::CallEvent> events = calls->push(delta.text);
+  std::vector<text::CallEvent> events = calls->push(said);
   if (delta.finish) {
     for (text::CallEvent& event : calls->finish()) events.push_back(std::move(event));
   }
   return events;
+}
+
+std::string AnswerChoice::without_thoughts(const ChoiceDelta& delta) {
+  std::string said;
+  const auto take = [&](const text::SplitAnswer& part) {
+    thoughts += part.reasoning;
+    said += part.text;
+  };
+  take(reasoning->push(delta.text));
+  if (delta.finish) take(reasoning->finish());
+  return said;
 }
 
 }  // namespace dsmoe::serve

@@ -11,6 +11,7 @@
 #include "infer/engine/engine_request.h"
 #include "serve/completion_prepare.h"
 #include "serve/served_model.h"
+#include "text/reasoning.h"
 #include "text/tools/call_reader.h"
 
 namespace dsmoe::serve {
@@ -49,7 +50,8 @@ struct AnswerChoice {
         offset_text(model, text::SkipSpecial::yes),
         route_text(model, text::SkipSpecial::no) {}
 
-  // What a delta says: its text alone, or text and calls where the answer may call tools.
+  // What a delta says: its text alone, or text and calls where the answer may call tools. What it
+  // thinks goes to `thoughts`.
   std::vector<text::CallEvent> read(const ChoiceDelta& delta);
   int64_t num_calls() const { return calls ? calls->num_calls() : 0; }
   // Of a choice that has ended, while `all` has its end. A text that might have been calls is cut
@@ -68,7 +70,12 @@ struct AnswerChoice {
   int64_t offset = 0;
   TextStream route_text;
   int64_t calls_written = 0;
-  std::unique_ptr<text::CallReader> calls;  // null: the answer may call no tools
+  std::unique_ptr<text::CallReader> calls;           // null: the answer may call no tools
+  std::unique_ptr<text::ReasoningReader> reasoning;  // null: thoughts are not told apart
+  std::string thoughts;                              // read and not written
+
+ private:
+  std::string without_thoughts(const ChoiceDelta& delta);
 };
 
 }  // namespace dsmoe::serve

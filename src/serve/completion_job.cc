@@ -63,6 +63,19 @@ std::unique_ptr<text::CallReader> call_reader(const CompletionRequest& request,
   return std::make_unique<text::CallReader>(*model.tool_form().syntax, string_arguments(tools));
 }
 
+// Chat completions have a field for thoughts.
+std::unique_ptr<text::ReasoningReader> reasoning_reader(const CompletionRequest& request,
+                                                        const ServedModel& model,
+                                                        const EncodedPrompt& prompt) {
+  const text::ReasoningMarkers* markers = model.reasoning();
+  if (request.endpoint != Endpoint::chat || markers == nullptr) return nullptr;
+  constexpr std::size_t kTail = 32;  // tokens: what a template writes behind the last message
+  const std::span<const int32_t> tokens(prompt.tokens);
+  const std::string tail =
+      model.text().tokenizer->decode(tokens.last(std::min(kTail, tokens.size())));
+  return std::make_unique<text::ReasoningReader>(*markers, text::opens_reasoning(*markers, tail));
+}
+
 }  // namespace
 
 CompletionJob::CompletionJob(Parts parts) : parts_(std::move(parts)) {
@@ -137,6 +150,7 @@ void CompletionJob::make_choices() {
       auto choice = std::make_unique<Choice>(parts_.model, static_cast<int64_t>(choices_.size()),
                                              prompt, request().has_form);
       choice->calls = call_reader(request(), parts_.model);
+      choice->reasoning = reasoning_reader(request(), parts_.model, *prompt);
       infer::EngineRequest engine = engine_request(prompt->tokens);
       engine.choice = static_cast<uint32_t>(n);
       engine.replayed = parts_.prepared.replay;

@@ -71,7 +71,8 @@ void OpenAiWriter::add(AnswerChoice& choice, Pieces& pieces) {
   // An echoed prompt is shown once its scores are complete: when a token comes, or the end.
   const bool shows_prompt = request().echo && !choice.has_begun;
   const bool is_ready = finish || !choice.all.tokens.empty() || !shows_prompt;
-  if (is_ready && (shows_prompt || has_content(choice.all) || (finish && choice.calls))) {
+  if (is_ready &&
+      (shows_prompt || has_content(choice.all) || (finish && (choice.calls || choice.reasoning)))) {
     add_chunks(choice, std::exchange(choice.all, {}), pieces);
   }
   if (!finish) return;
@@ -99,8 +100,8 @@ void OpenAiWriter::add_chunks(AnswerChoice& choice, const ChoiceDelta& delta, Pi
   if (!choice.calls) return add(render(choice, delta, choice.read(delta)));
   std::vector<text::CallEvent> events = choice.read(delta);
   std::erase_if(events, [](const auto& event) { return event.kind == CallEvent::Kind::end; });
-  const bool has_more =
-      delta.routes.num_tokens > 0 || request().num_logprobs >= 0 || request().return_token_ids;
+  const bool has_more = !choice.thoughts.empty() || delta.routes.num_tokens > 0 ||
+                        request().num_logprobs >= 0 || request().return_token_ids;
   if (events.empty() && !has_more) return;
   const std::span all(events);
   add(render(choice, delta, all.first(std::min<std::size_t>(1, all.size()))));
@@ -210,6 +211,12 @@ std::string OpenAiWriter::call_id(const AnswerChoice& choice, int64_t call_idx) 
 
 // At most one event: what a chunk says.
 OrderedJson OpenAiWriter::render_delta(AnswerChoice& choice, std::span<const CallEvent> events) {
+  if (!choice.thoughts.empty()) {
+    const std::string thoughts = std::exchange(choice.thoughts, {});
+    OrderedJson delta = events.empty() ? OrderedJson::object() : render_delta(choice, events);
+    delta["reasoning_content"] = thoughts;
+    return delta;
+  }
   if (events.empty()) return choice.calls ? OrderedJson::object() : OrderedJson{{"content", ""}};
   const CallEvent& event = events.front();
   if (event.kind == CallEvent::Kind::text) return {{"content", event.text}};
@@ -241,6 +248,9 @@ OrderedJson OpenAiWriter::render_message(AnswerChoice& choice, std::span<const C
     }
   }
   OrderedJson message{{"role", "assistant"}, {"content", text}, {"refusal", nullptr}};
+  if (!choice.thoughts.empty()) {
+    message["reasoning_content"] = std::exchange(choice.thoughts, {});
+  }
   if (calls.empty()) return message;
   if (text.empty()) message["content"] = nullptr;
   message["tool_calls"] = std::move(calls);

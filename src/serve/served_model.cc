@@ -47,6 +47,7 @@ ServedModel::ServedModel(std::string id, infer::Engine& engine, TextParts text,
       created_(static_cast<int64_t>(std::time(nullptr))) {
   if (text_.chat_template) tool_form_ = text::find_tool_form(*text_.chat_template);
   if (!text_.tokenizer) return;
+  if (text_.chat_template) reasoning_ = text::find_reasoning(text_.chat_template->source());
   constraints_ = std::make_unique<ConstraintCache>(*text_.tokenizer, config().vocab_size,
                                                    tool_form_.syntax->all_markers());
   for (int32_t token = 0; token < text_.tokenizer->vocab_size(); ++token) {

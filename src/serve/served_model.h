@@ -13,6 +13,7 @@
 #include "infer/engine/engine.h"
 #include "serve/constraint_cache.h"
 #include "text/chat_template.h"
+#include "text/reasoning.h"
 #include "text/tokenizer/tokenizer.h"
 #include "text/tokenizer/tokenizer_config.h"
 #include "text/tools/tool_form.h"
@@ -42,6 +43,7 @@ class ServedModel {
   const TextParts& text() const { return text_; }
   // How tools get into its prompts and out of its answers.
   const text::ToolForm& tool_form() const { return tool_form_; }
+  const text::ReasoningMarkers* reasoning() const { return reasoning_; }  // null: none
   // What requests get that do not say how to sample.
   const infer::SamplerOptions& sampling() const { return sampling_; }
 
@@ -65,6 +67,7 @@ class ServedModel {
   infer::Engine& engine_;
   TextParts text_;
   text::ToolForm tool_form_;
+  const text::ReasoningMarkers* reasoning_ = nullptr;
   infer::SamplerOptions sampling_;
   int64_t created_;
   std::size_t max_token_bytes_ = 1;

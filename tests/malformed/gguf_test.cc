@@ -186,7 +186,7 @@ constexpr Case kFormat[] = {
     {"DataAbsent", [] { return std::string(Bytes().header(1, 0).tensor("w", {4}, 0, 0)); },
      "which has 0; is it cut?"},
     {"DataBehindTheLast", [] { return one_tensor({4}, 0, 0, 33); },
-     "the tensors end at byte 128, the file has 129"},
+     "the tensors end at byte 96, the file has 97"},
     {"OffsetBeyondTheFile", [] { return one_tensor({4}, 0, uint64_t{1} << 63, 16); },
      "tensor \"w\" begins at byte 9223372036854775808 of the data, the one before it ends at 0: a "
      "hole"},
@@ -315,7 +315,7 @@ const ModelCase kModels[] = {
      "deepseek.block_count must be an integer, found string"},
     {"LayersInAnArray", integers("deepseek.block_count", {1}), "must be one value"},
     {"LayersTooMany", integer("deepseek.block_count", 4000000000), "num_hidden_layers must be"},
-    {"HiddenZero", integer("deepseek.embedding_length", 0), "deepseek.attention.key_length"},
+    {"HiddenZero", integer("deepseek.embedding_length", 0), "hidden_size must be an integer from 1"},
     {"HeadsZero", integer("deepseek.attention.head_count", 0), "has no deepseek.attention.key"},
     {"HeadsThatDoNotDivide", integer("deepseek.attention.head_count", 3),
      "has no deepseek.attention.key_length"},

@@ -1,5 +1,6 @@
 // dsmoe chat: a conversation in a terminal; what was said stays in the KV cache.
 #include <filesystem>
+#include <optional>
 #include <set>
 
 #include "base/atomic_file.h"
@@ -15,6 +16,7 @@
 #include "terminal/line_editor.h"
 #include "terminal/output.h"
 #include "text/chat_template.h"
+#include "text/reasoning.h"
 #include "text/tokenizer/tokenizer_config.h"
 
 namespace dsmoe::app {
@@ -135,17 +137,25 @@ class Chat {
     log_info("{}: {} messages", file, messages_.size());
   }
 
-  std::vector<int32_t> prompt_with(const std::string& user) {
+  std::string prompt_with(const std::string& user) {
     OrderedJson messages = messages_;
     messages.push_back({{"role", "user"}, {"content", user}});
-    const std::string rendered = template_.render(
+    return template_.render(
         {.messages = messages, .bos_token = special_.bos, .eos_token = special_.eos});
-    return text_.encode(rendered, AroundText::nothing);
+  }
+
+  // In a terminal thoughts are dim and no part of what was said; elsewhere the answer is shown as
+  // it comes.
+  std::optional<text::ReasoningReader> reasoning_of(const std::string& prompt) const {
+    const text::ReasoningMarkers* markers = text::find_reasoning(template_.source());
+    if (markers == nullptr || !stdout_has_colour()) return std::nullopt;
+    return text::ReasoningReader(*markers, text::opens_reasoning(*markers, prompt));
   }
 
   // False when there is no terminal and the answer was interrupted.
   bool answer(const std::string& user) {
-    const std::vector<int32_t> prompt = prompt_with(user);
+    const std::string rendered = prompt_with(user);
+    const std::vector<int32_t> prompt = text_.encode(rendered, AroundText::nothing);
     if (static_cast<int64_t>(prompt.size()) > session_.max_positions()) {
       fail(ErrorKind::input,
            "the conversation has {} tokens, the context holds {}; /reset starts a new one",
@@ -153,12 +163,27 @@ class Chat {
     }
     TextSide::Stream stream(text_);
     infer::StopStrings stops(command_.sampling.stops);
-    std::string said;
-    const auto show = [&](std::string piece) {
+    std::string said, thought;
+    const auto say = [&](std::string piece) {
       if (said.empty()) piece.erase(0, piece.find_first_not_of(" \n"));  // templates end before it
       said += piece;
       write_output(for_terminal(piece));
       flush_output();
+    };
+    std::optional<text::ReasoningReader> reasoning = reasoning_of(rendered);
+    const auto show_parts = [&](const text::SplitAnswer& part) {
+      if (!part.reasoning.empty()) {
+        thought += part.reasoning;
+        print("\x1b[2m{}\x1b[0m", for_terminal(part.reasoning));
+        flush_output();
+      }
+      if (part.text.empty()) return;
+      if (said.empty() && !thought.empty()) print("\n\n");
+      say(part.text);
+    };
+    const auto show = [&](std::string piece) {
+      if (!reasoning) return say(std::move(piece));
+      show_parts(reasoning->push(piece));
     };
     const infer::Generation generation =
         infer::generate(session_, prompt, options_, [&](int32_t token) {
@@ -167,6 +192,7 @@ class Chat {
         });
     if (!stops.stopped()) show(stops.push(stream.finish()));
     if (!stops.stopped()) show(stops.finish());
+    if (reasoning) show_parts(reasoning->finish());
     const bool cancelled = generation.reason == infer::FinishReason::cancelled;
     print("{}\n\n", cancelled ? " [stopped]" : "");
     flush_output();
@@ -177,6 +203,7 @@ class Chat {
     }
     add("user", user);
     add("assistant", said);
+    if (!thought.empty()) messages_.back()["reasoning_content"] = thought;
     return !cancelled || editor_.is_terminal();
   }
 

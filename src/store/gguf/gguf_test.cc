@@ -82,7 +82,7 @@ TEST(GgufTypes, HalvesRoundToNearestEven) {
   EXPECT_EQ(half(0x1p-24f), 0x1p-24f);
   EXPECT_EQ(half(0x1p-25f), 0.0f);
   EXPECT_EQ(half(0x1.8p-25f), 0x1p-24f);
-  EXPECT_EQ(half(-0x1.ffcp-15f), -0x1.ffcp-15f);
+  EXPECT_EQ(half(-0x1.ff8p-15f), -0x1.ff8p-15f);
   EXPECT_EQ(half(0x1.ffep-15f), 0x1p-14f);
 }
 
