@@ -1,6 +1,8 @@
 // Finds the template of a folder, and gives the template the variables transformers would give it.
 #include "text/chat_template.h"
 
+#include <cstdio>
+
 #include "base/error.h"
 #include "base/utf8.h"
 #include "text/jinja/jinja_eval.h"
@@ -65,7 +67,7 @@ std::string ChatTemplate::render(const ChatInput& input) const {
   if (input.bos_token) variables["bos_token"] = *input.bos_token;
   if (input.eos_token) variables["eos_token"] = *input.eos_token;
   for (const auto& [name, value] : input.extra.items()) variables[name] = value;
-  return jinja::render(*parsed_, variables);
+  return jinja::render(*parsed_, variables, {.today = date_});
 }
 
 std::optional<TextFile> find_chat_template(const std::filesystem::path& model) {
@@ -86,6 +88,19 @@ std::optional<ChatTemplate> load_chat_template(const std::filesystem::path& mode
   const auto found = find_chat_template(model);
   if (!found) return std::nullopt;
   return ChatTemplate::parse(found->bytes, found->what);
+}
+
+std::chrono::year_month_day parse_date(const std::string& text) {
+  using namespace std::chrono;
+  if (text == "today") return floor<days>(system_clock::now());
+  int y = 0, m = 0, d = 0, end = 0;
+  const bool is_read = std::sscanf(text.c_str(), "%4d-%2d-%2d%n", &y, &m, &d, &end) == 3;
+  const year_month_day date{year(y), month(static_cast<unsigned>(m)),
+                            day(static_cast<unsigned>(d))};
+  if (is_read && end == 10 && text.size() == 10 && y >= 1970 && m > 0 && d > 0 && date.ok()) {
+    return date;
+  }
+  fail(ErrorKind::usage, "{}: expected a day such as 2026-11-20, or today", in_quotes(text));
 }
 
 std::string_view deepseek_chat_template() {

@@ -1,6 +1,7 @@
 // A conversation -> the prompt text a model was trained on, through its Hugging Face chat template.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -45,8 +46,12 @@ class ChatTemplate {
 
   const std::string& source() const { return source_; }
 
+  // The day that strftime_now tells; without one a template has no such function.
+  void set_date(std::optional<std::chrono::year_month_day> date) { date_ = date; }
+
  private:
   std::string source_;
+  std::optional<std::chrono::year_month_day> date_;
   std::shared_ptr<const jinja::Template> parsed_;
 };
 
@@ -55,6 +60,9 @@ class ChatTemplate {
 // a GGUF file's metadata holds; nullopt when there is none.
 std::optional<TextFile> find_chat_template(const std::filesystem::path& model);
 std::optional<ChatTemplate> load_chat_template(const std::filesystem::path& model);
+
+// "2026-11-20", or "today", which is that of UTC; throws Error(usage).
+std::chrono::year_month_day parse_date(const std::string& text);
 
 // The format DeepSeek's chat models were trained on; `train` writes it into the folders it makes.
 std::string_view deepseek_chat_template();

@@ -106,6 +106,23 @@ TEST(ChatTemplate, MessagesMustBeAListOfObjects) {
   EXPECT_THROW(chat.render({.extra = Json{{"deep", deep}}}), Error);
 }
 
+TEST(ChatTemplate, ADayIsToldOnlyWhereOneIsGiven) {
+  auto chat = ChatTemplate::parse(
+      "{% if strftime_now is defined %}{{ strftime_now('%d %B %Y, %a, %-j, %H:%M 100%%') }}"
+      "{% else %}none{% endif %}",
+      "t");
+  EXPECT_EQ(chat.render({}), "none");
+  chat.set_date(parse_date("2026-02-03"));
+  EXPECT_EQ(chat.render({}), "03 February 2026, Tue, 34, 00:00 100%");
+  auto other = ChatTemplate::parse("{{ strftime_now('%Q') }}", "t");
+  other.set_date(parse_date("2026-02-03"));
+  EXPECT_THROW(other.render({}), Error);
+  for (const char* wrong :
+       {"", "2026-2-3", "2026-02-30", "2026-13-01", "20260203", "2026-02-03x"}) {
+    EXPECT_THROW(parse_date(wrong), Error) << wrong;
+  }
+}
+
 TEST(ChatTemplate, ToolsAndDocumentsAreNoneUnlessGiven) {
   const auto chat = ChatTemplate::parse(
       "{{ tools is none }} {{ documents is none }} {{ bos_token is defined }}", "t");

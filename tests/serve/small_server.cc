@@ -59,9 +59,13 @@ SmallServer::SmallServer(SmallServerOptions options, const SmallModelOptions& mo
   options.http.port = 0;
   service_ = std::make_unique<serve::Service>(
       serve::ServiceOptions{.api = options.api, .http = options.http});
+  serve::TextParts text = small_text();
+  if (!options.chat_template.empty()) {
+    text.chat_template = text::ChatTemplate::parse(options.chat_template, "the test's template");
+  }
   service_->open({.context = context_,
                   .model = *model_,
-                  .text = small_text(),
+                  .text = std::move(text),
                   .id = "small",
                   .engine = options.engine});
   thread_ = std::thread([this, on_thread = options.on_thread] {

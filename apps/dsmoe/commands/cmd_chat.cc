@@ -25,7 +25,7 @@ namespace {
 struct ChatCommand {
   CommonOptions common;
   SamplingFlags sampling;
-  std::string chat_template, system;
+  std::string chat_template, template_date, system;
 };
 
 constexpr std::string_view kHelp =
@@ -35,7 +35,7 @@ constexpr std::string_view kHelp =
     "  /exit       leave (or ctrl-d)\n"
     "  ctrl-c stops an answer; up and down recall what was typed\n";
 
-text::ChatTemplate load_template(const ChatCommand& command) {
+text::ChatTemplate find_template(const ChatCommand& command) {
   if (!command.chat_template.empty()) {
     return text::ChatTemplate::parse(read_text_file(command.chat_template), command.chat_template);
   }
@@ -47,6 +47,12 @@ text::ChatTemplate load_template(const ChatCommand& command) {
          command.common.model);
   }
   return std::move(*found);
+}
+
+text::ChatTemplate load_template(const ChatCommand& command) {
+  text::ChatTemplate found = find_template(command);
+  if (!command.template_date.empty()) found.set_date(text::parse_date(command.template_date));
+  return found;
 }
 
 class Chat {
@@ -244,6 +250,11 @@ void add_chat(CommandLine& app) {
       .option("--chat-template", options->chat_template,
               "Jinja template; default: the model folder's")
       .type("FILE");
+  command
+      .option("--template-date", options->template_date,
+              "day that the template's strftime_now tells, such as 2026-11-20, or today; default: "
+              "it has none")
+      .type("DATE");
   add_sampling_flags(command, options->sampling);
   command.flag("-q,--quiet", options->common.quiet, "no messages on stderr but errors");
   add_run_flags(command, options->common);

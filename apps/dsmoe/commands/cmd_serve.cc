@@ -36,7 +36,7 @@ struct ServeCommand {
   serve::ServiceOptions service;
   std::string model_id;
   infer::EngineOptions engine;
-  std::string chat_template;
+  std::string chat_template, template_date;
   std::vector<std::string> api_key_files;
   double kv_memory = 0;  // GiB
   double drain_seconds = 30;
@@ -189,6 +189,9 @@ Loaded load(ServeCommand& command, std::optional<Engine>& engine) {
       .text = serve::load_text_parts(folder, command.chat_template),
       .id = command.model_id.empty() ? name_of_model(folder) : command.model_id,
       .sampling = serve::sampler_options(command.sampling, serve::read_generation_config(folder))};
+  if (loaded.text.chat_template && !command.template_date.empty()) {
+    loaded.text.chat_template->set_date(text::parse_date(command.template_date));
+  }
   engine.emplace(command.common);
   loaded.model = engine->load(command.common);
   if (command.kv_memory > 0) {
@@ -334,6 +337,11 @@ void add_serve(CommandLine& app) {
       .option("--chat-template", options->chat_template,
               "Jinja template; default: the model folder's")
       .type("FILE");
+  command
+      .option("--template-date", options->template_date,
+              "day that the template's strftime_now tells, such as 2026-11-20, or today (when the "
+              "server starts); default: it has none")
+      .type("DATE");
   command.option("--max-batch", options->engine.max_batch, "sequences that run together")
       .range(int64_t{1}, int64_t{1} << 12)
       .show_default();

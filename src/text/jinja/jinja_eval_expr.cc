@@ -1,5 +1,6 @@
 // Expressions: names, lookups, operators, calls.
 #include <algorithm>
+#include <ctime>
 #include <utility>
 
 #include "text/jinja/jinja_arithmetic.h"
@@ -11,9 +12,27 @@ namespace {
 constexpr std::int64_t kMaxRange = 100'000;  // as jinja2's sandbox
 
 bool is_function_name(std::string_view name) {
-  // strftime_now is missing on purpose: templates ask whether it is defined and carry on without
-  // it.
   return name == "range" || name == "namespace" || name == "dict" || name == "raise_exception";
+}
+
+// A day at midnight, in English, by the letters that have one meaning everywhere.
+std::string format_day(Run& run, std::chrono::year_month_day day, const std::string& format) {
+  constexpr std::string_view kLetters = "aAbBdejmuwyYHIMSpF%";
+  for (std::size_t i = 0; i < format.size(); ++i) {
+    if (format[i] != '%') continue;
+    i += format.substr(i + 1, 1) == "-" ? 2 : 1;  // without a leading zero
+    if (i >= format.size() || kLetters.find(format[i]) == std::string_view::npos) {
+      run.fail("strftime_now: '{}' is not supported", format.substr(0, i + 1));
+    }
+  }
+  const std::chrono::sys_days days = day;
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(days);
+  std::tm parts{};
+  ::gmtime_r(&seconds, &parts);
+  run.bytes(16 * format.size());
+  std::string text(16 * format.size() + 1, '\0');
+  text.resize(std::strftime(text.data(), text.size(), format.c_str(), &parts));
+  return text;
 }
 
 }  // namespace
@@ -80,7 +99,9 @@ Value Evaluator::eval(const Expr& e) {
 
 Value Evaluator::eval_name(const Expr& e) {
   if (const Value* value = lookup(e.name_id)) return *value;
-  if (is_function_name(e.text)) return Callable{};
+  // Templates ask whether strftime_now is defined and carry on without it.
+  const bool is_day = e.text == "strftime_now" && run_.limits().today.has_value();
+  if (is_day || is_function_name(e.text)) return Callable{};
   return Undefined{.name = &e.text};
 }
 
@@ -230,10 +251,15 @@ Value Evaluator::eval_function(const Expr& e) {
       return make_namespace(args);
     case Function::dict:
       return make_dict(run_, merged("dict", args));
-    case Function::strftime_now:
-      run_.fail(
-          "the function 'strftime_now' is not supported: a prompt must not depend on the day it is "
-          "made; pass the date as a variable");
+    case Function::strftime_now: {
+      if (!run_.limits().today) {
+        run_.fail(
+            "the function 'strftime_now' needs a day: a prompt must not depend on the day it is "
+            "made; give one with --template-date");
+      }
+      const BoundArgs bound(run_, "strftime_now", args, {"format"}, 1);
+      return make_string(format_day(run_, *run_.limits().today, bound.string(0)));
+    }
     case Function::raise_exception: {
       const BoundArgs bound(run_, "raise_exception", args, {"message"}, 1);
       run_.fail("the template refuses this conversation: {}", to_text(run_, *bound[0]));

@@ -130,9 +130,8 @@ TEST(JinjaRefuse, FailuresWhileRendering) {
       {"{{ raise_exception('no ' ~ n) }}",
        "t: line 1, column 4: the template refuses this conversation: no 3"},
       {"a\n{{ strftime_now('%Y') }}",
-       "t: line 2, column 4: the function 'strftime_now' is not supported: a prompt must not "
-       "depend "
-       "on the day it is made; pass the date as a variable"},
+       "t: line 2, column 4: the function 'strftime_now' needs a day: a prompt must not depend on "
+       "the day it is made; give one with --template-date"},
       {"{{ nobody.home }}", "t: line 1, column 11: 'nobody' is undefined: it has no 'home'"},
       {"{{ messages[0].nope + 'x' }}",
        "t: line 1, column 21: cannot compute undefined 'nope' + a string"},

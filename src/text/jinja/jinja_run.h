@@ -1,8 +1,10 @@
 // One render's budget and position: every helper charges its work here and fails here.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -25,6 +27,8 @@ struct Limits {
   std::int64_t steps_per_input_unit = 100;
   std::int64_t max_output_bytes = std::int64_t{64} << 20;
   int max_depth = 500;  // nested evaluations: expressions, statements, macro calls
+  // What strftime_now says; none: there is no such function.
+  std::optional<std::chrono::year_month_day> today = {};
 };
 
 [[noreturn]] inline void fail_at(std::string_view what, Position at, const std::string& message) {
