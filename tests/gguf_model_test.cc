@@ -135,7 +135,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Refused{"layer_freq", "dense layers behind layers of experts"},
                       Refused{"odd", "layers without shared experts"},
                       Refused{"attention_bias_f16", "attention_bias on the output projection"},
-                      Refused{"rope_dynamic", "rope_scaling dynamic"},
+                      Refused{"rope_dynamic", "rope_scaling other than linear"},
                       Refused{"v2_groups", "topk_method group_limited_greedy"}));
 
 // In fp32 a file of blocks is the model of the numbers they stand for.

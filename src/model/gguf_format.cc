@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/utf8.h"
+#include "model/inventory.h"
 #include "store/gguf/gguf_tensors.h"
 
 namespace dsmoe::model {
@@ -327,12 +328,26 @@ const char* unspeakable(const ModelConfig& config) {
   if (!dense_layers_lead) return "dense layers behind layers of experts (moe_layer_freq)";
   if (config.n_shared_experts == 0) return "layers without shared experts";
   if (config.attention_bias) return "attention_bias on the output projection";
-  if (config.rope_kind == RopeKind::dynamic) return "rope_scaling dynamic";
+  if (config.rope_kind != RopeKind::plain && config.rope_kind != RopeKind::linear) {
+    return "rope_scaling other than linear";
+  }
   if (has_groups && config.topk_method == TopkMethod::group_limited_greedy) {
     return "topk_method group_limited_greedy, which takes the best expert's score for a group's";
   }
   if (config.eos_token_ids.size() > 3) return "more than three eos_token_id";
   return nullptr;
+}
+
+// A part of a model that the architecture has no tensor for.
+void check_names(const GgufModel& model, std::string_view what) {
+  for (const Stack& stack : stacks(model.config, share_of(model.config))) {
+    for (const Stack::Part& part : stack.parts) {
+      const NameMap names = model.config.file_names;
+      if (std::ranges::find(names, part.role, &RoleName::role) != names.end()) continue;
+      fail(ErrorKind::input, "{}: GGUF's architecture \"{}\" has no tensor for {}", what,
+           model.architecture, name_of(kDeepseekNames, part.role, stack.layer, -1));
+    }
+  }
 }
 
 }  // namespace
@@ -403,6 +418,7 @@ GgufModel gguf_model(const ModelConfig& config, std::string_view what) {
     model.config.topk_method = TopkMethod::noaux_tc;
   }
   model.config.file_names = find_architecture(model.architecture)->names;
+  check_names(model, what);
   return model;
 }
 

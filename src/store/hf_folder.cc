@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/mapped_file.h"
 #include "base/utf8.h"
+#include "store/gguf/gguf_file.h"
 #include "store/json_cursor.h"
 #include "store/tensor_differences.h"
 
@@ -112,8 +113,8 @@ ShardIndex parse_shard_index(std::string_view text, std::string_view what) {
   return IndexParser(text, what).parse();
 }
 
-bool has_weights(const fs::path& folder) {
-  return is_listed(folder / kSingleName) || is_listed(folder / kIndexName);
+bool has_weights(const fs::path& model) {
+  return gguf::is_gguf(model) || is_listed(model / kSingleName) || is_listed(model / kIndexName);
 }
 
 HfFolder HfFolder::open(const fs::path& path) {

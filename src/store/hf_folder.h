@@ -32,8 +32,9 @@ struct ShardIndex {
 // plain *.safetensors.
 ShardIndex parse_shard_index(std::string_view text, std::string_view what);
 
-// Whether the folder lists weights; opening them says what is wrong with them.
-bool has_weights(const std::filesystem::path& folder);
+// Whether the folder lists weights, or it is a GGUF file; opening them says what is wrong with
+// them.
+bool has_weights(const std::filesystem::path& model);
 
 class HfFolder {
  public:

@@ -143,7 +143,7 @@ BenchModel load_bench_model(const Engine& engine, const CommonOptions& options,
   BenchModel bench{
       .name = is_file ? path.stem().string()
                       : (path.has_filename() ? path : path.parent_path()).filename().string()};
-  if (!is_file && store::has_weights(path)) {
+  if (store::has_weights(path)) {
     if (random.num_layers > 0 || random.weights != "bf16") {
       fail(ErrorKind::usage, "--layers and --weights need a config without weights; {} has some",
            options.model);
