@@ -22,6 +22,7 @@
 #include "serve/service.h"
 #include "serve/supervisor.h"
 #include "store/checkpoint.h"
+#include "store/gguf/gguf_file.h"
 #include "store/safetensors.h"
 #include "terminal/interrupt.h"
 #include "terminal/output.h"
@@ -159,10 +160,11 @@ void check_early(ServeCommand& command) {
                      "model folder or a training run; without a name the demo's model is served");
     if (!choice.why.empty()) log_info("{}: {}", choice.folder, choice.why);
     command.common.model = choice.folder;
-    if (!fs::exists(fs::path(command.common.model) / "config.json")) {
+    const bool is_gguf = store::gguf::is_gguf(command.common.model);
+    if (!is_gguf && !fs::exists(fs::path(command.common.model) / "config.json")) {
       fail(ErrorKind::input,
-           "{}: there is no model here (a folder with config.json, or a training run with a "
-           "checkpoint); without a name the demo's model is served",
+           "{}: there is no model here (a folder with config.json, a GGUF file, or a training run "
+           "with a checkpoint); without a name the demo's model is served",
            command.common.model);
     }
   }
