@@ -31,8 +31,8 @@ const Program kProgram{
         "dsmoe COMMAND --help explains a command.\n\nExamples:\n  dsmoe demo\n"
         "  dsmoe info my-model/",
     .commands = {add_demo, add_info, add_logits, add_eval, add_generate, add_chat, add_train,
-                 add_quantize, add_convert, add_serve, add_compare, add_probe, add_report, add_bench,
-                 add_tokenizer, add_completion, add_man}};
+                 add_quantize, add_convert, add_serve, add_compare, add_probe, add_report,
+                 add_bench, add_tokenizer, add_completion, add_man}};
 
 int run(int argc, char** argv) {
   const Action action = parse_command_line(kProgram, argc, argv);

@@ -31,7 +31,7 @@ struct SmallServerOptions {
   serve::ApiOptions api = {};
   serve::HttpOptions http = {};
   int threads = 1;
-  std::string chat_template = {};  // empty: DeepSeek's
+  std::string chat_template = {};        // empty: DeepSeek's
   std::function<void()> on_thread = {};  // first of what the thread of HTTP runs
 };
 
