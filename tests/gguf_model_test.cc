@@ -104,7 +104,7 @@ TEST_P(GgufGolden, ThereAndBack) {
   // Negative control: one byte of a weight is another model.
   std::string bytes = read_small_file(file(), std::size_t{1} << 24);
   const auto opened = gguf::File::open(file());
-  bytes[opened.find_tensor("blk.0.attn_q.weight")->offset + 3] ^= 0x40;
+  bytes[opened.find_tensor("blk.0.attn_q.weight")->offset + 2] ^= 0x40;
   atomic_write_file(scratch_ / "other.gguf", bytes);
   EXPECT_FALSE(same(logits(scratch_ / "other.gguf"), expected));
 }
