@@ -50,6 +50,8 @@ std::vector<BodyCase> grammar_cases() {
       {"grammar of a megabyte", grammar("root ::= \"" + std::string(400000, 'a') + "\""), 400,
        "grammar"},
       {"grammar begins with itself", grammar("root ::= root \"a\" | \"a\""), 400, "grammar"},
+      {"grammar of names that are not there", grammar("root ::= " + repeated("a ", 100000)), 400,
+       "grammar"},
       {"grammar in a ring", grammar("root ::= a\na ::= b\nb ::= a"), 400, "grammar"},
       {"grammar without an end", grammar("root ::= \"a\" root"), 400, "grammar"},
       {"grammar of nothing", grammar("root ::= \"\""), 200},
