@@ -138,7 +138,8 @@ TEST(Cli, APathThatLeadsNowhereSaysWhatWasExpected) {
       {"generate", nothing, "-p", "x"},
       nothing +
           ": no such folder; expected a model folder (config.json, *.safetensors) or training run");
-  says({"info", nothing}, nothing + ": no such folder; expected a model folder, or a config.json");
+  says({"info", nothing},
+       nothing + ": no such folder; expected a model folder, a GGUF file, or a config.json");
   says({"eval", empty, "--text", "f"}, empty +
                                            ": no config.json in it; expected a model folder "
                                            "(config.json, *.safetensors) or training run");

@@ -380,7 +380,7 @@ int run_info(const CommonOptions& options) {
 void add_info(CommandLine& app) {
   auto options = std::make_shared<CommonOptions>();
   CommandLine command = app.command("info", "What a model is and costs; needs config.json only");
-  add_model_argument(command, *options, "model folder, GGUF file, or a config.json");
+  add_model_argument(command, *options, "model folder, a GGUF file, or a config.json");
   add_output_flags(command, *options);
   command.footer(
       "Weights in int8 and int4 as dsmoe quantize writes them, scales included. Hidden files\n"
