@@ -1,5 +1,6 @@
 // The attention part of a block: h = u + W_o attention(q, k, v), q, k, v = rope(W_qkv x), with
-// x = RMSNorm(u); and the mirror image of it for the backward pass.
+// x = RMSNorm(u), q and k perhaps normalised or made from latents (latent.cc); and the mirror image
+// of it for the backward pass.
 #pragma once
 
 #include "attention/memory.h"
@@ -12,8 +13,8 @@ using kernels::Context;
 
 // Angles of all positions of a context (kernels/rope.h).
 struct RopeTable {
-  TensorView cos;  // [positions, key_width / 2] F32
-  TensorView sin;  // [positions, key_width / 2] F32
+  TensorView cos;  // [positions, half of what turns of a head] F32
+  TensorView sin;  // the same
 };
 
 struct Forward {
@@ -38,9 +39,16 @@ struct Forward {
 // tape is one for a backward pass: then x and the workspace are left as they were.
 void forward(const Context& context, const Forward& args);
 
+// The weights of norms between the projections; absent where there are none.
+struct Norms {
+  TensorView q_norm;
+  TensorView k_norm;
+};
+
 struct Backward {
   Shape shape;
   Transposed weights;
+  Norms norms;
   Gradients gradients;
   kernels::GradientStart start = kernels::GradientStart::from_buffer;  // of the weights
   kernels::GradientWork work = kernels::GradientWork::in_turn;
@@ -58,7 +66,7 @@ struct Backward {
   TensorView d_x;              // [tokens, hidden] F32, written: gradient of x
 };
 
-// Weight gradients beside read x, d_out, the tape and d_qkv_rounded: the caller waits for what it
+// Weight gradients beside read x, d_out, the tape and d_projected: the caller waits for what it
 // gets before it writes over these, or reads the weights' gradients.
 kernels::BesideWork backward(const Context& context, const Backward& args);
 

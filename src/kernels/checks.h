@@ -6,6 +6,7 @@
 
 #include "base/flush_denormals.h"
 #include "kernels/kv_pages.h"
+#include "kernels/rope.h"
 #include "kernels/rows.h"
 #include "kernels/table.h"
 #include "kernels/weight.h"
@@ -48,14 +49,28 @@ class OpCheck {
     DSMOE_CHECK(rows.count() >= count, "{}: {} has {} rows, expected {}", op_, name, rows.count(),
                 count);
   }
-  // Pages that keys and values of q's width and type lie in.
+  // Pages that keys of q's width and type lie in. CUDA's kernels take one width so far.
   void pages(const KvPages& kv, const TensorView& q) const {
-    DSMOE_CHECK(kv.shape.has_one_width() && kv.shape.key_width == q.dim(2),
-                "{}: the KV pages hold keys of {} and values of {}{}, expected values of their own "
-                "and {} of both, as wide as q",
-                op_, kv.shape.key_width, kv.shape.value_width,
-                kv.shape.values == KvValues::own ? "" : ", a part of the keys", q.dim(2));
+    const bool takes = device_ == Device::cpu || kv.shape.has_one_width();
+    DSMOE_CHECK(takes && kv.shape.key_width == q.dim(2),
+                "{}: the KV pages hold keys of {} and values of {}{}, expected keys of {}{}", op_,
+                kv.shape.key_width, kv.shape.value_width,
+                kv.shape.values == KvValues::own ? "" : ", a part of the keys", q.dim(2),
+                takes ? "" : " and values of their own, as wide");
     that(kv.shape.dtype == q.dtype, "q and the KV pages differ in type");
+  }
+  // CUDA's kernels turn whole heads by halves so far.
+  void rotation(const TensorView& cos, const TensorView& sin, const Rotation& rotation,
+                int64_t key_width) const {
+    rank("cos", cos, 2);
+    const int64_t width = 2 * cos.dim(1);
+    that(rotation.begin >= 0 && rotation.begin + width <= key_width,
+         "more of a head is to be rotated than it has");
+    that(device_ == Device::cpu ||
+             (width == key_width && rotation.pairs == RotaryPairs::halves),
+         "CUDA rotates whole heads by halves only");
+    tensor("cos", cos, DType::F32, cos.shape);
+    tensor("sin", sin, DType::F32, cos.shape);
   }
   // Plain weights: what every op takes.
   void weights(const char* name, const WeightStack& stack, DType dtype, int64_t count, int64_t n,

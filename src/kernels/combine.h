@@ -12,7 +12,7 @@ namespace dsmoe::kernels {
 
 inline constexpr int64_t kMaxExpertsPerToken = 1024;  // terms of the tree; a device may take fewer
 
-// out[t] = (tree over chosen experts of gate * routed) + shared[t], assigned or added to what is
+// out[t] = (tree over chosen experts of gate * routed) + shared_gate[t] * shared[t], assigned or added to what is
 // there (the residual stream). With absent gates (1 each) and Store::assign it is the adjoint of
 // dispatch: the input gradient of the experts.
 struct CombineForward {
@@ -22,6 +22,7 @@ struct CombineForward {
   ColumnRange columns;     // of hidden: which the next two hold
   TensorView routed;       // [rows, columns], operand type, or absent
   TensorView shared;       // [tokens, columns], operand type, or absent
+  TensorView shared_gate;  // [tokens, 1] F32 (F64); absent: 1
   TensorView residual;     // [tokens, hidden] F32 (F64), these columns written
   TensorView base;         // the same, optional: what is added to instead, with Store::accumulate
   Store store = Store::accumulate;

@@ -196,14 +196,10 @@ void rope_forward(const Context& context, const RopeForward& args) {
   check.rank("q", args.q, 3);
   check.operand("q", args.q.dtype);
   const int64_t tokens = args.q.dim(0);
-  const int64_t head_dim = args.q.dim(2);
-  const int64_t rows = args.q.dim(1) + 2 * args.kv.shape.heads;
   check.pages(args.kv, args.q);
-  check.that(head_dim % 2 == 0, "head_dim is odd");
-  check.tensor("qkv", args.qkv, scalar_type(args.q.dtype), {tokens, rows * head_dim});
-  check.rank("cos", args.cos, 2);
-  check.tensor("cos", args.cos, DType::F32, {args.cos.dim(0), head_dim / 2});
-  check.tensor("sin", args.sin, DType::F32, args.cos.shape);
+  check.tensor("qkv", args.qkv, scalar_type(args.q.dtype),
+               {tokens, args.q.dim(1) * args.q.dim(2) + args.kv.shape.projected_width()});
+  check.rotation(args.cos, args.sin, args.rotation, args.q.dim(2));
   check.tensor("position", args.position, DType::I32, {tokens});
   check.tensor("kv_slot", args.kv_slot, DType::I32, {tokens});
   launch(context, args.q.dtype, &KernelTable::rope_forward, args);
@@ -243,7 +239,8 @@ void attention_forward(const Context& context, const AttentionForward& args) {
   check.rank("page_table", args.page_table, 2);
   check.that(args.page_table.dim(0) + 1 == args.q_starts.dim(0),
              "page_table and q_starts differ in sequences");
-  check.tensor("out", args.out, args.q.dtype, args.q.shape);
+  check.tensor("out", args.out, args.q.dtype,
+               {args.q.dim(0), args.q.dim(1), args.kv.shape.value_width});
   if (args.log_sums)
     check.tensor("log_sums", args.log_sums, DType::F32, {args.q.dim(0), args.q.dim(1)});
   launch(context, args.q.dtype, &KernelTable::attention_forward, args);
@@ -375,6 +372,10 @@ DType check_combine(const OpCheck& check, const Context& context, const CombineF
   const int64_t columns = args.columns.count_of(hidden);
   check.that(args.columns.begin + columns <= hidden, "columns past the end");
   check.optional("shared", args.shared, operand, {tokens, columns});
+  check.optional("shared_gate", args.shared_gate, scalar, {tokens, 1});
+  check.that(!args.shared_gate || args.shared, "a gate of shared experts that are absent");
+  check.that(!args.shared_gate || context.table->device == Device::cpu,
+             "CUDA has no gate of the shared experts yet");
   if (args.routed) {
     check.rank("index", args.index, 2);
     const Shape slots{tokens, args.index.dim(1)};

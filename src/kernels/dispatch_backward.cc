@@ -182,6 +182,8 @@ void rms_norm_backward(const Context& context, const RmsNormBackward& args) {
   check.tensor("d_x", args.d_x, scalar, args.x.shape);
   check.optional("d_weight", args.d_weight, scalar, {args.x.dim(1)});
   check.rank("sequence_starts", args.sequence_starts, 1);
+  check.that(args.rows_per_token == 1 || context.table->device == Device::cpu,
+             "CUDA has one row per token");
   if (args.rounded) check.tensor("rounded", args.rounded, args.rounded.dtype, args.x.shape);
   launch(context, scalar, &KernelTable::rms_norm_backward, args);
   if (args.rounded && !context.table->copies_in_pass)
@@ -193,12 +195,9 @@ void rope_backward(const Context& context, const RopeBackward& args) {
   check.rank("d_qkv", args.d_qkv, 2);
   check.operand("out", args.out.dtype);
   check.tensor("d_qkv", args.d_qkv, scalar_type(args.out.dtype), args.out.shape);
-  const int64_t heads = args.num_heads + 2 * args.num_kv_heads;
-  check.that(heads > 0 && args.d_qkv.dim(1) % (2 * heads) == 0,
-             "d_qkv does not divide into heads of even size");
-  check.rank("cos", args.cos, 2);
-  check.tensor("cos", args.cos, DType::F32, {args.cos.dim(0), args.d_qkv.dim(1) / heads / 2});
-  check.tensor("sin", args.sin, DType::F32, args.cos.shape);
+  const int64_t rotated = (args.num_heads + args.num_kv_heads) * args.key_width;
+  check.that(rotated > 0 && args.d_qkv.dim(1) >= rotated, "d_qkv holds fewer than q and k");
+  check.rotation(args.cos, args.sin, args.rotation, args.key_width);
   check.tensor("position", args.position, DType::I32, {args.d_qkv.dim(0)});
   launch(context, args.out.dtype, &KernelTable::rope_backward, args);
 }
@@ -214,18 +213,18 @@ void attention_backward(const Context& context, const AttentionBackward& args) {
   check.rank("page_table", args.page_table, 2);
   check.that(args.page_table.dim(0) + 1 == args.q_starts.dim(0),
              "page_table and q_starts differ in sequences");
-  check.tensor("out", args.out, args.q.dtype, args.q.shape);
-  check.tensor("d_out", args.d_out, args.q.dtype, args.q.shape);
+  const KvShape& kv = args.kv.shape;
+  check.that(kv.values == KvValues::own, "values are a part of the keys");
+  const Shape out{args.q.dim(0), args.q.dim(1), kv.value_width};
+  check.tensor("out", args.out, args.q.dtype, out);
+  check.tensor("d_out", args.d_out, args.q.dtype, out);
   if (args.log_sums)
     check.tensor("log_sums", args.log_sums, DType::F32, {args.q.dim(0), args.q.dim(1)});
-  const int64_t heads = args.q.dim(1) + 2 * args.kv.shape.heads;
   check.tensor("d_qkv", args.d_qkv, scalar_type(args.q.dtype),
-               {args.q.dim(0), heads * args.q.dim(2)});
+               {args.q.dim(0), args.q.dim(1) * args.q.dim(2) + kv.projected_width()});
   if (args.rounded) {
     check.tensor("rounded", args.rounded, args.q.dtype, args.d_qkv.shape);
-    check.rank("cos", args.cos, 2);
-    check.tensor("cos", args.cos, DType::F32, {args.cos.dim(0), args.q.dim(2) / 2});
-    check.tensor("sin", args.sin, DType::F32, args.cos.shape);
+    check.rotation(args.cos, args.sin, args.rotation, args.q.dim(2));
     check.tensor("position", args.position, DType::I32, {args.q.dim(0)});
   }
   launch(context, args.q.dtype, &KernelTable::attention_backward, args);

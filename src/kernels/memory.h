@@ -14,7 +14,8 @@ struct ScratchBound {
   int64_t tokens = 0;      // of a batch
   int64_t context = 0;     // of a document
   int64_t widest_row = 0;  // of any tensor but the logits
-  int64_t head_dim = 0;
+  int64_t key_width = 0;
+  int64_t value_width = 0;
   int64_t experts = 0;
 };
 

@@ -38,6 +38,17 @@
   OP(balance_loss, BalanceLoss)     \
   OP(router_z_loss, RouterZLoss)
 
+// The same two kinds for latent attention, norms of heads and gated shared experts. The CUDA table
+// leaves them empty yet, and no model that needs them runs there.
+#define DSMOE_OPS_OF_CPU_TIERS(OP) \
+  OP(move_columns, MoveColumns)    \
+  OP(head_products, HeadProducts)  \
+  OP(shared_gate_forward, SharedGateForward)
+#define DSMOE_OPS_OF_CPU_REF(OP) OP(shared_gate_backward, SharedGateBackward)
+#define DSMOE_OPS_OF_CPU(OP) \
+  DSMOE_OPS_OF_CPU_TIERS(OP) \
+  DSMOE_OPS_OF_CPU_REF(OP)
+
 // Every op that a table always has.
 #define DSMOE_OPS(OP)    \
   DSMOE_OPS_OF_TIERS(OP) \

@@ -7,6 +7,7 @@
 #include "kernels/embedding.h"
 #include "kernels/experts.h"
 #include "kernels/few_tokens.h"
+#include "kernels/heads.h"
 #include "kernels/log_prob.h"
 #include "kernels/matmul.h"
 #include "kernels/optimizer.h"
@@ -16,3 +17,4 @@
 #include "kernels/rope.h"
 #include "kernels/router.h"
 #include "kernels/sample.h"
+#include "kernels/shared_gate.h"

@@ -21,6 +21,7 @@ namespace dsmoe::kernels {
 // them all includes kernels/ops.h.
 #define DSMOE_ARGUMENTS(name, Arguments) struct Arguments;
 DSMOE_OPS(DSMOE_ARGUMENTS)
+DSMOE_OPS_OF_CPU(DSMOE_ARGUMENTS)
 DSMOE_FUSED_OPS(DSMOE_ARGUMENTS)
 #undef DSMOE_ARGUMENTS
 struct OptimizerStep;
@@ -47,6 +48,7 @@ struct KernelTable {
 
 #define DSMOE_SLOT(name, Arguments) void (*name)(const Context&, const Arguments&) = nullptr;
   DSMOE_OPS(DSMOE_SLOT)
+  DSMOE_OPS_OF_CPU(DSMOE_SLOT)
   DSMOE_OPS_OF_MANY(DSMOE_SLOT)
 #undef DSMOE_SLOT
 #define DSMOE_SLOT(name, Arguments) Attempt (*name)(const Context&, const Arguments&) = nullptr;

@@ -10,7 +10,7 @@ namespace {
 // u += attention(norm(u)).
 void attention_forward(const Context& context, const BlockForward& args) {
   const BlockTape& tape = args.memory.tape;
-  attention::forward(context, {.shape = args.config.attention_shape(args.operand),
+  attention::forward(context, {.shape = args.config.attention_shape(args.operand, args.form),
                                .weights = args.weights.attention,
                                .tape = args.memory.attention.tape,
                                .workspace = args.memory.attention.workspace,
@@ -33,7 +33,10 @@ void ffn_forward(const Context& context, const BlockForward& args) {
   kernels::RouterRule rule = router_rule(args.config, args.top_k);
   rule.skip_best = static_cast<int>(args.ablation.skip_best);
   moe::LayerWeights weights = args.weights.ffn;
-  if (args.ablation.shared == SharedExperts::left_out && weights.routed) weights.shared = {};
+  if (args.ablation.shared == SharedExperts::left_out && weights.routed) {
+    weights.shared = {};
+    weights.shared_gate = {};
+  }
   moe::layer_forward(context, {.operand = args.operand,
                                .rule = rule,
                                .weights = weights,
@@ -83,8 +86,11 @@ moe::LayerWork ffn_backward(const Context& context, const BlockBackward& args) {
 
 kernels::BesideWork attention_backward(const Context& context, const BlockBackward& args) {
   const BlockMemory& memory = args.memory;
-  return attention::backward(context, {.shape = args.config.attention_shape(args.operand),
+  return attention::backward(context, {.shape = args.config.attention_shape(
+                                           args.operand, attention::LatentForm::expanded),
                                        .weights = args.transposed.attention,
+                                       .norms = {.q_norm = args.weights.attention.q_norm,
+                                                 .k_norm = args.weights.attention.k_norm},
                                        .gradients = args.gradients.attention,
                                        .start = args.start,
                                        .work = args.work,
@@ -174,6 +180,7 @@ moe::LayerSize layer_size(const ModelConfig& config, bool is_moe, const BlockSiz
     layer.top_k = size.top_k;
     layer.routed_width = config.moe_intermediate_size;
     layer.shared_width = config.shared_width();
+    layer.has_shared_gate = config.shared_expert_gate;
     layer.parts = size.parts;
   }
   return layer;
@@ -194,7 +201,7 @@ BlockMemory allocate_block_memory(const ModelConfig& config, const BlockSize& si
   // Without a backward pass nobody reads the first after the second is written.
   tape.ffn_normed = training ? arena.tensor("normed", size.operand, stream) : tape.attention_normed;
   memory.attention =
-      attention::allocate_memory({.shape = config.attention_shape(size.operand),
+      attention::allocate_memory({.shape = config.attention_shape(size.operand, size.form),
                                   .max_tokens = size.max_tokens,
                                   .passes = size.passes},
                                  arena, common != nullptr ? &common->attention : nullptr);

@@ -40,6 +40,7 @@ struct BlockSize {
   moe::Passes passes = moe::Passes::forward;
   int64_t parts = 1;  // of the experts' outputs (moe::LayerSize)
   moe::GradientWork work = moe::GradientWork::in_turn;
+  attention::LatentForm form = attention::LatentForm::expanded;
 };
 
 moe::LayerSize layer_size(const ModelConfig& config, bool is_moe, const BlockSize& size);
@@ -64,6 +65,7 @@ struct Ablation {
 struct BlockForward {
   const ModelConfig& config;
   DType operand = DType::F32;  // the compute type
+  attention::LatentForm form = attention::LatentForm::expanded;
   int64_t top_k = 0;
   Ablation ablation;
   const BlockWeights& weights;

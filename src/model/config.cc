@@ -1,180 +1,22 @@
-// Reading and writing config.json: types, spellings and keys. Ranges are checked in
-// config_check.cc.
+// Reading config.json: types, spellings and keys. Ranges are checked in config_check.cc.
 #include "model/config.h"
 
-#include <algorithm>
-#include <array>
-#include <limits>
 #include <system_error>
-#include <utility>
 
-#include "base/error.h"
-#include "base/json.h"
 #include "base/mapped_file.h"
+#include "model/config_fields.h"
 #include "model/gguf_format.h"
 #include "store/gguf/gguf_file.h"
 
 namespace dsmoe::model {
 namespace {
 
-using tensor::DType;
-using tensor::WeightCoding;
-
-template <class Enum>
-struct Named {
-  std::string_view name;
-  Enum value;
-};
-
-constexpr std::array<Named<ScoringFunc>, 2> kScoringFuncs = {
-    {{"softmax", ScoringFunc::softmax}, {"sigmoid", ScoringFunc::sigmoid}}};
-constexpr std::array<Named<TopkMethod>, 3> kTopkMethods = {
-    {{"greedy", TopkMethod::greedy},
-     {"group_limited_greedy", TopkMethod::group_limited_greedy},
-     {"noaux_tc", TopkMethod::noaux_tc}}};
-constexpr std::array<Named<RopeKind>, 3> kRopeKinds = {
-    {{"default", RopeKind::plain}, {"linear", RopeKind::linear}, {"dynamic", RopeKind::dynamic}}};
-constexpr std::array<Named<WeightCoding>, 2> kCodings = {
-    {{"int8", WeightCoding::int8}, {"int4", WeightCoding::int4}}};
-constexpr std::array<Named<DType>, 3> kDTypes = {
-    {{"float32", DType::F32}, {"bfloat16", DType::BF16}, {"float16", DType::F16}}};
-
-template <class Table, class Enum>
-std::string_view lookup_name(const Table& table, Enum value) {
-  for (const auto& entry : table) {
-    if (entry.value == value) return entry.name;
-  }
-  return "?";
-}
-
-template <class Table>
-std::string list_names(const Table& table) {
-  std::string text;
-  for (const auto& entry : table)
-    text += fmt::format("{}\"{}\"", text.empty() ? "" : ", ", entry.name);
-  return text;
-}
-
-// A value for a message: its JSON, cut.
-std::string shown(const Json& value) {
-  constexpr std::size_t kMaxBytes = 60;
-  std::string text = value.dump(-1, ' ', true);
-  if (text.size() > kMaxBytes) text = text.substr(0, kMaxBytes) + "...";
-  return text;
-}
-
-// Takes fields out of a JSON object one by one; what stays behind is unknown.
-class FieldReader {
- public:
-  FieldReader(Json object, std::string_view what, std::string prefix = "")
-      : object_(std::move(object)), what_(what), prefix_(std::move(prefix)) {}
-
-  [[noreturn]] void refuse(std::string_view key, std::string_view expected,
-                           std::string_view found) const {
-    fail(ErrorKind::input, "{}: {}{} must be {}, found {}", what_, prefix_, key, expected, found);
-  }
-
-  // The value, taken out; absent and null are the same.
-  std::optional<Json> take(const std::string& key) {
-    const auto found = object_.find(key);
-    if (found == object_.end()) return std::nullopt;
-    Json value = std::move(*found);
-    object_.erase(found);
-    if (value.is_null()) return std::nullopt;
-    return value;
-  }
-
-  std::optional<int64_t> integer(const std::string& key) {
-    const std::optional<Json> value = take(key);
-    if (!value) return std::nullopt;
-    return as_integer(key, *value);
-  }
-
-  int64_t required_integer(const std::string& key) {
-    const std::optional<int64_t> value = integer(key);
-    if (!value)
-      fail(ErrorKind::input, "{}: {}{} is missing; it must be an integer", what_, prefix_, key);
-    return *value;
-  }
-
-  int64_t as_integer(const std::string& key, const Json& value) const {
-    const bool fits =
-        value.is_number_integer() &&
-        (!value.is_number_unsigned() ||
-         value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
-    if (!fits) refuse(key, "an integer", shown(value));
-    return value.get<int64_t>();
-  }
-
-  std::optional<double> number(const std::string& key) {
-    const std::optional<Json> value = take(key);
-    if (!value) return std::nullopt;
-    if (!value->is_number()) refuse(key, "a number", shown(*value));
-    return value->get<double>();
-  }
-
-  std::optional<bool> boolean(const std::string& key) {
-    const std::optional<Json> value = take(key);
-    if (!value) return std::nullopt;
-    if (!value->is_boolean()) refuse(key, "true or false", shown(*value));
-    return value->get<bool>();
-  }
-
-  std::optional<std::string> text(const std::string& key) {
-    const std::optional<Json> value = take(key);
-    if (!value) return std::nullopt;
-    if (!value->is_string()) refuse(key, "a string", shown(*value));
-    return value->get<std::string>();
-  }
-
-  template <class Table>
-  auto choice(const std::string& key, const Table& table)
-      -> std::optional<decltype(table[0].value)> {
-    const std::optional<std::string> value = text(key);
-    if (!value) return std::nullopt;
-    for (const auto& entry : table) {
-      if (entry.name == *value) return entry.value;
-    }
-    refuse(key, "one of " + list_names(table), shown(*value));
-  }
-
-  std::optional<Json> object(const std::string& key) {
-    std::optional<Json> value = take(key);
-    if (value && !value->is_object()) refuse(key, "an object", shown(*value));
-    return value;
-  }
-
-  // Two spellings of one field: either may be given, both only if they agree.
-  template <class T>
-  std::optional<T> one_of(const std::string& key_a, std::optional<T> a, const std::string& key_b,
-                          std::optional<T> b) const {
-    if (a && b && *a != *b) {
-      fail(ErrorKind::input, "{}: {}{} and {}{} disagree; keep one of them", what_, prefix_, key_a,
-           prefix_, key_b);
-    }
-    return a ? a : b;
-  }
-
-  const Json& rest() const { return object_; }
-  Json take_rest() { return std::move(object_); }
-  std::string_view what() const { return what_; }
-
- private:
-  Json object_;
-  std::string_view what_;
-  std::string prefix_;
-};
-
-template <class T, class U>
-void assign(T& field, const std::optional<U>& value) {
-  if (value) field = *value;
-}
-
 // "deepseek" or "dsmoe"
 std::string names_of_types(std::string_view between) {
   std::string list;
   for (const Format& format : formats()) {
-    list += fmt::format("{}\"{}\"", list.empty() ? "" : between, format.model_type);
+    const bool last = &format == &formats().back();
+    list += fmt::format("{}\"{}\"", list.empty() ? "" : last ? between : ", ", format.model_type);
   }
   return list;
 }
@@ -200,11 +42,35 @@ const Format& read_format(FieldReader& reader) {
   return *format;
 }
 
-void read_sizes(FieldReader& reader, ModelConfig& config) {
-  config.vocab_size = reader.required_integer("vocab_size");
-  config.hidden_size = reader.required_integer("hidden_size");
-  config.num_hidden_layers = reader.required_integer("num_hidden_layers");
-  config.num_attention_heads = reader.required_integer("num_attention_heads");
+// From here on keys are ours. What the file leaves out has the type's value; what the type fixes may
+// be given as it is.
+void take_format(FieldReader& reader, const Format& format) {
+  for (const Spelling& spelling : format.spellings) reader.rename(spelling);
+  if (std::optional<Json> parameters = reader.object("rope_parameters")) {
+    const auto part = parameters->find("partial_rotary_factor");
+    if (part != parameters->end() && !part->is_null()) {
+      reader.set("rope_parameters.partial_rotary_factor", std::move(*part));
+      reader.rename({"rope_parameters.partial_rotary_factor", "partial_rotary_factor"});
+    }
+    parameters->erase("partial_rotary_factor");
+    reader.set("rope_parameters", std::move(*parameters));
+  }
+  for (const Given& given : format.defaults) {
+    if (!reader.has(std::string(given.key))) reader.set(given.key, Json::parse(given.json));
+  }
+  for (const Given& given : format.fixed) {
+    const Json value = Json::parse(given.json);
+    const std::optional<Json> found = reader.take(std::string(given.key));
+    if (found && *found != value) {
+      reader.refuse(given.key, fmt::format("{} in model_type {}", given.json, format.model_type),
+                    shown(*found));
+    }
+    reader.set(given.key, value);
+  }
+}
+
+// Heads of grouped attention.
+void read_heads(FieldReader& reader, ModelConfig& config) {
   config.num_key_value_heads =
       reader.integer("num_key_value_heads").value_or(config.num_attention_heads);
   if (const std::optional<int64_t> head_dim = reader.integer("head_dim")) {
@@ -217,10 +83,45 @@ void read_sizes(FieldReader& reader, ModelConfig& config) {
                   fmt::format("a multiple of num_attention_heads ({})", config.num_attention_heads),
                   fmt::format("{}; give head_dim if this is meant", config.hidden_size));
   }
+}
+
+// Heads of latent attention: each has a key and a value of its own, made from the latent.
+void read_latent(FieldReader& reader, ModelConfig& config) {
+  config.q_lora_rank = reader.integer("q_lora_rank").value_or(0);
+  config.qk_nope_head_dim = reader.required_integer("qk_nope_head_dim");
+  config.qk_rope_head_dim = reader.required_integer("qk_rope_head_dim");
+  config.v_head_dim = reader.required_integer("v_head_dim");
+  config.num_key_value_heads = config.num_attention_heads;
+  config.head_dim = config.qk_rope_head_dim;
+  const auto follows = [&](const char* key, int64_t value) {
+    const std::optional<int64_t> given = reader.integer(key);
+    if (given && *given != value) {
+      reader.refuse(key, fmt::format("{}, which follows from the other sizes", value),
+                    std::to_string(*given));
+    }
+  };
+  follows("num_key_value_heads", config.num_attention_heads);
+  follows("head_dim", config.qk_rope_head_dim);
+  const bool adds_up = config.qk_nope_head_dim >= 0 && config.qk_nope_head_dim <= 1 << 20 &&
+                       config.qk_rope_head_dim >= 0 && config.qk_rope_head_dim <= 1 << 20;
+  if (adds_up) follows("qk_head_dim", config.qk_nope_head_dim + config.qk_rope_head_dim);
+}
+
+void read_sizes(FieldReader& reader, ModelConfig& config) {
+  config.vocab_size = reader.required_integer("vocab_size");
+  config.hidden_size = reader.required_integer("hidden_size");
+  config.num_hidden_layers = reader.required_integer("num_hidden_layers");
+  config.num_attention_heads = reader.required_integer("num_attention_heads");
+  config.kv_lora_rank = reader.integer("kv_lora_rank").value_or(0);
+  config.kv_lora_rank != 0 ? read_latent(reader, config) : read_heads(reader, config);
   assign(config.intermediate_size, reader.integer("intermediate_size"));
   assign(config.max_position_embeddings, reader.integer("max_position_embeddings"));
   assign(config.rms_norm_eps, reader.number("rms_norm_eps"));
   assign(config.attention_bias, reader.boolean("attention_bias"));
+  assign(config.attention_out_bias, reader.boolean("attention_out_bias"));
+  assign(config.use_qk_norm, reader.boolean("use_qk_norm"));
+  assign(config.partial_rotary_factor, reader.number("partial_rotary_factor"));
+  assign(config.rope_interleave, reader.boolean("rope_interleave"));
   assign(config.tie_word_embeddings, reader.boolean("tie_word_embeddings"));
   assign(config.initializer_range, reader.number("initializer_range"));
   const auto torch_dtype = reader.choice("torch_dtype", kDTypes);
@@ -229,6 +130,18 @@ void read_sizes(FieldReader& reader, ModelConfig& config) {
   if (const std::optional<std::string> act = reader.text("hidden_act"); act && *act != "silu") {
     reader.refuse("hidden_act", "\"silu\"", shown(*act));
   }
+}
+
+void read_yarn(FieldReader& fields, ModelConfig& config) {
+  Yarn& yarn = config.yarn;
+  assign(yarn.original_positions, fields.integer("original_max_position_embeddings"));
+  if (yarn.original_positions == 0) yarn.original_positions = config.max_position_embeddings;
+  assign(yarn.beta_fast, fields.number("beta_fast"));
+  assign(yarn.beta_slow, fields.number("beta_slow"));
+  assign(yarn.mscale, fields.number("mscale"));
+  assign(yarn.mscale_all_dim, fields.number("mscale_all_dim"));
+  assign(yarn.attention_factor, fields.number("attention_factor"));
+  assign(yarn.truncate, fields.boolean("truncate"));
 }
 
 // rope_scaling {"type" or "rope_type", "factor"}, or the newer rope_parameters that also holds
@@ -255,6 +168,7 @@ void read_rope(FieldReader& reader, ModelConfig& config) {
       fields.refuse("type", "one of " + list_names(kRopeKinds), "nothing");
     assign(config.rope_kind, kind);
     const std::optional<double> factor = fields.number("factor");
+    if (config.rope_kind == RopeKind::yarn) read_yarn(fields, config);
     if (config.rope_kind != RopeKind::plain) {
       if (!factor) fields.refuse("factor", "a number", "nothing");
       config.rope_factor = *factor;
@@ -264,6 +178,57 @@ void read_rope(FieldReader& reader, ModelConfig& config) {
     }
   }
   assign(config.rope_theta, theta);
+}
+
+std::vector<int64_t> layer_list(FieldReader& reader, const std::string& key,
+                                const ModelConfig& config) {
+  std::vector<int64_t> layers;
+  const std::optional<Json> list = reader.take(key);
+  if (!list) return layers;
+  if (!list->is_array() || list->size() > 1024) {
+    reader.refuse(key, "a list of at most 1024 layers", shown(*list));
+  }
+  for (const Json& layer : *list) {
+    layers.push_back(reader.as_integer(key, layer));
+    if (layers.back() < 0 || layers.back() >= config.num_hidden_layers) {
+      reader.refuse(key, fmt::format("layers below num_hidden_layers ({})",
+                                     config.num_hidden_layers),
+                    std::to_string(layers.back()));
+    }
+  }
+  std::ranges::sort(layers);
+  const auto repeated = std::ranges::unique(layers);
+  layers.erase(repeated.begin(), repeated.end());
+  return layers;
+}
+
+// mlp_only_layers, or mlp_layer_types: "dense" or "sparse" for each layer.
+void read_dense_layers(FieldReader& reader, ModelConfig& config) {
+  config.mlp_only_layers = layer_list(reader, "mlp_only_layers", config);
+  const std::optional<Json> types = reader.take("mlp_layer_types");
+  if (!types) return;
+  const bool counted = types->is_array() && config.num_hidden_layers >= 0 &&
+                       types->size() == static_cast<std::size_t>(config.num_hidden_layers);
+  if (!counted) {
+    reader.refuse("mlp_layer_types", "a list of \"dense\" or \"sparse\" for each layer",
+                  shown(*types));
+  }
+  config.mlp_only_layers.clear();
+  for (std::size_t layer = 0; layer < types->size(); ++layer) {
+    const Json& type = (*types)[layer];
+    if (type != "dense" && type != "sparse")
+      reader.refuse("mlp_layer_types", "\"dense\" or \"sparse\" for each layer", shown(type));
+    if (type == "dense") config.mlp_only_layers.push_back(static_cast<int64_t>(layer));
+  }
+  // The first of them are what first_k_dense_replace counts.
+  std::size_t first = 0;
+  while (first < config.mlp_only_layers.size() &&
+         config.mlp_only_layers[first] == static_cast<int64_t>(first)) {
+    ++first;
+  }
+  config.first_k_dense_replace = static_cast<int64_t>(first);
+  config.mlp_only_layers.erase(config.mlp_only_layers.begin(),
+                               config.mlp_only_layers.begin() + static_cast<std::ptrdiff_t>(first));
 }
 
 void read_experts(FieldReader& reader, ModelConfig& config) {
@@ -277,6 +242,11 @@ void read_experts(FieldReader& reader, ModelConfig& config) {
   assign(config.moe_intermediate_size, reader.integer("moe_intermediate_size"));
   assign(config.moe_layer_freq, reader.integer("moe_layer_freq"));
   assign(config.first_k_dense_replace, reader.integer("first_k_dense_replace"));
+  assign(config.decoder_sparse_step, reader.integer("decoder_sparse_step"));
+  read_dense_layers(reader, config);
+  assign(config.shared_expert_intermediate_size,
+         reader.integer("shared_expert_intermediate_size"));
+  assign(config.shared_expert_gate, reader.boolean("shared_expert_gate"));
   assign(config.norm_topk_prob, reader.boolean("norm_topk_prob"));
   assign(config.scoring_func, reader.choice("scoring_func", kScoringFuncs));
   assign(config.topk_method, reader.choice("topk_method", kTopkMethods));
@@ -288,6 +258,7 @@ void read_experts(FieldReader& reader, ModelConfig& config) {
   if (config.n_routed_experts > 0) return;
   // Published dense configurations carry leftovers of these; nothing uses them.
   config.n_shared_experts = config.num_experts_per_tok = config.moe_intermediate_size = 0;
+  config.shared_expert_intermediate_size = 0;
 }
 
 void read_token_ids(FieldReader& reader, ModelConfig& config) {
@@ -331,43 +302,39 @@ void read_quantization(FieldReader& reader, ModelConfig& config) {
   }
 }
 
-Json quantization_json(const Quantization& quantization) {
-  Json json{{"quant_method", "dsmoe"},
-            {"projections", lookup_name(kCodings, quantization.projections)},
-            {"group_size", tensor::kGroupSize}};
-  if (quantization.head != WeightCoding::plain)
-    json["head"] = lookup_name(kCodings, quantization.head);
-  return json;
-}
-
 // Keys that would change the mathematics in a way this program does not implement; kept, but only
 // at these values.
 void check_unimplemented(const FieldReader& reader) {
-  const std::array<std::pair<const char*, Json>, 11> neutral = {{{"pretraining_tp", 1},
-                                                                 {"attention_dropout", 0},
-                                                                 {"hidden_dropout", 0},
-                                                                 {"resid_pdrop", 0},
-                                                                 {"mlp_bias", false},
-                                                                 {"sliding_window", nullptr},
-                                                                 {"use_sliding_window", false},
-                                                                 {"partial_rotary_factor", 1},
-                                                                 {"q_lora_rank", nullptr},
-                                                                 {"kv_lora_rank", nullptr},
-                                                                 {"num_nextn_predict_layers", 0}}};
+  const std::array<std::pair<const char*, Json>, 8> neutral = {{{"pretraining_tp", 1},
+                                                                {"attention_dropout", 0},
+                                                                {"hidden_dropout", 0},
+                                                                {"resid_pdrop", 0},
+                                                                {"mlp_bias", false},
+                                                                {"sliding_window", nullptr},
+                                                                {"use_sliding_window", false},
+                                                                {"attention_chunk_size", nullptr}}};
+  // What windows a model would have that uses none says nothing.
+  const auto& rest = reader.rest();
+  const bool has_no_window =
+      rest.contains("use_sliding_window") && rest["use_sliding_window"] == false;
   for (const auto& [key, value] : neutral) {
-    const auto found = reader.rest().find(key);
-    if (found != reader.rest().end() && !found->is_null() && *found != value) {
+    if (has_no_window && std::string_view(key) == "sliding_window") continue;
+    const auto found = rest.find(key);
+    if (found != rest.end() && !found->is_null() && *found != value) {
       reader.refuse(key, fmt::format("{}, anything else is not supported", value.dump()),
                     shown(*found));
     }
   }
+  const auto types = rest.find("layer_types");
+  if (types == rest.end() || types->is_null()) return;
+  if (!types->is_array()) reader.refuse("layer_types", "a list", shown(*types));
+  for (const Json& type : *types) {
+    if (type != "full_attention")
+      reader.refuse("layer_types", "\"full_attention\" for every layer", shown(type));
+  }
 }
 
 }  // namespace
-
-std::string_view name_of(ScoringFunc value) { return lookup_name(kScoringFuncs, value); }
-std::string_view name_of(TopkMethod value) { return lookup_name(kTopkMethods, value); }
-std::string_view name_of(RopeKind value) { return lookup_name(kRopeKinds, value); }
 
 ModelConfig read_config(const std::filesystem::path& path) {
   if (store::gguf::is_gguf(path)) return config_of_gguf(store::gguf::File::open(path));
@@ -387,85 +354,33 @@ ModelConfig parse_config(std::string_view text, std::string_view what) {
     fail(ErrorKind::input, "{}: expected a JSON object, found {}", what, shown(json));
   FieldReader reader(std::move(json), what);
   const Format& format = read_format(reader);
+  take_format(reader, format);
   ModelConfig config;
   config.file_names = format.names;
+  config.read_as = format.model_type;
   read_sizes(reader, config);
   read_rope(reader, config);
+  const bool has_list = reader.has("mlp_layer_types");
   read_experts(reader, config);
+  if (format.lists_layers && !has_list && config.first_k_dense_replace != 1) {
+    reader.refuse("first_k_dense_replace", "1 where mlp_layer_types is absent",
+                  std::to_string(config.first_k_dense_replace));
+  }
   read_token_ids(reader, config);
   read_quantization(reader, config);
+  config.num_nextn_predict_layers = reader.integer("num_nextn_predict_layers").value_or(0);
   check_unimplemented(reader);
   config.extra = reader.take_rest().dump();
   config.check(what);
-  if (format.model_type == "deepseek" && !config.within_released_options()) {
-    fail(ErrorKind::input,
-         "{}: model_type \"deepseek\" has softmax scores, topk_method \"greedy\", n_group 1, "
-         "routed_scaling_factor 1 and "
-         "no quantization_config; found \"{}\", \"{}\", {}, {} and {}; anything else needs "
-         "model_type \"dsmoe\"",
-         what, name_of(config.scoring_func), name_of(config.topk_method), config.n_group,
-         config.routed_scaling_factor, config.quantization ? "one" : "none");
+  if (format.objection != nullptr) {
+    const std::string objection = format.objection(config);
+    if (!objection.empty()) fail(ErrorKind::input, "{}: {}", what, objection);
+    if (config.quantization) {
+      fail(ErrorKind::input, "{}: quant_method \"dsmoe\" needs model_type \"dsmoe\", found \"{}\"",
+           what, format.model_type);
+    }
   }
   return config;
-}
-
-bool ModelConfig::within_released_options() const {
-  return scoring_func == ScoringFunc::softmax && topk_method == TopkMethod::greedy &&
-         n_group == 1 && topk_group == 1 && routed_scaling_factor == 1.0 && !quantization;
-}
-
-Json ModelConfig::to_json() const {
-  const auto or_null = [](int64_t value) { return value == 0 ? Json() : Json(value); };
-  const auto optional = [](const std::optional<int64_t>& value) {
-    return value ? Json(*value) : Json();
-  };
-  Json json = Json::parse(extra);
-  const bool released = within_released_options();
-  json["model_type"] = model_type();
-  json["architectures"] = Json::array({released ? "DeepseekForCausalLM" : "DsmoeForCausalLM"});
-  json["vocab_size"] = vocab_size;
-  json["hidden_size"] = hidden_size;
-  json["num_hidden_layers"] = num_hidden_layers;
-  json["num_attention_heads"] = num_attention_heads;
-  json["num_key_value_heads"] = num_key_value_heads;
-  // The released code has no such key; it is written only where the model needs it.
-  if (head_dim * num_attention_heads != hidden_size) json["head_dim"] = head_dim;
-  if (intermediate_size > 0) json["intermediate_size"] = intermediate_size;
-  json["max_position_embeddings"] = max_position_embeddings;
-  json["rms_norm_eps"] = rms_norm_eps;
-  json["attention_bias"] = attention_bias;
-  json["tie_word_embeddings"] = tie_word_embeddings;
-  json["initializer_range"] = initializer_range;
-  json["torch_dtype"] = lookup_name(kDTypes, torch_dtype);
-  json["hidden_act"] = "silu";
-  json["rope_theta"] = rope_theta;
-  json["rope_scaling"] = nullptr;
-  if (rope_kind != RopeKind::plain)
-    json["rope_scaling"] = {{"type", name_of(rope_kind)}, {"factor", rope_factor}};
-  json["n_routed_experts"] = or_null(n_routed_experts);
-  json["n_shared_experts"] = or_null(n_shared_experts);
-  json["num_experts_per_tok"] = or_null(num_experts_per_tok);
-  if (moe_intermediate_size > 0) json["moe_intermediate_size"] = moe_intermediate_size;
-  json["moe_layer_freq"] = moe_layer_freq;
-  json["first_k_dense_replace"] = first_k_dense_replace;
-  json["norm_topk_prob"] = norm_topk_prob;
-  json["scoring_func"] = name_of(scoring_func);
-  json["aux_loss_alpha"] = aux_loss_alpha;
-  json["seq_aux"] = seq_aux;
-  json["bos_token_id"] = optional(bos_token_id);
-  json["pad_token_id"] = optional(pad_token_id);
-  json["eos_token_id"] = eos_token_ids.empty()       ? Json()
-                         : eos_token_ids.size() == 1 ? Json(eos_token_ids.front())
-                                                     : Json(eos_token_ids);
-  if (released) return json;
-  json["topk_method"] = name_of(topk_method);
-  json["n_group"] = n_group;
-  json["topk_group"] = topk_group;
-  json["routed_scaling_factor"] = routed_scaling_factor;
-  if (quantization) json["quantization_config"] = quantization_json(quantization);
-  json.erase(
-      "auto_map");  // names the Python code of the released class, which would misread this model
-  return json;
 }
 
 }  // namespace dsmoe::model

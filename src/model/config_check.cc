@@ -47,6 +47,53 @@ class Checker {
   std::string_view what_;
 };
 
+void check_heads(const Checker& checker, const ModelConfig& c) {
+  checker.range("head_dim", c.head_dim, 2, kMaxHeadDim);
+  if (c.head_dim % 2 != 0) {
+    checker.refuse(
+        "head_dim",
+        "even, since rotary embedding turns pairs (hidden_size / num_attention_heads if absent)",
+        c.head_dim);
+  }
+  checker.range("partial_rotary_factor", c.partial_rotary_factor, 0.0, 1.0);
+  if (c.rotary_width() < 2 || c.rotary_width() % 2 != 0) {
+    checker.refuse("partial_rotary_factor",
+                   fmt::format("a part of head_dim ({}) that is even and at least 2", c.head_dim),
+                   c.partial_rotary_factor);
+  }
+}
+
+void check_latent(const Checker& checker, const ModelConfig& c) {
+  checker.range("kv_lora_rank", c.kv_lora_rank, 1, kMaxHidden);
+  checker.range("q_lora_rank", c.q_lora_rank, 0, kMaxHidden);
+  checker.range("qk_nope_head_dim", c.qk_nope_head_dim, 1, kMaxHeadDim);
+  checker.range("qk_rope_head_dim", c.qk_rope_head_dim, 2, kMaxHeadDim);
+  checker.range("v_head_dim", c.v_head_dim, 1, kMaxHeadDim);
+  if (c.qk_rope_head_dim % 2 != 0) {
+    checker.refuse("qk_rope_head_dim", "even, since rotary embedding turns pairs",
+                   c.qk_rope_head_dim);
+  }
+  if (c.attention_bias || c.use_qk_norm || c.partial_rotary_factor != 1) {
+    checker.refuse("kv_lora_rank",
+                   "null where attention_bias, use_qk_norm or partial_rotary_factor is used",
+                   c.kv_lora_rank);
+  }
+}
+
+void check_yarn(const Checker& checker, const Yarn& yarn) {
+  checker.range("rope_scaling.original_max_position_embeddings", yarn.original_positions, 1,
+                kMaxPositions);
+  checker.range("rope_scaling.beta_fast", yarn.beta_fast, 1e-6, 1e6);
+  checker.range("rope_scaling.beta_slow", yarn.beta_slow, 1e-6, 1e6);
+  checker.range("rope_scaling.mscale", yarn.mscale, 0.0, 1e3);
+  checker.range("rope_scaling.mscale_all_dim", yarn.mscale_all_dim, 0.0, 1e3);
+  checker.range("rope_scaling.attention_factor", yarn.attention_factor, 0.0, 1e3);
+  if (yarn.mscale != 0 && yarn.mscale_all_dim == 0) {
+    checker.refuse("rope_scaling.mscale", "given with mscale_all_dim, as programs differ without",
+                   yarn.mscale);
+  }
+}
+
 void check_attention(const Checker& checker, const ModelConfig& c) {
   checker.range("num_attention_heads", c.num_attention_heads, 1, kMaxHeads);
   checker.range("num_key_value_heads", c.num_key_value_heads, 1, c.num_attention_heads);
@@ -55,20 +102,15 @@ void check_attention(const Checker& checker, const ModelConfig& c) {
                    fmt::format("a divisor of num_attention_heads ({})", c.num_attention_heads),
                    c.num_key_value_heads);
   }
-  checker.range("head_dim", c.head_dim, 2, kMaxHeadDim);
-  if (c.head_dim % 2 != 0) {
-    checker.refuse(
-        "head_dim",
-        "even, since rotary embedding turns pairs (hidden_size / num_attention_heads if absent)",
-        c.head_dim);
-  }
+  c.kv_lora_rank != 0 ? check_latent(checker, c) : check_heads(checker, c);
   checker.range("rope_theta", c.rope_theta, 1.0, 1e15);
   checker.range("rope_scaling.factor", c.rope_factor, 1.0, 1e6);
-  if (c.rope_kind == RopeKind::dynamic && c.head_dim == 2) {
+  if (c.rope_kind == RopeKind::dynamic && c.rotary_width() == 2) {
     checker.refuse("head_dim",
                    "at least 4 with dynamic rope_scaling, whose exponent is d / (d - 2)",
                    c.head_dim);
   }
+  if (c.rope_kind == RopeKind::yarn) check_yarn(checker, c.yarn);
 }
 
 void check_groups(const Checker& checker, const ModelConfig& c) {
@@ -98,6 +140,8 @@ void check_groups(const Checker& checker, const ModelConfig& c) {
 void check_experts(const Checker& checker, const ModelConfig& c) {
   checker.range("n_routed_experts", c.n_routed_experts, 0, kMaxExperts);
   checker.range("moe_layer_freq", c.moe_layer_freq, 1, kMaxLayers);
+  checker.range("decoder_sparse_step", c.decoder_sparse_step, 1, kMaxLayers);
+  checker.range("num_nextn_predict_layers", c.num_nextn_predict_layers, 0, kMaxLayers);
   checker.range("first_k_dense_replace", c.first_k_dense_replace, 0, kMaxLayers);
   checker.range("aux_loss_alpha", c.aux_loss_alpha, 0.0, 1e6);
   if (c.n_routed_experts == 0) {
@@ -109,6 +153,12 @@ void check_experts(const Checker& checker, const ModelConfig& c) {
     return;
   }
   checker.range("n_shared_experts", c.n_shared_experts, 0, kMaxShared);
+  checker.range("shared_expert_intermediate_size", c.shared_expert_intermediate_size, 0,
+                kMaxWidth);
+  if (c.n_shared_experts == 0 && (c.shared_expert_gate || c.shared_expert_intermediate_size > 0)) {
+    checker.refuse("n_shared_experts", "at least 1 where shared experts have a width or a gate",
+                   c.n_shared_experts);
+  }
   checker.range("num_experts_per_tok", c.num_experts_per_tok, 1,
                 std::min(c.n_routed_experts, kernels::kMaxExpertsPerToken));
   checker.range("moe_intermediate_size", c.moe_intermediate_size, 1, kMaxWidth);

@@ -21,7 +21,20 @@ TensorView& slot_of(Gradients& gradients, const Stack& stack) {
     case Role::attention_norm:
       return block.attention_norm;
     case Role::query:
+    case Role::query_down:
       return block.attention.qkv;
+    case Role::query_norm:
+    case Role::query_down_norm:
+      return block.attention.q_norm;
+    case Role::key_norm:
+    case Role::key_value_norm:
+      return block.attention.k_norm;
+    case Role::query_up:
+      return block.attention.q_up;
+    case Role::key_value_up:
+      return block.attention.kv_up;
+    case Role::shared_expert_gate:
+      return block.ffn.shared_gate;
     case Role::attention_out:
       return block.attention.out;
     case Role::query_bias:

@@ -59,16 +59,37 @@ constexpr Role kRouted[] = {Role::routed_gate, Role::routed_up, Role::routed_dow
 constexpr Role kShared[] = {Role::shared_gate, Role::shared_up, Role::shared_down};
 constexpr Role kDense[] = {Role::dense_gate, Role::dense_up, Role::dense_down};
 
+void add_latent_attention(StackList& list, const attention::Shape& shape) {
+  const attention::Latent& latent = shape.latent;
+  const int64_t q = shape.heads * latent.key();
+  const Role first = latent.q_rank > 0 ? Role::query_down : Role::query;
+  list.add({{Role::attention_norm, shape.hidden}});
+  list.add({{first, shape.q_part()}, {Role::key_value_down, latent.kv_rank + latent.rope}},
+           shape.hidden);
+  if (latent.q_rank > 0) {
+    list.add({{Role::query_down_norm, latent.q_rank}});
+    list.add({{Role::query_up, q}}, latent.q_rank);
+  }
+  list.add({{Role::key_value_norm, latent.kv_rank}});
+  list.add({{Role::key_value_up, shape.heads * (latent.nope + latent.value)}}, latent.kv_rank);
+  list.add({{Role::attention_out, shape.hidden}}, shape.merged_width());
+}
+
 void add_attention(StackList& list, const ModelConfig& config) {
   const attention::Shape shape = config.attention_shape();
-  const int64_t d = shape.hidden, q = shape.q_width();
-  const int64_t k = shape.kv.heads * shape.kv.key_width, v = shape.kv.heads * shape.kv.value_width;
+  if (shape.latent) return add_latent_attention(list, shape);
+  const int64_t d = shape.hidden, q = shape.q_width(), k = shape.k_width();
+  const int64_t v = shape.kv.heads * shape.kv.value_width;
   list.add({{Role::attention_norm, d}});
   list.add({{Role::query, q}, {Role::key, k}, {Role::value, v}}, d);
   list.add({{Role::attention_out, d}}, shape.out_width());
+  if (shape.has_qk_norm) {
+    list.add({{Role::query_norm, shape.kv.key_width}});
+    list.add({{Role::key_norm, shape.kv.key_width}});
+  }
   if (!config.attention_bias) return;
   list.add({{Role::query_bias, q}, {Role::key_bias, k}, {Role::value_bias, v}});
-  list.add({{Role::attention_out_bias, d}});
+  if (config.attention_out_bias) list.add({{Role::attention_out_bias, d}});
 }
 
 void add_ffn(StackList& list, const ModelConfig& config, int64_t layer, const Share& share) {
@@ -83,6 +104,7 @@ void add_ffn(StackList& list, const ModelConfig& config, int64_t layer, const Sh
   }
   list.add_experts(kRouted, share.num_experts, config.moe_intermediate_size);
   if (config.n_shared_experts > 0) list.add_experts(kShared, 1, config.shared_width());
+  if (config.shared_expert_gate) list.add({{Role::shared_expert_gate, 1}}, config.hidden_size);
 }
 
 bool is_one_of(const Role (&roles)[3], Role role) {
@@ -127,10 +149,15 @@ Kind kind_of(Role role) {
     case Role::head:
       return Kind::head;
     case Role::router:
+    case Role::shared_expert_gate:
       return Kind::router;
     case Role::selection_bias:
       return Kind::selection_bias;
     case Role::attention_norm:
+    case Role::query_norm:
+    case Role::key_norm:
+    case Role::query_down_norm:
+    case Role::key_value_norm:
     case Role::ffn_norm:
     case Role::final_norm:
       return Kind::norm;

@@ -29,7 +29,7 @@ enum class Kind : uint8_t {
   embedding,       // rows that are looked up
   projection,      // a matrix of attention or of an expert
   head,            // the last product's matrix
-  router,          // a product that is never rounded or quantised
+  router,          // a product that is never rounded or quantised, such as the shared gate's
   norm,            // [size]
   bias,            // [size]
   selection_bias,  // [experts]; moves by the load, not by a gradient

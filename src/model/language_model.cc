@@ -21,12 +21,24 @@ constexpr std::size_t kMaxRecordings = 256;  // a few hundred kilobytes each
 
 namespace {
 
+// What no CUDA kernel computes yet is refused before memory is taken.
+void check_device(const Context& context, const ModelConfig& config) {
+  if (context.table->device == kernels::Device::cpu) return;
+  if (config.attention_shape().is_plain() && !config.shared_expert_gate) return;
+  fail(ErrorKind::input,
+       "model_type \"{}\" runs on the CPU only yet: CUDA has no kernels for latent attention, norms "
+       "of heads, partial rotation or a gate of the shared experts; leave out --device cuda",
+       config.model_type());
+}
+
 // All but the contents of the weights, for which `memory` holds the place.
 std::unique_ptr<Model> allocate_model(const Context& context, const ModelConfig& config,
                                       const ModelOptions& options, tensor::Arena memory) {
   auto model = std::make_unique<Model>();
   model->config = config;
   model->operand = options.operand;
+  model->form = attention::latent_form(options.passes);
+  check_device(context, config);
   model->context = options.context > 0 ? options.context : config.max_position_embeddings;
   check_context(config, model->context);
   model->weights = std::move(memory);
@@ -120,7 +132,8 @@ ForwardPass::ForwardPass(const Context& context, const Model& model, attention::
   const BlockSize size{.max_tokens = tokens,
                        .max_sequences = limits.max_sequences,
                        .top_k = limits_.max_top_k,
-                       .operand = model.operand};
+                       .operand = model.operand,
+                       .form = model.form};
   memory_ = allocate_block_memory(config, size, arena_);
   final_normed_ = memory_.tape.ffn_normed;  // which nobody reads after the last block
   const int64_t num_moe_layers = config.num_moe_layers();
@@ -296,6 +309,7 @@ void ForwardPass::run_blocks(const ForwardInput& input, const BatchViews& batch)
     const BlockMemory memory = used_part(memory_, tokens, sequences, top_k);
     block_forward(context_, {.config = model_.config,
                              .operand = model_.operand,
+                             .form = model_.form,
                              .top_k = top_k,
                              .ablation = input.ablation,
                              .weights = parameters.blocks[layer],

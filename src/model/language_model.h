@@ -25,13 +25,14 @@ struct Model {
   ModelConfig config;
   DType operand = DType::F32;  // the compute type
   int64_t context = 0;         // positions the rope table covers
+  attention::LatentForm form = attention::LatentForm::absorbed;  // by what it was made for
   tensor::Arena weights{"weights"};
   tensor::Arena tables{"tables"};
   ParameterSet parameters;
   attention::RopeTable rope;
 
   attention::KvLayers kv_layers() const {
-    return {.shape = config.attention_shape(operand).kv, .count = config.num_hidden_layers};
+    return {.shape = config.attention_shape(operand, form).kv, .count = config.num_hidden_layers};
   }
 };
 

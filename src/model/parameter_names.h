@@ -22,6 +22,14 @@ enum class Role : uint8_t {
   key_bias,
   value_bias,
   attention_out_bias,
+  query_norm,       // of each head, like the next
+  key_norm,
+  query_down,       // to the latent of queries, which query_up reads normalised
+  query_down_norm,
+  query_up,
+  key_value_down,   // to the latent of keys and values, and what all heads share
+  key_value_norm,
+  key_value_up,
   ffn_norm,
   router,          // the centroids e_i
   selection_bias,  // e_score_correction_bias
@@ -31,6 +39,7 @@ enum class Role : uint8_t {
   shared_gate,
   shared_up,
   shared_down,
+  shared_expert_gate,  // [1, hidden]
   dense_gate,
   dense_up,
   dense_down,
@@ -62,18 +71,10 @@ struct RoleName {
 };
 using NameMap = std::span<const RoleName>;
 
-// Of model_type deepseek and dsmoe. Also what this program itself calls parameters, whatever files
+// Of every model_type but qwen2_moe. Also what this program itself calls parameters, whatever files
 // call them: seeds of random weights, the order of sums and checkpoints depend on these names.
 extern const NameMap kDeepseekNames;
-
-// The files of a model_type: what config.json calls it, and how its tensors are named. A format
-// that is not listed is refused.
-struct Format {
-  std::string_view model_type;
-  std::string_view architecture;
-  NameMap names;
-};
-std::span<const Format> formats();
+extern const NameMap kQwen2MoeNames;
 
 bool names_expert(const RoleName& entry);
 // expert -1: "*", any.

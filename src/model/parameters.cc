@@ -2,6 +2,7 @@
 #include "model/parameters.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/thread_pool.h"
@@ -18,9 +19,10 @@ struct Slot {
   TensorView* values = nullptr;
   WeightStack* weight = nullptr;
   WeightStack* transposed = nullptr;
+  attention::Weights* latent = nullptr;  // key_up and value_up
 };
 
-Slot slot_of(ParameterSet& set, const Stack& stack) {
+Slot slot_of(ParameterSet& set, const Stack& stack, attention::LatentForm form) {
   const auto layer = static_cast<std::size_t>(std::max<int64_t>(stack.layer, 0));
   attention::Weights& attention = set.forward.blocks[layer].attention;
   moe::LayerWeights& ffn = set.forward.blocks[layer].ffn;
@@ -34,7 +36,20 @@ Slot slot_of(ParameterSet& set, const Stack& stack) {
     case Role::attention_norm:
       return {"norms", &set.forward.blocks[layer].attention_norm};
     case Role::query:
+    case Role::query_down:
       return weight("attention", attention.qkv, back.attention.qkv);
+    case Role::query_norm:
+    case Role::query_down_norm:
+      return {"norms", &attention.q_norm};
+    case Role::key_norm:
+    case Role::key_value_norm:
+      return {"norms", &attention.k_norm};
+    case Role::query_up:
+      return weight("attention", attention.q_up, back.attention.q_up);
+    case Role::key_value_up:
+      if (form == attention::LatentForm::absorbed)
+        return {.memory = "attention", .latent = &attention};
+      return weight("attention", attention.kv_up, back.attention.kv_up);
     case Role::attention_out:
       return weight("attention", attention.out, back.attention.out);
     case Role::query_bias:
@@ -59,6 +74,8 @@ Slot slot_of(ParameterSet& set, const Stack& stack) {
       return weight("shared experts", ffn.shared.up, back.ffn.shared.up);
     case Role::shared_down:
       return weight("shared experts", ffn.shared.down, back.ffn.shared.down);
+    case Role::shared_expert_gate:
+      return weight("router", ffn.shared_gate, back.ffn.shared_gate);
     case Role::dense_gate:
       return weight("dense layers", ffn.shared.gate, back.ffn.shared.gate);
     case Role::dense_up:
@@ -73,6 +90,7 @@ Slot slot_of(ParameterSet& set, const Stack& stack) {
     case Role::value:
     case Role::key_bias:
     case Role::value_bias:
+    case Role::key_value_down:
       break;
   }
   fail(ErrorKind::internal, "role {} has no stack of its own", static_cast<int>(stack.role));
@@ -94,12 +112,29 @@ ParameterSet allocate_parameters(const Context& context, const ModelConfig& conf
     stack.data = arena.bytes(memory, stack.num_bytes());
     return stack;
   };
+  const attention::LatentForm form = attention::latent_form(passes);
   std::vector<Slot> slots;
   for (const Stack& stack : set.inventory.stacks) {
-    const Slot& slot = slots.emplace_back(slot_of(set, stack));
+    const Slot& slot = slots.emplace_back(slot_of(set, stack, form));
     const DType dtype = is_operand(kind_of(stack.role)) ? operand : kernels::scalar_type(operand);
     if (slot.values != nullptr) {
       *slot.values = arena.tensor(slot.memory, dtype, stack.shape());
+      continue;
+    }
+    if (slot.latent != nullptr) {
+      const attention::Latent& latent = config.attention_shape().latent;
+      const WeightStack plain{.dtype = dtype,
+                              .layout = context.table->weight_layout,
+                              .device = arena.device(),
+                              .count = config.num_attention_heads};
+      WeightStack& key = slot.latent->key_up = plain;
+      key.n = latent.kv_rank;
+      key.k = latent.nope;
+      key = allocate(slot.memory, key);
+      WeightStack& value = slot.latent->value_up = plain;
+      value.n = latent.value;
+      value.k = latent.kv_rank;
+      value = allocate(slot.memory, value);
       continue;
     }
     *slot.weight = allocate(
@@ -127,6 +162,9 @@ ParameterSet allocate_parameters(const Context& context, const ModelConfig& conf
     if (slot.values != nullptr) {
       placement.values = slot.values->rows(place.row_begin, place.row_begin + parameter.shape[0]);
       placement.row_begin = 0;
+    } else if (slot.latent != nullptr) {
+      placement.key_up = slot.latent->key_up;
+      placement.value_up = slot.latent->value_up;
     } else {
       placement.weight = *slot.weight;
       if (slot.transposed->data != slot.weight->data) placement.transposed = *slot.transposed;
@@ -139,6 +177,32 @@ ParameterSet allocate_parameters(const Context& context, const ModelConfig& conf
 namespace {
 
 constexpr int64_t kRowsAtATime = 64;
+
+// Coded rows of so many columns as BF16.
+TensorView dequantised(const StoredTensor& stored, int64_t columns,
+                       std::vector<std::byte>& memory) {
+  const tensor::WeightCoding coding = stored.elements.dtype == DType::I8
+                                          ? tensor::WeightCoding::int8
+                                          : tensor::WeightCoding::int4;
+  TensorView numbers{.dtype = DType::BF16, .shape = {stored.elements.dim(0), columns}};
+  memory.resize(numbers.num_bytes());
+  numbers.data = memory.data();
+  const int64_t row_bytes = stored.elements.dim(1);
+  const int64_t groups = stored.scale.dim(1);
+  for (int64_t r = 0; r < numbers.dim(0); ++r) {
+    const auto* row = static_cast<const uint8_t*>(stored.elements.data) + r * row_bytes;
+    for (int64_t k = 0; k < columns; ++k) {
+      tensor::Bf16 scale{};
+      std::memcpy(&scale,
+                  static_cast<const std::byte*>(stored.scale.data) +
+                      2 * (r * groups + k / tensor::kGroupSize),
+                  sizeof scale);
+      numbers.as<tensor::Bf16>()[r * columns + k] =
+          tensor::dequantise(scale, tensor::coded_element(coding, row, k));
+    }
+  }
+  return numbers;
+}
 
 // Through a bounded host buffer, so that a table on a device needs no second copy in host memory.
 void convert_values(const Context& context, const TensorView& stored, const TensorView& target) {
@@ -168,7 +232,36 @@ void convert_values(const Context& context, const TensorView& stored, const Tens
 
 }  // namespace
 
+namespace {
+
+// Rows of heads, each `nope` rows of its key, then the rows of its value. Integers become the
+// numbers they stand for: a transposed key would need scales along its other side.
+void place_heads(const Context& context, const Placement& placement, const StoredTensor& stored) {
+  StoredTensor numbers = stored;
+  std::vector<std::byte> memory;
+  if (stored.scale) numbers.elements = dequantised(stored, placement.key_up.n, memory);
+  const int64_t nope = placement.key_up.k;
+  const int64_t of_head = nope + placement.value_up.n;
+  const int64_t rows = numbers.elements.dim(0);
+  for (int64_t at = 0; at < rows;) {
+    const int64_t head = (stored.row_begin + at) / of_head;
+    const int64_t place = (stored.row_begin + at) % of_head;
+    const bool is_key = place < nope;
+    const int64_t end = std::min(rows, at + (is_key ? nope : of_head) - place);
+    kernels::PackWeight pack{.source = numbers.elements.rows(at, end),
+                             .target = is_key ? placement.key_up : placement.value_up,
+                             .matrix_idx = head,
+                             .row_begin = is_key ? place : place - nope};
+    if (is_key) pack.order = kernels::PackOrder::transposed;
+    kernels::pack_weight(context, pack);
+    at = end;
+  }
+}
+
+}  // namespace
+
 void place_tensor(const Context& context, const Placement& placement, const StoredTensor& stored) {
+  if (placement.key_up) return place_heads(context, placement, stored);
   const int64_t begin = stored.row_begin;
   const TensorView& elements = stored.elements;
   if (placement.values) {

@@ -52,6 +52,9 @@ struct Placement {
   TensorView values;
   WeightStack weight;
   WeightStack transposed;
+  // Instead of `weight`: heads of keys and values one below the other go to matrices of their own.
+  WeightStack key_up;    // heads x [kv_rank, nope], transposed
+  WeightStack value_up;  // heads x [value, kv_rank]
   int64_t matrix_idx = 0;
   int64_t row_begin = 0;
 };

@@ -43,7 +43,9 @@ struct HostResults {
 
 // The widest row that any op of a step works on.
 int64_t widest_row(const ModelConfig& config) {
-  return std::max({config.hidden_size, config.attention_shape().qkv_width(),
+  const attention::Shape shape =
+      config.attention_shape(DType::F32, attention::LatentForm::expanded);
+  return std::max({config.hidden_size, shape.qkv_width(), shape.projected_width(),
                    config.intermediate_size, config.moe_intermediate_size, config.shared_width()});
 }
 
@@ -129,7 +131,8 @@ TrainingPass::Impl::Impl(const Context& ctx, const Model& m, const Gradients& g,
                  .max_sequences = limits.max_rows,
                  .top_k = config.num_experts_per_tok,
                  .operand = model.operand,
-                 .passes = moe::Passes::forward_and_backward};
+                 .passes = moe::Passes::forward_and_backward,
+                 .form = model.form};
   if (recompute == Recompute::blocks && config.num_moe_layers() > 0)
     size.parts = moe::parts_that_fit(context, layer_size(config, true, size), kPartsToSaveMemory);
   if (recompute == Recompute::nothing && kernels::runs_beside(context))
@@ -189,10 +192,14 @@ void TrainingPass::Impl::reserve_memory() {
   chunks.row_offsets.reserve(static_cast<std::size_t>(limits.max_rows) + 1);
   losses.load.assign(static_cast<std::size_t>(config.num_moe_layers()),
                      std::vector<int64_t>(static_cast<std::size_t>(config.n_routed_experts), 0));
-  kernels::reserve_scratch(context, {.tokens = limits.max_tokens,
+  const attention::Shape shape = config.attention_shape(model.operand, model.form);
+  // Norms of heads have a row for each.
+  const int64_t rows = limits.max_tokens * (shape.has_qk_norm ? shape.heads : 1);
+  kernels::reserve_scratch(context, {.tokens = rows,
                                      .context = model.context,
                                      .widest_row = widest_row(config),
-                                     .head_dim = config.head_dim,
+                                     .key_width = shape.kv.key_width,
+                                     .value_width = shape.kv.value_width,
                                      .experts = config.n_routed_experts});
 }
 
@@ -305,6 +312,7 @@ BlockForward TrainingPass::Impl::block(int64_t layer, const BatchViews& batch,
                                        const BlockMemory& memory, const TensorView& out) const {
   return {.config = model.config,
           .operand = model.operand,
+          .form = model.form,
           .top_k = model.config.num_experts_per_tok,
           .weights = model.parameters.forward.blocks[layer],
           .rope = model.rope,

@@ -11,6 +11,7 @@
 #include "kernels/few_tokens.h"
 #include "kernels/rms_norm.h"
 #include "kernels/router.h"
+#include "kernels/shared_gate.h"
 #include "moe/plan.h"
 
 namespace dsmoe::moe {
@@ -83,7 +84,7 @@ kernels::ExpertFamily shared_experts(const LayerForward& args) {
 bool few_tokens_forward(const Context& context, const LayerForward& args) {
   const LayerTape& tape = args.tape;
   if (tape.routed.gate_product || tape.shared.gate_product || tape.logits || args.out ||
-      args.replayed_index) {
+      args.replayed_index || args.weights.shared_gate) {
     return false;
   }
   kernels::FewTokensFfn fused{.rule = args.rule,
@@ -148,6 +149,7 @@ void combine(const Context& context, const LayerForward& args) {
     all.routed = args.workspace.routed_out;
   }
   if (args.weights.shared) all.shared = args.workspace.shared_out;
+  if (args.weights.shared && args.weights.shared_gate) all.shared_gate = tape.shared_gate;
   kernels::combine_forward(context, all);
 }
 
@@ -168,6 +170,10 @@ void layer_forward(const Context& context, const LayerForward& args) {
                        .sequence_starts = args.sequence_starts,
                        .sequences_per_unit = args.sequences_per_unit});
     exchange.send(args.x, tape.exchange.x);
+  }
+  if (args.weights.shared_gate) {
+    kernels::shared_gate_forward(
+        context, {.x = args.x, .weight = args.weights.shared_gate, .gate = tape.shared_gate});
   }
   std::optional<LayerForward> came;
   const LayerForward& there = exchange.is_alone() ? args : came.emplace(at_experts(exchange, args));
@@ -206,17 +212,24 @@ kernels::ExpertFamilyBackward routed_experts(const LayerBackward& args) {
 kernels::ExpertFamilyBackward shared_experts(const LayerBackward& args) {
   const ExpertTape& tape = args.tape.shared;
   const ExpertRowGradients& gradients = args.row_gradients.shared;
-  return {.gate_transposed = args.weights.shared.gate,
-          .up_transposed = args.weights.shared.up,
-          .down_transposed = args.weights.shared.down,
-          .offsets = args.token_range,
-          .d_out = {args.d_out},
-          .activation = tape.activation,
-          .gate_product = tape.gate_product,
-          .up_product = tape.up_product,
-          .d_gate_product = gradients.d_gate_product,
-          .d_up_product = gradients.d_up_product,
-          .d_x = gradients.d_x};
+  kernels::ExpertFamilyBackward family{.gate_transposed = args.weights.shared.gate,
+                                       .up_transposed = args.weights.shared.up,
+                                       .down_transposed = args.weights.shared.down,
+                                       .offsets = args.token_range,
+                                       .d_out = {args.d_out},
+                                       .activation = tape.activation,
+                                       .gate_product = tape.gate_product,
+                                       .up_product = tape.up_product,
+                                       .d_gate_product = gradients.d_gate_product,
+                                       .d_up_product = gradients.d_up_product,
+                                       .d_x = gradients.d_x};
+  if (args.weights.shared_gate) {
+    family.gate_of_row = args.tape.shared_gate;
+    family.gate_of_row.shape = {family.gate_of_row.dim(0)};
+    family.scaled_activation = gradients.scaled_activation;
+    family.d_gate_of_row = args.row_gradients.d_shared_gate;
+  }
+  return family;
 }
 
 LayerBackward at_experts(const Exchange& exchange, const LayerBackward& args) {
@@ -334,6 +347,12 @@ void up_gradients(const Context& context, const LayerBackward& args, const Layer
                                        .sequence_offsets = one_matrix,
                                        .d_weight = args.gradients.centroids});
   }
+  if (args.gradients.shared_gate) {
+    kernels::weight_gradient(context, {.dy = {args.row_gradients.d_shared_logit},
+                                       .x = {args.x},
+                                       .sequence_offsets = one_matrix,
+                                       .d_weight = args.gradients.shared_gate});
+  }
   const kernels::DispatchPlan& plan = there.tape.plan;
   const ExpertGradients& gradients = args.gradients.routed;
   GradientList list;
@@ -370,6 +389,13 @@ void up_backward(const Context& context, const LayerBackward& args, const LayerB
     all.centroids = args.weights.centroids;
   }
   kernels::input_gradient(context, all);
+  if (args.weights.shared_gate) {
+    kernels::matmul_forward(context, {.operand = kernels::scalar_type(args.operand),
+                                      .x = args.row_gradients.d_shared_logit,
+                                      .weight = args.weights.shared_gate,
+                                      .out = args.d_x,
+                                      .store = kernels::Store::accumulate});
+  }
 }
 
 // Balance losses, then from the gates' gradients to the logits'.
@@ -428,6 +454,11 @@ LayerWork layer_backward(const Context& context, const LayerBackward& args) {
   if (args.weights.routed) {
     exchange.bring_back(there.row_gradients.d_gate_of_row, args.row_gradients.d_gate_of_row);
     route_backward(context, args);
+  }
+  if (args.weights.shared_gate) {
+    kernels::shared_gate_backward(context, {.gate = args.tape.shared_gate,
+                                            .d_gate = args.row_gradients.d_shared_gate,
+                                            .d_logit = args.row_gradients.d_shared_logit});
   }
   work.up = gradient_work(context, args,
                           [&](const Context& own) { up_gradients(own, args, there, one_matrix); });

@@ -32,6 +32,7 @@ class Allocation {
   LayerMemory run() {
     if (size_.num_experts > 0) take_router();
     if (has_exchange()) take_exchange();
+    if (size_.has_shared_gate) take_shared_gate();
     if (size_.parts > 1) {
       take_outputs_in_parts();
     } else {
@@ -104,6 +105,18 @@ class Allocation {
     take(&LayerRowGradients::d_gate_of_row, {tokens * size_.top_k});
     take(&LayerRowGradients::d_affinity, scores);
     take(&LayerRowGradients::d_logits, scores);
+  }
+
+  void take_shared_gate() {
+    const DType scalar = kernels::scalar_type(size_.operand);
+    memory_.tape.shared_gate = arena_.tensor("router", scalar, {size_.max_tokens, 1});
+    if (!training_) return;
+    const auto take = [&](TensorView LayerRowGradients::*view, const kernels::Shape& shape) {
+      memory_.gradients.*view =
+          in_common(common_.gradients.*view, "router, backward", scalar, shape);
+    };
+    take(&LayerRowGradients::d_shared_gate, {size_.max_tokens});
+    take(&LayerRowGradients::d_shared_logit, {size_.max_tokens, 1});
   }
 
   void take_exchange() {
@@ -182,6 +195,8 @@ class Allocation {
     lay(memory_.gradients.routed, memory_.tape.routed);
     lay(memory_.gradients.shared, memory_.tape.shared);
     memory_.gradients.routed.scaled_activation = memory_.tape.routed.activation;
+    if (size_.has_shared_gate)
+      memory_.gradients.shared.scaled_activation = memory_.tape.shared.activation;
   }
 
   const LayerSize& size_;
@@ -243,7 +258,9 @@ LayerMemory used_part(const LayerMemory& memory, int64_t tokens, int64_t sequenc
   LayerMemory used = memory;
   auto& [tape, workspace, gradients] = used;
   cut_experts(tape.shared, gradients.shared, tokens);
-  cut({&workspace.shared_out}, tokens);
+  cut({&workspace.shared_out, &tape.shared_gate, &gradients.d_shared_gate,
+       &gradients.d_shared_logit},
+      tokens);
   if (!tape.index) return used;
   tape.index.shape = tape.gate.shape = tape.plan.row_of_slot.shape = {tokens, top_k};
   tape.plan.sequence_offsets.shape = {tape.affinity.dim(1), sequences + 1};

@@ -31,7 +31,8 @@ struct LayerTape {
   kernels::DispatchPlan plan;
   ExpertTape routed;  // rows of the plan, at most tokens * top_k; among ranks, of the exchange's
   ExchangeTape exchange;
-  ExpertTape shared;  // rows are tokens
+  ExpertTape shared;        // rows are tokens
+  TensorView shared_gate;   // [tokens, 1], or absent
 };
 
 // What only a running pass needs, operand type. Where memory is short, outputs and rows of d_out
@@ -55,7 +56,7 @@ struct LayerWorkspace {
 
 // What the backward pass makes of the experts' rows, operand type.
 struct ExpertRowGradients {
-  TensorView scaled_activation;  // [rows, width]: gate * activation; absent with shared experts
+  TensorView scaled_activation;  // [rows, width]: gate * activation; absent without a gate
   TensorView d_gate_product;     // [rows, width]
   TensorView d_up_product;       // [rows, width]
   TensorView d_x;                // [rows, hidden]
@@ -69,6 +70,8 @@ struct LayerRowGradients {
   TensorView d_logits;       // [tokens, experts]
   ExpertRowGradients routed;
   ExpertRowGradients shared;
+  TensorView d_shared_gate;   // [tokens], where there is a gate, like the next
+  TensorView d_shared_logit;  // [tokens, 1]
 };
 
 struct LayerMemory {
@@ -85,6 +88,7 @@ struct LayerSize {
   int64_t top_k = 0;
   int64_t routed_width = 0;
   int64_t shared_width = 0;  // 0: none
+  bool has_shared_gate = false;
   DType operand = DType::F32;
   Passes passes = Passes::forward;
   int64_t parts = 1;  // of hidden, in a layer with routed experts; see parts_that_fit

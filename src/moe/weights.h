@@ -24,6 +24,7 @@ struct LayerWeights {
   TensorView selection_bias;  // [experts], or absent
   ExpertWeights routed;       // absent in a dense layer
   ExpertWeights shared;       // the Ks shared experts as one of width Ks * w; absent when Ks = 0
+  WeightStack shared_gate;    // one matrix [1, hidden]: sigmoid(w . x) of what they add, or absent
 };
 
 // The same matrices transposed, for the products of the backward pass: copies, or the same memory
@@ -32,6 +33,7 @@ struct LayerTransposed {
   WeightStack centroids;  // one matrix [hidden, experts]
   ExpertWeights routed;   // gate and up: count x [hidden, width]; down: count x [width, hidden]
   ExpertWeights shared;
+  WeightStack shared_gate;  // one matrix [hidden, 1]
 };
 
 inline ExpertWeights transpose_of(const ExpertWeights& weights) {
@@ -53,6 +55,7 @@ struct LayerGradients {
   TensorView centroids;  // [1, experts, hidden]
   ExpertGradients routed;
   ExpertGradients shared;
+  TensorView shared_gate;  // [1, 1, hidden]
 };
 
 }  // namespace dsmoe::moe

@@ -69,31 +69,31 @@ AttendBlock block_of(const AttentionForward& args) {
   block.value_page_bytes = kv.shape.heads * kv.shape.value_head_elements() * size;
   block.key_panel_bytes = kPanelWidth * panel_depth(kv.shape.dtype, kv.shape.key_width) * size;
   block.value_panel_bytes = kPanelWidth * panel_depth(kv.shape.dtype, kKeyBlock) * size;
-  block.head_dim = kv.shape.key_width;
+  block.key_width = kv.shape.key_width;
+  block.value_width = kv.shape.value_width;
   block.scale = args.scale;
   return block;
 }
 
 void attend_tile(const Tier& tier, const AttentionForward& args, const Tiles& tiles,
                  const Tile& tile, AttendBlock block) {
-  int64_t row_offset[kAttendRows];
+  int64_t rows[kAttendRows];
   int32_t num_keys[kAttendRows];
   const auto size = static_cast<int64_t>(tensor::size_of(args.kv.shape.dtype));
   block.num_rows = static_cast<int>(tile.row_end - tile.row_begin);
   for (int r = 0; r < block.num_rows; ++r) {
     const int64_t row = tile.row_begin + r;
-    row_offset[r] =
-        (tiles.token(tile, row) * args.q.dim(1) + tiles.head(tile, row)) * block.head_dim;
+    rows[r] = tiles.token(tile, row) * args.q.dim(1) + tiles.head(tile, row);
     num_keys[r] = tiles.num_keys(tile, row);
   }
-  block.row_offset = row_offset;
+  block.rows = rows;
   block.num_keys = num_keys;
   block.keys =
       static_cast<const char*>(args.kv.keys) + args.kv.shape.key_offset(0, tile.kv_head) * size;
   block.values =
       static_cast<const char*>(args.kv.values) + args.kv.shape.value_offset(0, tile.kv_head) * size;
   block.pages = args.page_table.as<int32_t>() + tile.sequence * args.page_table.dim(1);
-  block.scratch = thread_scratch(attend_scratch(block.head_dim));
+  block.scratch = thread_scratch(attend_scratch(block.key_width, block.value_width));
   tier.attend(block);
 }
 

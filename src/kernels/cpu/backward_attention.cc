@@ -27,7 +27,7 @@ class Pieces {
 // Sized for F32; BF16 uses half of what holds operands.
 struct Work {
   float* product;
-  float* rows;          // [keys, depth of a panel], or [head_dim, 64]
+  float* rows;          // [keys, depth of a panel], or [value_width, 64]
   float* key_panels;    // n = key, k = head dimension
   float* value_panels;  // likewise
   float* key_columns;   // n = head dimension, k = key
@@ -40,14 +40,14 @@ struct Work {
   float* transposed;  // [keys, 64]
   int32_t* identity;  // [keys]
 
-  Work(Pieces& pieces, int64_t keys, int64_t head_dim)
+  Work(Pieces& pieces, int64_t keys, int64_t key_width, int64_t value_width)
       : product(pieces.take(kProductScratch)),
-        rows(pieces.take(keys * round_up(head_dim, 32))),
-        key_panels(pieces.take(keys * round_up(head_dim, 32))),
-        value_panels(pieces.take(keys * round_up(head_dim, 32))),
-        key_columns(pieces.take(keys * round_up(head_dim, 16))),
-        query_panels(pieces.take(kKeyBlock * round_up(head_dim, 16))),
-        d_out_panels(pieces.take(kKeyBlock * round_up(head_dim, 16))),
+        rows(pieces.take(keys * round_up(std::max(key_width, value_width), 32))),
+        key_panels(pieces.take(keys * round_up(key_width, 32))),
+        value_panels(pieces.take(keys * round_up(value_width, 32))),
+        key_columns(pieces.take(keys * round_up(key_width, 16))),
+        query_panels(pieces.take(kKeyBlock * round_up(key_width, 16))),
+        d_out_panels(pieces.take(kKeyBlock * round_up(value_width, 16))),
         s(pieces.take(kKeyBlock * keys)),
         dp(pieces.take(kKeyBlock * keys)),
         p(pieces.take(kKeyBlock * keys)),
@@ -65,19 +65,20 @@ class KvHeadBackward {
         type_(element_of(args.q.dtype)),
         heads_(args.q.dim(1)),
         kv_heads_(args.kv.shape.heads),
-        head_dim_(args.kv.shape.key_width),
+        key_width_(args.kv.shape.key_width),
+        value_width_(args.kv.shape.value_width),
         kv_head_(kv_head),
         first_token_(args.q_starts.as<int32_t>()[sequence]),
         size_(args.q_starts.as<int32_t>()[sequence + 1] - first_token_),
         padded_(round_up(size_, kKeyBlock)),
         pages_(args.page_table.as<int32_t>() + sequence * args.page_table.dim(1)),
-        work_(make_work(padded_, head_dim_)) {}
+        work_(make_work(padded_, key_width_, value_width_)) {}
 
   void run() {
     read_pages();
     for (int64_t t = 0; t < size_; ++t) {
-      for (const int64_t part : {heads_ + kv_head_, heads_ + kv_heads_ + kv_head_})
-        std::fill_n(target(t, part), head_dim_, 0.0f);
+      std::fill_n(d_key(t), key_width_, 0.0f);
+      std::fill_n(d_value(t), value_width_, 0.0f);
     }
     const int64_t group = heads_ / kv_heads_;
     for (int64_t head = kv_head_ * group; head < (kv_head_ + 1) * group; ++head) {
@@ -86,23 +87,30 @@ class KvHeadBackward {
   }
 
  private:
-  static Work make_work(int64_t keys, int64_t head_dim) {
-    Pieces pieces(thread_scratch(attention_backward_scratch(keys, head_dim)));
-    return Work(pieces, keys, head_dim);
+  static Work make_work(int64_t keys, int64_t key_width, int64_t value_width) {
+    Pieces pieces(thread_scratch(attention_backward_scratch(keys, key_width, value_width)));
+    return Work(pieces, keys, key_width, value_width);
   }
-  int64_t token_stride() const { return heads_ * head_dim_; }
-  int64_t target_stride() const { return (heads_ + 2 * kv_heads_) * head_dim_; }
+  int64_t query_stride() const { return heads_ * key_width_; }
+  int64_t out_stride() const { return heads_ * value_width_; }
+  int64_t target_stride() const { return args_.d_qkv.dim(1); }
+  // A head's numbers of a token, of q, out or d_out.
   T* row(const TensorView& view, int64_t t, int64_t head) const {
-    return view.as<T>() + (first_token_ + t) * token_stride() + head * head_dim_;
+    return view.as<T>() + ((first_token_ + t) * heads_ + head) * view.dim(2);
   }
-  float* target(int64_t t, int64_t head) const {
-    return args_.d_qkv.as<float>() + (first_token_ + t) * target_stride() + head * head_dim_;
+  float* target(int64_t t) const {
+    return args_.d_qkv.as<float>() + (first_token_ + t) * target_stride();
+  }
+  float* d_query(int64_t t, int64_t head) const { return target(t) + head * key_width_; }
+  float* d_key(int64_t t) const { return target(t) + (heads_ + kv_head_) * key_width_; }
+  float* d_value(int64_t t) const {
+    return target(t) + (heads_ + kv_heads_) * key_width_ + kv_head_ * value_width_;
   }
 
   // Keys as they lie, keys by column, and values as keys lie.
   void read_pages() {
     T* rows = reinterpret_cast<T*>(work_.rows);
-    const int64_t depth = panel_depth(args_.kv.shape.dtype, head_dim_);
+    const int64_t depth = panel_depth(args_.kv.shape.dtype, key_width_);
     for (int64_t key = 0; key < padded_; ++key) work_.identity[key] = static_cast<int32_t>(key);
     for (int64_t block = 0; block < padded_ / kKeyBlock; ++block) {
       const T* keys =
@@ -115,23 +123,24 @@ class KvHeadBackward {
     std::memset(rows + size_ * depth, 0,
                 static_cast<std::size_t>((padded_ - size_) * depth) * sizeof(T));
     tier_.gather_panels(
-        gathered(rows, depth, work_.identity, padded_, head_dim_, work_.key_columns));
+        gathered(rows, depth, work_.identity, padded_, key_width_, work_.key_columns));
+    const int64_t value_depth = panel_depth(args_.kv.shape.dtype, value_width_);
     T* panels = reinterpret_cast<T*>(work_.value_panels);
-    std::memset(panels, 0, static_cast<std::size_t>(padded_ * depth) * sizeof(T));
+    std::memset(panels, 0, static_cast<std::size_t>(padded_ * value_depth) * sizeof(T));
     for (int64_t block = 0; block < padded_ / kKeyBlock; ++block) {
       const T* values = static_cast<const T*>(args_.kv.values) +
                         args_.kv.shape.value_offset(pages_[block], kv_head_);
-      T* by_dimension = rows;  // [head_dim, 64]
-      for (int64_t d = 0; d < head_dim_; d += kPanelWidth)
+      T* by_dimension = rows;  // [value_width, 64]
+      for (int64_t d = 0; d < value_width_; d += kPanelWidth)
         unpack(values + d * kKeyBlock, kKeyBlock, by_dimension + d * kKeyBlock);
       for (int64_t key = 0; key < kKeyBlock; key += kPanelWidth) {
         tier_.pack_columns({.source = by_dimension + key,
                             .source_stride = kKeyBlock,
-                            .rows = head_dim_,
+                            .rows = value_width_,
                             .columns = kPanelWidth,
                             .source_type = type_,
                             .target_type = type_,
-                            .panel = panels + (block * kKeyBlock + key) * depth});
+                            .panel = panels + (block * kKeyBlock + key) * value_depth});
       }
     }
   }
@@ -186,13 +195,14 @@ class KvHeadBackward {
   void query_block(int64_t head, int64_t begin) {
     const int64_t rows = std::min(kKeyBlock, size_ - begin);
     const int64_t keys = begin + kKeyBlock;  // padded
-    const int64_t depth = panel_depth(args_.kv.shape.dtype, head_dim_);
+    const int64_t depth = panel_depth(args_.kv.shape.dtype, key_width_);
+    const int64_t value_depth = panel_depth(args_.kv.shape.dtype, value_width_);
     const T* q = row(args_.q, begin, head);
     const T* d_out = row(args_.d_out, begin, head);
-    tier_.product(
-        product(q, token_stride(), rows, work_.key_panels, keys, head_dim_, depth, work_.s, keys));
-    tier_.product(product(d_out, token_stride(), rows, work_.value_panels, keys, head_dim_, depth,
-                          work_.dp, keys));
+    tier_.product(product(q, query_stride(), rows, work_.key_panels, keys, key_width_, depth,
+                          work_.s, keys));
+    tier_.product(product(d_out, out_stride(), rows, work_.value_panels, keys, value_width_,
+                          value_depth, work_.dp, keys));
     T* p = reinterpret_cast<T*>(work_.p);
     T* ds = reinterpret_cast<T*>(work_.ds);
     for (int64_t r = 0; r < rows; ++r) {
@@ -202,8 +212,8 @@ class KvHeadBackward {
                              .keys = begin + r + 1,
                              .padded_keys = keys,
                              .out = row(args_.out, begin + r, head),
-                             .d_out = d_out + r * token_stride(),
-                             .head_dim = head_dim_,
+                             .d_out = d_out + r * out_stride(),
+                             .width = value_width_,
                              .scale = args_.scale,
                              .p = p + r * keys,
                              .ds = ds + r * keys});
@@ -212,13 +222,13 @@ class KvHeadBackward {
     int32_t row_of_k[kKeyBlock];
     for (int64_t r = 0; r < kKeyBlock; ++r) row_of_k[r] = r < rows ? static_cast<int32_t>(r) : -1;
     tier_.gather_panels(
-        gathered(q, token_stride(), row_of_k, kKeyBlock, head_dim_, work_.query_panels));
+        gathered(q, query_stride(), row_of_k, kKeyBlock, key_width_, work_.query_panels));
     continue_over_queries(ds, row_of_k, begin + rows, keys, work_.query_panels,
-                          target(0, heads_ + kv_head_));
+                          key_width_, d_key(0));
     tier_.gather_panels(
-        gathered(d_out, token_stride(), row_of_k, kKeyBlock, head_dim_, work_.d_out_panels));
+        gathered(d_out, out_stride(), row_of_k, kKeyBlock, value_width_, work_.d_out_panels));
     continue_over_queries(p, row_of_k, begin + rows, keys, work_.d_out_panels,
-                          target(0, heads_ + kv_heads_ + kv_head_));
+                          value_width_, d_value(0));
   }
 
   // One chain over the key blocks. The bf16 rule is a chain of blocks of 32 anyway; the fp32 rule
@@ -226,11 +236,11 @@ class KvHeadBackward {
   void d_queries(int64_t head, int64_t begin, int64_t rows, const T* ds) const {
     const int64_t keys = begin + kKeyBlock;
     const int64_t step = type_ == Element::bf16 ? keys : kKeyBlock;
-    float* out = target(begin, head);
+    float* out = d_query(begin, head);
     for (int64_t key = 0; key < keys; key += step) {
       ProductBlock block = product(
           ds + key, keys, rows, reinterpret_cast<const T*>(work_.key_columns) + key * kPanelWidth,
-          head_dim_, step, padded_, out, target_stride());
+          key_width_, step, padded_, out, target_stride());
       if (key > 0) block.start = out;
       tier_.product(block);
     }
@@ -238,9 +248,9 @@ class KvHeadBackward {
 
   // The chains of all keys seen go on over the queries of one block.
   void continue_over_queries(const T* matrix, const int32_t* row_of_k, int64_t seen, int64_t keys,
-                             const float* panels, float* out) const {
+                             const float* panels, int64_t width, float* out) const {
     tier_.gather_transposed(gathered(matrix, keys, row_of_k, kKeyBlock, seen, work_.transposed));
-    ProductBlock block = product(work_.transposed, kKeyBlock, seen, panels, head_dim_, kKeyBlock,
+    ProductBlock block = product(work_.transposed, kKeyBlock, seen, panels, width, kKeyBlock,
                                  kKeyBlock, out, target_stride());
     block.start = out;
     tier_.product(block);
@@ -249,16 +259,16 @@ class KvHeadBackward {
   const Tier& tier_;
   const AttentionBackward& args_;
   Element type_;
-  int64_t heads_, kv_heads_, head_dim_, kv_head_, first_token_, size_, padded_;
+  int64_t heads_, kv_heads_, key_width_, value_width_, kv_head_, first_token_, size_, padded_;
   const int32_t* pages_;
   Work work_;
 };
 
 }  // namespace
 
-int64_t attention_backward_scratch(int64_t keys, int64_t head_dim) {
+int64_t attention_backward_scratch(int64_t keys, int64_t key_width, int64_t value_width) {
   Pieces count(nullptr);
-  Work(count, keys, head_dim);
+  Work(count, keys, key_width, value_width);
   return count.used();
 }
 

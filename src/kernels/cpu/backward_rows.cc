@@ -4,6 +4,7 @@
 
 #include "base/functions.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/cpu/rotate.h"
 #include "kernels/cpu/split.h"
 #include "kernels/ref/ref.h"
 
@@ -97,9 +98,10 @@ void rms_norm_backward(const Tier& tier, const Context& context, const RmsNormBa
       .eps = static_cast<float>(args.eps),
       .d_weight = args.d_weight ? args.d_weight.as<float>() : nullptr,
       .starts = starts,
+      .rows_per_token = args.rows_per_token,
       .sequences = sequences};
-  const int64_t first = starts[0];
-  parallel_for(*context.pool, starts[sequences] - first, unit_grain(hidden),
+  const int64_t first = starts[0] * args.rows_per_token;
+  parallel_for(*context.pool, starts[sequences] * args.rows_per_token - first, unit_grain(hidden),
                [&](int64_t begin, int64_t end) {
                  RmsNormBackwardRows rows = all;
                  rows.row_begin = first + begin;
@@ -117,29 +119,24 @@ void rms_norm_backward(const Tier& tier, const Context& context, const RmsNormBa
 
 void rope_backward(const Tier& tier, const Context& context, const RopeBackward& args) {
   const int64_t rotated_heads = args.num_heads + args.num_kv_heads;
-  const int64_t heads = rotated_heads + args.num_kv_heads;
   const int64_t row = args.d_qkv.dim(1);
-  const int64_t head_dim = row / heads;
-  const int64_t half = head_dim / 2;
+  const int64_t half = args.cos.dim(1);
   const bool is_bf16 = element_of(args.out.dtype) == Element::bf16;
   parallel_for(*context.pool, args.d_qkv.dim(0), unit_grain(row), [&](int64_t begin, int64_t end) {
-    float* back = thread_scratch(row + half);
+    float* back = thread_scratch(row + half + HeadRotation::scratch(half));
     float* sin = back + row;
+    const HeadRotation rotation(tier, args.rotation, half, args.key_width, sin + half);
     for (int64_t t = begin; t < end; ++t) {
       const int64_t place = args.position.as<int32_t>()[t] * half;
       const float* d_row = args.d_qkv.as<float>() + t * row;
       // The rotation back is the rotation by the opposite angle: only the sine changes its sign.
       for (int64_t i = 0; i < half; ++i) sin[i] = -args.sin.as<float>()[place + i];
       for (int64_t h = 0; h < rotated_heads; ++h) {
-        tier.rotate({.head = d_row + h * head_dim,
-                     .cos = args.cos.as<float>() + place,
-                     .sin = sin,
-                     .half = half,
-                     .out = back + h * head_dim});
+        rotation.turn(d_row + h * args.key_width, args.cos.as<float>() + place, sin,
+                      back + h * args.key_width);
       }
-      const int64_t values = rotated_heads * head_dim;
-      std::memcpy(back + values, d_row + values,
-                  static_cast<std::size_t>(row - values) * sizeof(float));
+      std::copy(d_row + rotated_heads * args.key_width, d_row + row,
+                back + rotated_heads * args.key_width);
       if (is_bf16) {
         tier.round(back, args.out.as<tensor::Bf16>() + t * row, row);
       } else {

@@ -11,11 +11,12 @@ namespace dsmoe::kernels::cpu {
 #define DSMOE_DECLARE(name, Arguments) \
   void name(const Tier& tier, const Context& context, const Arguments& args);
 DSMOE_OPS_OF_TIERS(DSMOE_DECLARE)
+DSMOE_OPS_OF_CPU_TIERS(DSMOE_DECLARE)
 #undef DSMOE_DECLARE
 
 // Floats of scratch memory that a thread needs for an op of these sizes.
-int64_t rope_scratch(int64_t head_dim);
-int64_t attention_backward_scratch(int64_t keys, int64_t head_dim);
+int64_t rope_scratch(int64_t key_width, int64_t value_width);
+int64_t attention_backward_scratch(int64_t keys, int64_t key_width, int64_t value_width);
 int64_t experts_backward_scratch(int64_t width);
 int64_t weight_gradient_scratch(int64_t inputs);
 void reserve_scratch(const Context& context, const ScratchBound& bound);
@@ -32,6 +33,7 @@ KernelTable make_table(std::string_view name, const KernelTable& below) {
     cpu::name(tier, context, args);                                \
   };
   DSMOE_OPS_OF_TIERS(DSMOE_ENTRY)
+  DSMOE_OPS_OF_CPU_TIERS(DSMOE_ENTRY)
 #undef DSMOE_ENTRY
   return table;
 }

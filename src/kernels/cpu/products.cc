@@ -112,6 +112,26 @@ void matmul_forward(const Tier& tier, const Context& context, const MatmulForwar
   run_product(tier, context, block);
 }
 
+void head_products(const Tier& tier, const Context& context, const HeadProducts& args) {
+  const int64_t heads = args.x.dim(1);
+  const auto size = tensor::size_of(args.x.dtype);
+  run_products(tier, context, [&](auto&& visit) {
+    for (int64_t head = 0; head < heads; ++head) {
+      ProductBlock block = block_of(args.weight, head);
+      block.x = static_cast<const char*>(args.x.data) +
+                static_cast<std::size_t>(head * args.weight.k) * size;
+      block.x_type = block.weight_type;
+      block.x_stride = heads * args.weight.k;
+      block.row_end = args.x.dim(0);
+      block.epilogue = Epilogue::round;
+      block.out = static_cast<char*>(args.out.data) +
+                  static_cast<std::size_t>(head * args.weight.n) * size;
+      block.out_stride = heads * args.weight.n;
+      if (block.row_end > 0) visit(block);
+    }
+  });
+}
+
 void experts_up_forward(const Tier& tier, const Context& context, const ExpertsUpForward& args) {
   const auto make_block = [&](const ExpertFamily& family, int64_t expert) {
     ProductBlock block = expert_block(family, family.gate.stack, expert);

@@ -3,6 +3,7 @@
 
 #include "base/functions.h"
 #include "kernels/cpu/ops.h"
+#include "kernels/cpu/rotate.h"
 #include "kernels/cpu/split.h"
 
 namespace dsmoe::kernels::cpu {
@@ -22,11 +23,14 @@ class RopeRows {
   RopeRows(const Tier& tier, const RopeForward& args)
       : tier_(tier),
         args_(args),
+        shape_(args.kv.shape),
         type_(element_of(args.q.dtype)),
         heads_(args.q.dim(1)),
-        head_dim_(args.q.dim(2)),
-        rotated_(thread_scratch(rope_scratch(head_dim_))),
-        rows_(reinterpret_cast<T*>(rotated_ + head_dim_)) {}
+        half_(args.cos.dim(1)),
+        rotated_(thread_scratch(rope_scratch(shape_.key_width, shape_.value_width))),
+        rotation_(tier, args.rotation, half_, shape_.key_width, rotated_ + shape_.key_width),
+        rows_(reinterpret_cast<T*>(rotated_ + shape_.key_width +
+                                   HeadRotation::scratch(shape_.key_width / 2))) {}
 
   void write(int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end;) {
@@ -49,100 +53,100 @@ class RopeRows {
   }
 
   void write_one(int64_t t) {
-    const KvPages& kv = args_.kv;
     const int64_t slot = args_.kv_slot.as<int32_t>()[t];
     const int64_t page = slot / kKeyBlock;
     const int64_t place = slot % kKeyBlock;
     ask_for_place(page, place);
     write_queries(t);
-    for (int64_t h = 0; h < kv.shape.heads; ++h) {
-      T* keys = static_cast<T*>(kv.keys) + kv.shape.key_offset(page, h);
+    for (int64_t h = 0; h < shape_.heads; ++h) {
+      T* keys = static_cast<T*>(args_.kv.keys) + shape_.key_offset(page, h);
       rotate(t, heads_ + h, rows_);
-      for (int64_t d = 0; d < head_dim_; ++d) keys[kv.shape.key_index(place, d)] = rows_[d];
-      T* values = static_cast<T*>(kv.values) + kv.shape.value_offset(page, h);
-      round(head_of(t, heads_ + kv.shape.heads + h), rows_);
-      for (int64_t d = 0; d < head_dim_; ++d) values[kv.shape.value_index(place, d)] = rows_[d];
+      for (int64_t d = 0; d < shape_.key_width; ++d) keys[shape_.key_index(place, d)] = rows_[d];
+      T* values = static_cast<T*>(args_.kv.values) + shape_.value_offset(page, h);
+      if (has_values()) round(value_of(t, h), shape_.value_width, rows_);
+      for (int64_t d = 0; d < shape_.value_width; ++d)
+        values[shape_.value_index(place, d)] = rows_[d];
     }
   }
 
   void write_panel(int64_t t) {
-    const KvPages& kv = args_.kv;
     const int64_t slot = args_.kv_slot.as<int32_t>()[t];
     const int64_t page = slot / kKeyBlock;
     const int64_t place = slot % kKeyBlock;
     for (int64_t i = 0; i < kPanelWidth; ++i) write_queries(t + i);
-    for (int64_t h = 0; h < kv.shape.heads; ++h) {
-      T* keys = static_cast<T*>(kv.keys) + kv.shape.key_offset(page, h);
-      for (int64_t i = 0; i < kPanelWidth; ++i) rotate(t + i, heads_ + h, rows_ + i * head_dim_);
+    for (int64_t h = 0; h < shape_.heads; ++h) {
+      T* keys = static_cast<T*>(args_.kv.keys) + shape_.key_offset(page, h);
+      for (int64_t i = 0; i < kPanelWidth; ++i)
+        rotate(t + i, heads_ + h, rows_ + i * shape_.key_width);
       tier_.pack({.source = rows_,
                   .source_type = type_,
                   .target_type = type_,
-                  .k = head_dim_,
+                  .k = shape_.key_width,
                   .lane_end = kPanelWidth,
-                  .panel = keys + kv.shape.key_index(place, 0)});
-      T* values = static_cast<T*>(kv.values) + kv.shape.value_offset(page, h);
-      for (int64_t i = 0; i < kPanelWidth; ++i)
-        round(head_of(t + i, heads_ + kv.shape.heads + h), rows_ + i * head_dim_);
-      for (int64_t d = 0; d < head_dim_; d += kPanelWidth) {
-        tier_.pack_columns({.source = rows_ + d,
-                            .source_stride = head_dim_,
-                            .rows = kPanelWidth,
-                            .k_begin = place,
-                            .columns = static_cast<int>(std::min(kPanelWidth, head_dim_ - d)),
-                            .source_type = type_,
-                            .target_type = type_,
-                            .panel = values + kv.shape.value_index(0, d)});
+                  .panel = keys + shape_.key_index(place, 0)});
+      T* values = static_cast<T*>(args_.kv.values) + shape_.value_offset(page, h);
+      for (int64_t i = 0; has_values() && i < kPanelWidth; ++i)
+        round(value_of(t + i, h), shape_.value_width, rows_ + i * shape_.value_width);
+      for (int64_t d = 0; d < shape_.value_width; d += kPanelWidth) {
+        tier_.pack_columns(
+            {.source = rows_ + d,
+             .source_stride = has_values() ? shape_.value_width : shape_.key_width,
+             .rows = kPanelWidth,
+             .k_begin = place,
+             .columns = static_cast<int>(std::min(kPanelWidth, shape_.value_width - d)),
+             .source_type = type_,
+             .target_type = type_,
+             .panel = values + shape_.value_index(0, d)});
       }
     }
   }
 
   void write_queries(int64_t t) {
     for (int64_t h = 0; h < heads_; ++h)
-      rotate(t, h, static_cast<T*>(args_.q.data) + (t * heads_ + h) * head_dim_);
+      rotate(t, h, static_cast<T*>(args_.q.data) + (t * heads_ + h) * shape_.key_width);
   }
 
   // The lines that the position's keys and values go to, a thousand of them and none in a cache:
   // stores would wait for one after the other.
   void ask_for_place(int64_t page, int64_t place) const {
-    const KvPages& kv = args_.kv;
-    for (int64_t h = 0; h < kv.shape.heads; ++h) {
-      const T* keys = static_cast<const T*>(kv.keys) + kv.shape.key_offset(page, h);
-      const T* values = static_cast<const T*>(kv.values) + kv.shape.value_offset(page, h);
-      for (int64_t d = 0; d < head_dim_; d += 2)
-        __builtin_prefetch(keys + kv.shape.key_index(place, d), 1);
-      for (int64_t d = 0; d < head_dim_; d += kPanelWidth)
-        __builtin_prefetch(values + kv.shape.value_index(place, d), 1);
+    for (int64_t h = 0; h < shape_.heads; ++h) {
+      const T* keys = static_cast<const T*>(args_.kv.keys) + shape_.key_offset(page, h);
+      const T* values = static_cast<const T*>(args_.kv.values) + shape_.value_offset(page, h);
+      for (int64_t d = 0; d < shape_.key_width; d += 2)
+        __builtin_prefetch(keys + shape_.key_index(place, d), 1);
+      for (int64_t d = 0; d < shape_.value_width; d += kPanelWidth)
+        __builtin_prefetch(values + shape_.value_index(place, d), 1);
     }
   }
 
-  const float* head_of(int64_t t, int64_t head) const {
-    return args_.qkv.as<float>() + (t * (heads_ + 2 * args_.kv.shape.heads) + head) * head_dim_;
+  // Else they are what has just been written as the key.
+  bool has_values() const { return shape_.values == KvValues::own; }
+  const float* row_of(int64_t t) const { return args_.qkv.as<float>() + t * args_.qkv.dim(1); }
+  const float* value_of(int64_t t, int64_t head) const {
+    return row_of(t) + (heads_ + shape_.heads) * shape_.key_width + head * shape_.value_width;
   }
   void rotate(int64_t t, int64_t head, T* out) {
-    const int64_t half = head_dim_ / 2;
-    const int64_t place = args_.position.as<int32_t>()[t] * half;
-    tier_.rotate({.head = head_of(t, head),
-                  .cos = args_.cos.as<float>() + place,
-                  .sin = args_.sin.as<float>() + place,
-                  .half = half,
-                  .out = rotated_});
-    round(rotated_, out);
+    const int64_t place = args_.position.as<int32_t>()[t] * half_;
+    rotation_.turn(row_of(t) + head * shape_.key_width, args_.cos.as<float>() + place,
+                   args_.sin.as<float>() + place, rotated_);
+    round(rotated_, shape_.key_width, out);
   }
-  void round(const float* head, T* out) const {
+  void round(const float* head, int64_t width, T* out) const {
     if constexpr (std::is_same_v<T, float>) {
-      std::copy_n(head, head_dim_, out);
+      std::copy_n(head, width, out);
     } else {
-      tier_.round(head, out, head_dim_);
+      tier_.round(head, out, width);
     }
   }
 
   const Tier& tier_;
   const RopeForward& args_;
+  KvShape shape_;
   Element type_;
-  int64_t heads_;
-  int64_t head_dim_;
-  float* rotated_;  // [head_dim]
-  T* rows_;         // [16, head_dim]
+  int64_t heads_, half_;
+  float* rotated_;  // [key_width]
+  HeadRotation rotation_;
+  T* rows_;  // [16, key_width] or [16, value_width]
 };
 
 // The terms of one token by ascending expert, and after which of them partial sums join: two
@@ -248,7 +252,10 @@ void rms_norm_forward(const Tier& tier, const Context& context, const RmsNormFor
   });
 }
 
-int64_t rope_scratch(int64_t head_dim) { return (1 + kPanelWidth) * head_dim; }
+int64_t rope_scratch(int64_t key_width, int64_t value_width) {
+  return key_width + HeadRotation::scratch(key_width / 2) +
+         kPanelWidth * std::max(key_width, value_width);
+}
 
 void rope_forward(const Tier& tier, const Context& context, const RopeForward& args) {
   DSMOE_CHECK(args.kv.shape.layout == WeightLayout::panels,
@@ -275,6 +282,7 @@ void combine_forward(const Tier& tier, const Context& context, const CombineForw
           CombineRow row = terms.row();
           row.shared =
               args.shared ? static_cast<const char*>(args.shared.data) + t * row_bytes : nullptr;
+          row.shared_gate = args.shared_gate ? args.shared_gate.as<float>() + t : nullptr;
           row.residual = args.residual.as<float>() + t * hidden;
           row.add_to_residual = args.store == Store::accumulate;
           row.type = type;

@@ -74,24 +74,26 @@ struct AttendBlock {
   Element type = Element::bf16;
   const void* q = nullptr;
   void* out = nullptr;
-  const int64_t* row_offset = nullptr;  // [num_rows] first element of the row, in q and in out
-  const int32_t* num_keys = nullptr;    // [num_rows] at least 1
-  int num_rows = 0;                     // at most kAttendRows
-  const void* keys = nullptr;           // of this KV head in page 0
+  const int64_t* rows = nullptr;      // [num_rows] places in q and in out
+  const int32_t* num_keys = nullptr;  // [num_rows] at least 1
+  int num_rows = 0;                   // at most kAttendRows
+  const void* keys = nullptr;         // of this KV head in page 0
   const void* values = nullptr;
   int64_t key_page_bytes = 0;
   int64_t value_page_bytes = 0;
   int64_t key_panel_bytes = 0;
   int64_t value_panel_bytes = 0;
   const int32_t* pages = nullptr;
-  int64_t head_dim = 0;
+  int64_t key_width = 0;
+  int64_t value_width = 0;
   float scale = 0;
-  float* scratch = nullptr;  // attend_scratch(head_dim) floats, 64-byte aligned
+  float* scratch = nullptr;  // attend_scratch(widths) floats, 64-byte aligned
 };
 
-constexpr int64_t attend_scratch(int64_t head_dim) {
-  const int64_t padded = (head_dim + 31) / 32 * 32;
-  return kAttendRows * (3 * padded + 2 * kAttentionKeys);
+constexpr int64_t padded_width(int64_t width) { return (width + 31) / 32 * 32; }
+constexpr int64_t attend_scratch(int64_t key_width, int64_t value_width) {
+  return kAttendRows *
+         (padded_width(key_width) + 2 * padded_width(value_width) + 2 * kAttentionKeys);
 }
 
 struct RmsNormRows {
@@ -122,6 +124,7 @@ struct CombineRow {
   const uint8_t* joins = nullptr;       // [terms]
   int terms = 0;
   const void* shared = nullptr;  // or null
+  const float* shared_gate = nullptr;  // null: 1
   float* residual = nullptr;
   bool add_to_residual = true;
   Element type = Element::bf16;
@@ -206,7 +209,8 @@ struct RmsNormBackwardRows {
   int64_t row_end = 0;
   // The weight's gradient: per column and sequence one chain.
   float* d_weight = nullptr;
-  const int32_t* starts = nullptr;
+  const int32_t* starts = nullptr;  // in tokens
+  int64_t rows_per_token = 1;
   int64_t sequences = 0;
   int64_t column_begin = 0;
   int64_t column_end = 0;
@@ -248,9 +252,9 @@ struct AttendBackwardRow {
   const float* dp = nullptr;  // [padded_keys] d_out . v
   int64_t keys = 0;           // that the query sees
   int64_t padded_keys = 0;    // a multiple of 64
-  const void* out = nullptr;  // [head_dim]
+  const void* out = nullptr;  // [width]
   const void* d_out = nullptr;
-  int64_t head_dim = 0;
+  int64_t width = 0;  // of a value
   float scale = 0;
   void* p = nullptr;  // [padded_keys], rounded; zero behind the last key
   void* ds = nullptr;

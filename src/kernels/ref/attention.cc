@@ -21,7 +21,7 @@ template <class Operand>
 void visit_block(const AttentionForward& args, const Operand* q, int64_t kv_head, int32_t page,
                  int64_t keys_seen, Partial<Scalar<Operand>>& span) {
   using S = Scalar<Operand>;
-  const int64_t head_dim = args.kv.shape.key_width;
+  const int64_t key_width = args.kv.shape.key_width;
   const Operand* keys =
       static_cast<const Operand*>(args.kv.keys) + args.kv.shape.key_offset(page, kv_head);
   const Operand* values =
@@ -29,7 +29,7 @@ void visit_block(const AttentionForward& args, const Operand* q, int64_t kv_head
   S s[kKeyBlock];
   for (int64_t j = 0; j < keys_seen; ++j) {
     const S dot = product<Operand>(
-        0, head_dim, [&](int64_t d) { return widen(q[d]); },
+        0, key_width, [&](int64_t d) { return widen(q[d]); },
         [&](int64_t d) { return widen(keys[args.kv.shape.key_index(j, d)]); });
     s[j] = dot * S(args.scale);
   }
@@ -39,7 +39,7 @@ void visit_block(const AttentionForward& args, const Operand* q, int64_t kv_head
   for (int64_t j = 0; j < keys_seen; ++j) p[j] = exp(s[j] - max);
   span.sum = fma(span.sum, correction, row_sum<S>(kKeyBlock, [&](int64_t j) { return p[j]; }));
   span.max = max;
-  for (int64_t d = 0; d < head_dim; ++d) {
+  for (int64_t d = 0; d < args.kv.shape.value_width; ++d) {
     span.out[d] = product<Operand>(
         span.out[d] * correction, kKeyBlock,
         [&](int64_t j) { return widen(round_to<Operand>(p[j])); },
@@ -63,13 +63,14 @@ void attend(const AttentionForward& args, const int32_t* pages, int64_t num_keys
             int64_t head) {
   using S = Scalar<Operand>;
   const int64_t heads = args.q.dim(1);
-  const int64_t head_dim = args.kv.shape.key_width;
+  const int64_t value_width = args.kv.shape.value_width;
   const int64_t kv_head = head / (heads / args.kv.shape.heads);
-  const Operand* q = args.q.as<Operand>() + (token * heads + head) * head_dim;
+  const Operand* q =
+      args.q.as<Operand>() + (token * heads + head) * args.kv.shape.key_width;
   Partial<S> total;
   for (int64_t span_begin = 0; span_begin < num_keys; span_begin += kKeyBlock * kBlocksPerSpan) {
     Partial<S> span;
-    span.out.assign(head_dim, S(0));
+    span.out.assign(value_width, S(0));
     const int64_t span_end = std::min(num_keys, span_begin + kKeyBlock * kBlocksPerSpan);
     for (int64_t key = span_begin; key < span_end; key += kKeyBlock) {
       visit_block<Operand>(args, q, kv_head, pages[key / kKeyBlock],
@@ -81,8 +82,8 @@ void attend(const AttentionForward& args, const int32_t* pages, int64_t num_keys
       merge(total, span);
     }
   }
-  Operand* out = args.out.as<Operand>() + (token * heads + head) * head_dim;
-  for (int64_t d = 0; d < head_dim; ++d) out[d] = round_to<Operand>(total.out[d] / total.sum);
+  Operand* out = args.out.as<Operand>() + (token * heads + head) * value_width;
+  for (int64_t d = 0; d < value_width; ++d) out[d] = round_to<Operand>(total.out[d] / total.sum);
 }
 
 }  // namespace
@@ -120,7 +121,8 @@ class HeadBackward {
   HeadBackward(const AttentionBackward& args, int64_t sequence, int64_t head)
       : args_(args),
         heads_(args.q.dim(1)),
-        head_dim_(args.kv.shape.key_width),
+        key_width_(args.kv.shape.key_width),
+        value_width_(args.kv.shape.value_width),
         head_(head),
         kv_head_(head / (heads_ / args.kv.shape.heads)),
         first_token_(args.q_starts.as<int32_t>()[sequence]),
@@ -148,14 +150,15 @@ class HeadBackward {
     return over_queries(ds_, j, acc, [&](int64_t t) { return query(t, d); });
   }
   S d_value(int64_t j, int64_t d, S acc) const {
-    return over_queries(p_, j, acc, [&](int64_t t) { return widen(row(args_.d_out, t)[d]); });
+    return over_queries(p_, j, acc,
+                        [&](int64_t t) { return widen(row(args_.d_out, t, value_width_)[d]); });
   }
 
  private:
-  const Operand* row(const TensorView& view, int64_t t) const {
-    return view.as<Operand>() + ((first_token_ + t) * heads_ + head_) * head_dim_;
+  const Operand* row(const TensorView& view, int64_t t, int64_t width) const {
+    return view.as<Operand>() + ((first_token_ + t) * heads_ + head_) * width;
   }
-  S query(int64_t t, int64_t d) const { return widen(row(args_.q, t)[d]); }
+  S query(int64_t t, int64_t d) const { return widen(row(args_.q, t, key_width_)[d]); }
   S key(int64_t j, int64_t d) const {
     const auto* keys = static_cast<const Operand*>(args_.kv.keys) +
                        args_.kv.shape.key_offset(pages_[j / kKeyBlock], kv_head_);
@@ -201,18 +204,18 @@ class HeadBackward {
         merge(total, span);
       }
     }
-    const Operand* out = row(args_.out, t);
-    const Operand* d_out = row(args_.d_out, t);
-    return {.max = total.max, .sum = total.sum, .d_dot_out = row_sum<S>(head_dim_, [&](int64_t d) {
-                                                  return widen(d_out[d]) * widen(out[d]);
-                                                })};
+    const Operand* out = row(args_.out, t, value_width_);
+    const Operand* d_out = row(args_.d_out, t, value_width_);
+    const S d_dot_out = row_sum<S>(
+        value_width_, [&](int64_t d) { return widen(d_out[d]) * widen(out[d]); });
+    return {.max = total.max, .sum = total.sum, .d_dot_out = d_dot_out};
   }
 
   void fill_row(int64_t t) {
     std::vector<S> s(t + 1);
     for (int64_t j = 0; j <= t; ++j) {
       const S dot = product<Operand>(
-          0, head_dim_, [&](int64_t d) { return query(t, d); },
+          0, key_width_, [&](int64_t d) { return query(t, d); },
           [&](int64_t d) { return key(j, d); });
       s[j] = dot * S(args_.scale);
     }
@@ -220,7 +223,7 @@ class HeadBackward {
     for (int64_t j = 0; j <= t; ++j) {
       const S p = exp(s[j] - stats.max) / stats.sum;
       const S dp = product<Operand>(
-          0, head_dim_, [&](int64_t d) { return widen(row(args_.d_out, t)[d]); },
+          0, value_width_, [&](int64_t d) { return widen(row(args_.d_out, t, value_width_)[d]); },
           [&](int64_t d) { return value(j, d); });
       p_[t * size_ + j] = p;
       ds_[t * size_ + j] = (p * (dp - stats.d_dot_out)) * S(args_.scale);
@@ -228,7 +231,7 @@ class HeadBackward {
   }
 
   const AttentionBackward& args_;
-  int64_t heads_, head_dim_, head_, kv_head_, first_token_, size_;
+  int64_t heads_, key_width_, value_width_, head_, kv_head_, first_token_, size_;
   const int32_t* pages_;
   std::vector<S> p_;   // [n, n], 0 above the diagonal
   std::vector<S> ds_;  // [n, n]
@@ -241,25 +244,25 @@ void attention_backward(const Context&, const AttentionBackward& args) {
     using S = Scalar<Operand>;
     const int64_t heads = args.q.dim(1);
     const int64_t kv_heads = args.kv.shape.heads;
-    const int64_t head_dim = args.kv.shape.key_width;
+    const int64_t key_width = args.kv.shape.key_width;
+    const int64_t value_width = args.kv.shape.value_width;
     const int32_t* starts = args.q_starts.as<int32_t>();
-    const auto target = [&](int64_t token, int64_t head) {
-      return args.d_qkv.as<S>() + (token * (heads + 2 * kv_heads) + head) * head_dim;
-    };
     for (int64_t s = 0; s + 1 < args.q_starts.dim(0); ++s) {
       for (int64_t head = 0; head < heads; ++head) {
         const HeadBackward<Operand> backward(args, s, head);
         const int64_t kv_head = head / (heads / kv_heads);
         const bool first_of_group = head % (heads / kv_heads) == 0;
         for (int64_t t = 0; t < starts[s + 1] - starts[s]; ++t) {
-          S* d_query = target(starts[s] + t, head);
-          S* d_key = target(starts[s] + t, heads + kv_head);
-          S* d_value = target(starts[s] + t, heads + kv_heads + kv_head);
-          for (int64_t d = 0; d < head_dim; ++d) {
+          S* row = args.d_qkv.as<S>() + (starts[s] + t) * args.d_qkv.dim(1);
+          S* d_query = row + head * key_width;
+          S* d_key = row + (heads + kv_head) * key_width;
+          S* d_value = row + (heads + kv_heads) * key_width + kv_head * value_width;
+          for (int64_t d = 0; d < key_width; ++d) {
             d_query[d] = backward.d_query(t, d);
             d_key[d] = backward.d_key(t, d, first_of_group ? S(0) : d_key[d]);
-            d_value[d] = backward.d_value(t, d, first_of_group ? S(0) : d_value[d]);
           }
+          for (int64_t d = 0; d < value_width; ++d)
+            d_value[d] = backward.d_value(t, d, first_of_group ? S(0) : d_value[d]);
         }
       }
     }

@@ -58,7 +58,8 @@ void combine_forward(const Context&, const CombineForward& args) {
         const int64_t leaves = std::bit_ceil(static_cast<uint64_t>(last_expert) + 1);
         std::optional<S> sum = tree_sum(terms, 0, leaves);
         if (args.shared) {
-          const S shared = widen(args.shared.as<Operand>()[t * hidden + i]);
+          S shared = widen(args.shared.as<Operand>()[t * hidden + i]);
+          if (args.shared_gate) shared = args.shared_gate.as<S>()[t] * shared;
           sum = sum ? *sum + shared : shared;
         }
         S& h = residual[t * hidden + i];

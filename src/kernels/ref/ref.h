@@ -8,6 +8,7 @@ namespace dsmoe::kernels::ref {
 
 #define DSMOE_DECLARE(name, Arguments) void name(const Context&, const Arguments&);
 DSMOE_OPS(DSMOE_DECLARE)
+DSMOE_OPS_OF_CPU(DSMOE_DECLARE)
 #undef DSMOE_DECLARE
 
 }  // namespace dsmoe::kernels::ref

@@ -42,7 +42,8 @@ void rms_norm_backward(const Context&, const RmsNormBackward& args) {
       std::vector<S> chain(hidden);
       for (int64_t s = 0; s + 1 < args.sequence_starts.dim(0); ++s) {
         std::fill(chain.begin(), chain.end(), S(0));
-        for (int64_t t = starts[s]; t < starts[s + 1]; ++t) {
+        for (int64_t t = starts[s] * args.rows_per_token; t < starts[s + 1] * args.rows_per_token;
+             ++t) {
           const S* x = args.x.as<S>() + t * hidden;
           const S* d_out = args.d_out.as<S>() + t * hidden;
           S* d_x = args.d_x.as<S>() + t * hidden;

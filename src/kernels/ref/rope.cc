@@ -3,42 +3,68 @@
 #include "kernels/ref/scalar.h"
 
 namespace dsmoe::kernels::ref {
+namespace {
+
+// Where a number of a head turns: its pair (a, b), and which of the two it is.
+struct Turn {
+  bool turns = false;
+  int64_t pair = 0;
+  int64_t a = 0, b = 0;
+  bool is_first = false;
+};
+
+Turn turn_of(const Rotation& rotation, int64_t half, int64_t d) {
+  const int64_t i = d - rotation.begin;
+  if (i < 0 || i >= 2 * half) return {};
+  const bool by_halves = rotation.pairs == RotaryPairs::halves;
+  const int64_t pair = by_halves ? i % half : i / 2;
+  const int64_t a = rotation.begin + (by_halves ? pair : 2 * pair);
+  const int64_t b = a + (by_halves ? half : 1);
+  return {.turns = true, .pair = pair, .a = a, .b = b, .is_first = d == a};
+}
+
+}  // namespace
 
 void rope_forward(const Context&, const RopeForward& args) {
   with_operand(args.q.dtype, [&]<class Operand>() {
     using S = Scalar<Operand>;
+    const KvShape& kv = args.kv.shape;
     const int64_t heads = args.q.dim(1);
-    const int64_t head_dim = args.q.dim(2);
-    const int64_t half = head_dim / 2;
-    const int64_t kv_heads = args.kv.shape.heads;
+    const int64_t half = args.cos.dim(1);
     auto* keys = static_cast<Operand*>(args.kv.keys);
     auto* values = static_cast<Operand*>(args.kv.values);
     for (int64_t t = 0; t < args.q.dim(0); ++t) {
-      const S* row = args.qkv.as<S>() + t * (heads + 2 * kv_heads) * head_dim;
+      const S* row = args.qkv.as<S>() + t * args.qkv.dim(1);
       const float* cos = args.cos.as<float>() + args.position.as<int32_t>()[t] * half;
       const float* sin = args.sin.as<float>() + args.position.as<int32_t>()[t] * half;
       const auto rotated = [&](const S* head, int64_t d) {
-        const int64_t i = d % half;
-        const S a = head[i];
-        const S b = head[i + half];
-        const S c = cos[i];
-        const S s = sin[i];
-        return round_to<Operand>(d < half ? fma(a, c, -(b * s)) : fma(b, c, a * s));
+        const Turn turn = turn_of(args.rotation, half, d);
+        if (!turn.turns) return round_to<Operand>(head[d]);
+        const S a = head[turn.a];
+        const S b = head[turn.b];
+        const S c = cos[turn.pair];
+        const S s = sin[turn.pair];
+        return round_to<Operand>(turn.is_first ? fma(a, c, -(b * s)) : fma(b, c, a * s));
       };
       for (int64_t h = 0; h < heads; ++h) {
-        Operand* q = args.q.as<Operand>() + (t * heads + h) * head_dim;
-        for (int64_t d = 0; d < head_dim; ++d) q[d] = rotated(row + h * head_dim, d);
+        Operand* q = args.q.as<Operand>() + (t * heads + h) * kv.key_width;
+        for (int64_t d = 0; d < kv.key_width; ++d) q[d] = rotated(row + h * kv.key_width, d);
       }
       const int32_t slot = args.kv_slot.as<int32_t>()[t];
       const int64_t page = slot / kKeyBlock;
       const int64_t place = slot % kKeyBlock;
-      for (int64_t h = 0; h < kv_heads; ++h) {
-        const S* key = row + (heads + h) * head_dim;
-        const S* value = row + (heads + kv_heads + h) * head_dim;
-        for (int64_t d = 0; d < head_dim; ++d) {
-          keys[args.kv.shape.key_offset(page, h) + args.kv.shape.key_index(place, d)] =
-              rotated(key, d);
-          values[args.kv.shape.value_offset(page, h) + args.kv.shape.value_index(place, d)] =
+      for (int64_t h = 0; h < kv.heads; ++h) {
+        const S* key = row + (heads + h) * kv.key_width;
+        const S* value = row + (heads + kv.heads) * kv.key_width + h * kv.value_width;
+        for (int64_t d = 0; d < kv.key_width; ++d) {
+          const Operand number = rotated(key, d);
+          keys[kv.key_offset(page, h) + kv.key_index(place, d)] = number;
+          if (kv.values == KvValues::prefix_of_key && d < kv.value_width)
+            values[kv.value_offset(page, h) + kv.value_index(place, d)] = number;
+        }
+        if (kv.values == KvValues::prefix_of_key) continue;
+        for (int64_t d = 0; d < kv.value_width; ++d) {
+          values[kv.value_offset(page, h) + kv.value_index(place, d)] =
               round_to<Operand>(value[d]);
         }
       }
@@ -49,26 +75,31 @@ void rope_forward(const Context&, const RopeForward& args) {
 void rope_backward(const Context&, const RopeBackward& args) {
   with_operand(args.out.dtype, [&]<class Operand>() {
     using S = Scalar<Operand>;
-    const int64_t heads = args.num_heads + 2 * args.num_kv_heads;
-    const int64_t head_dim = args.d_qkv.dim(1) / heads;
-    const int64_t half = head_dim / 2;
+    const int64_t rotated = args.num_heads + args.num_kv_heads;
+    const int64_t half = args.cos.dim(1);
     for (int64_t t = 0; t < args.d_qkv.dim(0); ++t) {
       const float* cos = args.cos.as<float>() + args.position.as<int32_t>()[t] * half;
       const float* sin = args.sin.as<float>() + args.position.as<int32_t>()[t] * half;
-      for (int64_t h = 0; h < heads; ++h) {
-        const int64_t begin = (t * heads + h) * head_dim;
-        const S* d_head = args.d_qkv.as<S>() + begin;
-        Operand* out = args.out.as<Operand>() + begin;
-        const bool is_value = h >= args.num_heads + args.num_kv_heads;
-        for (int64_t i = 0; i < half; ++i) {
-          const S a = d_head[i];
-          const S b = d_head[i + half];
-          const S c = cos[i];
-          const S s = sin[i];
-          out[i] = round_to<Operand>(is_value ? a : fma(a, c, b * s));
-          out[i + half] = round_to<Operand>(is_value ? b : fma(b, c, -(a * s)));
+      const S* d_row = args.d_qkv.as<S>() + t * args.d_qkv.dim(1);
+      Operand* out_row = args.out.as<Operand>() + t * args.d_qkv.dim(1);
+      for (int64_t h = 0; h < rotated; ++h) {
+        const S* d_head = d_row + h * args.key_width;
+        Operand* out = out_row + h * args.key_width;
+        for (int64_t d = 0; d < args.key_width; ++d) {
+          const Turn turn = turn_of(args.rotation, half, d);
+          S value = d_head[d];
+          if (turn.turns) {
+            const S a = d_head[turn.a];
+            const S b = d_head[turn.b];
+            const S c = cos[turn.pair];
+            const S s = sin[turn.pair];
+            value = turn.is_first ? fma(a, c, b * s) : fma(b, c, -(a * s));
+          }
+          out[d] = round_to<Operand>(value);
         }
       }
+      for (int64_t i = rotated * args.key_width; i < args.d_qkv.dim(1); ++i)
+        out_row[i] = round_to<Operand>(d_row[i]);
     }
   });
 }

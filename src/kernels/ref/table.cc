@@ -27,7 +27,7 @@ const KernelTable& ref_table() {
                                  .allocator = tensor::Arena::host_allocator(),
                                  .memory = {.upload = copy, .download = copy, .zero = fill_zero},
 #define DSMOE_ENTRY(name, Arguments) .name = ref::name,
-                                 DSMOE_OPS(DSMOE_ENTRY)
+                                 DSMOE_OPS(DSMOE_ENTRY) DSMOE_OPS_OF_CPU(DSMOE_ENTRY)
 #undef DSMOE_ENTRY
   };
   return table;

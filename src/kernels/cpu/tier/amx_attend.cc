@@ -16,14 +16,14 @@ class TileProducts {
       : args_(args),
         work_(work),
         row_tiles_(work.tile_rows / kTileRows),
-        steps_((args.head_dim + kTileK - 1) / kTileK),
+        steps_((args.key_width + kTileK - 1) / kTileK),
         query_(reinterpret_cast<char*>(work.query)),
         weights_(reinterpret_cast<char*>(work.weights)) {
     for (int64_t r = 0; r < work.tile_rows; ++r) {
       const char* q = static_cast<const char*>(args.q);
-      if (r < work.rows) q += args.row_offset[r] * 2;
+      if (r < work.rows) q += args.rows[r] * args.key_width * 2;
       for (int64_t step = 0; step < steps_; ++step) {
-        const int64_t left = r < work.rows ? args.head_dim - step * kTileK : 0;
+        const int64_t left = r < work.rows ? args.key_width - step * kTileK : 0;
         put_tile_row(row_place(query_, steps_, r, step), q + step * kTileK * 2,
                      left < kTileK ? left : kTileK);
       }
@@ -117,7 +117,7 @@ class TileProducts {
   const AttendBlock& args_;
   const Work& work_;
   int64_t row_tiles_;
-  int64_t steps_;  // of head_dim
+  int64_t steps_;  // of a key
   char* query_;
   char* weights_;
   TilesConfigured tiles_;

@@ -17,14 +17,14 @@ class ChainProducts {
       : args_(args), work_(work), blocks_(work.rows) {
     const int64_t element = type == Element::bf16 ? 2 : 4;
     widen_rows<type, type>(
-        blocks_, args.head_dim, work.query, [&](int64_t r) __attribute__((always_inline)) {
-          return static_cast<const char*>(args.q) + args.row_offset[r] * element;
+        blocks_, args.key_width, work.query, [&](int64_t r) __attribute__((always_inline)) {
+          return static_cast<const char*>(args.q) + args.rows[r] * args.key_width * element;
         });
   }
 
   void multiply_keys(const char* keys, int64_t seen) const {
     std::memset(work_.scores, 0, static_cast<size_t>(work_.rows * kAttentionKeys) * sizeof(float));
-    multiply(work_.query, args_.head_dim, keys, args_.key_panel_bytes, (seen + 15) / 16,
+    multiply(work_.query, args_.key_width, keys, args_.key_panel_bytes, (seen + 15) / 16,
              work_.scores);
   }
   // The first half of a page is read alone where nothing lies in the second: its block of the sum

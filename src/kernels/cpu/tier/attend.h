@@ -33,21 +33,20 @@ struct Work {
   float* query;    // operand rows
   float* scores;   // tiles over the keys of a block
   float* weights;  // operand rows: softmax numerators
-  float* span;     // tiles over head_dim
-  float* total;    // tiles over head_dim
+  float* span;     // tiles over a value
+  float* total;    // tiles over a value
   RowState state[kAttendRows];
 
   Work(const AttendBlock& args, int64_t row_unit)
       : rows(args.num_rows),
         tile_rows((args.num_rows + row_unit - 1) / row_unit * row_unit),
-        dim_panels((args.head_dim + 15) / 16),
+        dim_panels((args.value_width + 15) / 16),
         query(args.scratch),
-        scores(query + kAttendRows * padded_dim(args)),
+        scores(query + kAttendRows * cpu::padded_width(args.key_width)),
         weights(scores + kAttendRows * kAttentionKeys),
         span(weights + kAttendRows * kAttentionKeys),
-        total(span + kAttendRows * padded_dim(args)) {}
+        total(span + kAttendRows * cpu::padded_width(args.value_width)) {}
 
-  static int64_t padded_dim(const AttendBlock& args) { return (args.head_dim + 31) / 32 * 32; }
   // Where element 0 of row r lies in a tile of panel p.
   float* place(float* tiles, int64_t p, int64_t r) const {
     return tiles + (p * tile_rows + r) * 16;
@@ -122,8 +121,9 @@ void write_row(const AttendBlock& args, const Work& work, int64_t r) {
   const F32x16 sum = broadcast(work.state[r].total_sum);
   for (int64_t p = 0; p < work.dim_panels; ++p) {
     const F32x16 value = div(load(work.place(work.total, p, r)), sum);
-    const int64_t count = args.head_dim - p * 16 < 16 ? args.head_dim - p * 16 : 16;
-    const int64_t place = args.row_offset[r] + p * 16;
+    const int64_t left = args.value_width - p * 16;
+    const int64_t count = left < 16 ? left : 16;
+    const int64_t place = args.rows[r] * args.value_width + p * 16;
     if constexpr (type == Element::bf16) {
       store_first_bf16(static_cast<uint16_t*>(args.out) + place, value, count);
     } else {

@@ -63,7 +63,7 @@ void backward_row(const cpu::AttendBackwardRow& args) {
   const F32x16 scale = broadcast(args.scale);
   F32x16 lanes = zero();
   for_each_sixteen(
-      args.head_dim, [&](int64_t i, int64_t count) __attribute__((always_inline)) {
+      args.width, [&](int64_t i, int64_t count) __attribute__((always_inline)) {
         const F32x16 next =
             add(lanes, mul(load_up_to(d_out + i, count), load_up_to(out + i, count)));
         lanes = count == 16 ? next : first_lanes(count, next, lanes);

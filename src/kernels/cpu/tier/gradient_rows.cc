@@ -65,7 +65,8 @@ void rms_norm_weight(const RmsNormBackwardRows& args) {
         const int64_t column = args.column_begin + i;
         for (int64_t s = 0; s < args.sequences; ++s) {
           F32x16 chain = zero();
-          for (int64_t t = args.starts[s]; t < args.starts[s + 1]; ++t) {
+          const int64_t end = args.starts[s + 1] * args.rows_per_token;
+          for (int64_t t = args.starts[s] * args.rows_per_token; t < end; ++t) {
             const int64_t place = t * args.size + column;
             const F32x16 y = mul(load_up_to(args.x + place, count), broadcast(args.inverse[t]));
             chain = fma(load_up_to(args.d_out + place, count), y, chain);

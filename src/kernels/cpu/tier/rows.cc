@@ -36,7 +36,8 @@ void combine_row(const cpu::CombineRow& args) {
             sums[top - 2] = add(sums[top - 2], sums[top - 1]);
         }
         if (args.shared != nullptr) {
-          const F32x16 shared = load_up_to(static_cast<const In*>(args.shared) + i, count);
+          F32x16 shared = load_up_to(static_cast<const In*>(args.shared) + i, count);
+          if (args.shared_gate != nullptr) shared = mul(broadcast(*args.shared_gate), shared);
           sums[0] = top > 0 ? add(sums[0], shared) : shared;
         } else if (top == 0) {
           if (!args.add_to_residual) store_up_to(args.residual + i, zero(), count);
