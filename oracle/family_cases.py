@@ -67,10 +67,10 @@ CASES = {
     "deepseek_v2": [
         (latent(), 24),
         (latent(q_lora_rank=9), 70),
-        (latent(topk_method="group_limited_greedy", n_group=3, topk_group=2, routed_scaling_factor=16.0), 19),
-        (latent(num_attention_heads=3, num_key_value_heads=3, hidden_size=18, v_head_dim=11, kv_lora_rank=7), 21),
+        (latent(topk_method="group_limited_greedy", n_group=3, topk_group=2, routed_scaling_factor=2.5), 19),
+        (latent(num_attention_heads=3, num_key_value_heads=3, hidden_size=18, v_head_dim=11, kv_lora_rank=8), 21),
         (latent(rope_parameters=yarn(40.0, mscale=0.707, mscale_all_dim=0.707)), 90),
-        (latent(q_lora_rank=5, qk_rope_head_dim=6, qk_nope_head_dim=3, n_shared_experts=2, tie_word_embeddings=True), 23),
+        (latent(q_lora_rank=5, qk_rope_head_dim=6, qk_nope_head_dim=4, n_shared_experts=2, tie_word_embeddings=True), 23),
         (latent(first_k_dense_replace=0, num_experts_per_tok=6, rms_norm_eps=1e-3), 66),
         (latent(num_experts_per_tok=1, q_lora_rank=16, kv_lora_rank=16, v_head_dim=16, qk_nope_head_dim=16,
                 qk_rope_head_dim=16), 20),

@@ -118,11 +118,16 @@ TEST_P(Bits, Tiers) {
   EXPECT_FALSE(same_as_alone(with_matmul(matmul_by_batch_size), {.batch = 2}));
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Bits,
-                         ::testing::Values(Case{"released_bf16", DType::BF16},
-                                           Case{"released_bf16", DType::F32},
-                                           Case{"odd", DType::BF16}, Case{"odd", DType::F32},
-                                           Case{"v3", DType::BF16}, Case{"v3", DType::F32}),
+std::vector<Case> cases() {
+  std::vector<Case> list{{"released_bf16", DType::BF16}, {"released_bf16", DType::F32}};
+  for (const char* model : {"odd", "v3", "qwen3_moe_1", "qwen2_moe_1", "glm4_moe_1",
+                            "deepseek_v2_1", "deepseek_v3_2", "glm4_moe_lite_1"}) {
+    for (const DType operand : {DType::BF16, DType::F32}) list.push_back({model, operand});
+  }
+  return list;
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Bits, ::testing::ValuesIn(cases()),
                          [](const auto& test) {
                            return test.param.model + "_" +
                                   std::string(tensor::name_of(test.param.operand));

@@ -43,7 +43,7 @@ TEST_P(TrainGolden, Fp32Recomputed) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TrainGolden,
-                         ::testing::Values("train_softmax", "train_odd", "train_v3"),
+                         ::testing::ValuesIn(training_golden_names()),
                          [](const auto& test) { return test.param; });
 
 }  // namespace

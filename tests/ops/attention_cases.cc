@@ -10,12 +10,14 @@ namespace {
 using kernels::kKeyBlock;
 
 struct AttentionShape {
-  int64_t heads, kv_heads, head_dim;
+  int64_t heads, kv_heads, key_width;
   // Per sequence: queries, and the position of the first of them.
   struct Sequence {
     int64_t queries, first_position;
   };
   std::vector<Sequence> sequences;
+  int64_t value_width = key_width;
+  kernels::KvValues values = kernels::KvValues::own;
 };
 
 class AttentionCase : public OpCase {
@@ -32,8 +34,9 @@ class AttentionCase : public OpCase {
     args_.kv = {.num_pages = num_pages,
                 .shape = {.dtype = variant.operand,
                           .heads = shape.kv_heads,
-                          .key_width = shape.head_dim,
-                          .value_width = shape.head_dim}};
+                          .key_width = shape.key_width,
+                          .value_width = shape.value_width,
+                          .values = shape.values}};
     args_.kv.keys = arena_.bytes("kv", args_.kv.num_bytes());
     args_.kv.values =
         static_cast<char*>(args_.kv.keys) + num_pages * args_.kv.shape.key_page_bytes();
@@ -59,10 +62,10 @@ class AttentionCase : public OpCase {
     args_.position = ints(position);
     args_.page_table = ints(table);
     args_.page_table.shape = {static_cast<int64_t>(shape.sequences.size()), most_pages};
-    args_.scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
-    args_.q = random(variant.operand, {tokens, shape.heads, shape.head_dim},
+    args_.scale = 1 / std::sqrt(static_cast<float>(shape.key_width));
+    args_.q = random(variant.operand, {tokens, shape.heads, shape.key_width},
                      {.stream = 1, .scale = 2, .by_row = true});
-    args_.out = output("out", variant.operand, {tokens, shape.heads, shape.head_dim});
+    args_.out = output("out", variant.operand, {tokens, shape.heads, shape.value_width});
   }
   void run(const Context& context) override { kernels::attention_forward(context, args_); }
   int64_t num_rows() const override { return args_.q.dim(0); }
@@ -71,10 +74,10 @@ class AttentionCase : public OpCase {
   // rounding; outputs are averages of V (below 5.5): all relative errors count against its largest
   // element.
   std::vector<double> bound(std::size_t, const OpCase& exact, const OpCase&) const override {
-    const auto dim = static_cast<double>(shape_.head_dim);
+    const auto dim = static_cast<double>(shape_.key_width);
     const double largest_score = 2 * 5.5 * 5.5 * dim / std::sqrt(dim);
     const double score_error =
-        (product_gamma(variant_.operand, shape_.head_dim) + 2 * kUnit) * largest_score;
+        (product_gamma(variant_.operand, shape_.key_width) + 2 * kUnit) * largest_score;
     double keys = 0;
     for (const auto& s : shape_.sequences)
       keys = std::max(keys, static_cast<double>(s.first_position + s.queries));
@@ -95,20 +98,25 @@ class AttentionCase : public OpCase {
     const kernels::KvPages& kv = args_.kv;
     const TensorView k = random(variant_.operand, {num_keys, kv.shape.heads, kv.shape.key_width},
                                 {.stream = 100 + 2 * static_cast<uint32_t>(seed)});
-    const TensorView v = random(variant_.operand, {num_keys, kv.shape.heads, kv.shape.key_width},
+    const TensorView v = random(variant_.operand, {num_keys, kv.shape.heads, kv.shape.value_width},
                                 {.stream = 101 + 2 * static_cast<uint32_t>(seed)});
-    for (int64_t i = 0; i < k.num_elements(); ++i) {
-      const int64_t d = i % kv.shape.key_width;
-      const int64_t h = i / kv.shape.key_width % kv.shape.heads;
-      const int64_t key = i / kv.shape.key_width / kv.shape.heads;
+    const bool own = kv.shape.values == kernels::KvValues::own;
+    for (int64_t row = 0; row < num_keys * kv.shape.heads; ++row) {
+      const int64_t h = row % kv.shape.heads;
+      const int64_t key = row / kv.shape.heads;
       const int64_t page = pages[key / kKeyBlock];
       const int64_t slot = key % kKeyBlock;
-      kernels::write_element(kv.keys, kv.shape.dtype,
-                             kv.shape.key_offset(page, h) + kv.shape.key_index(slot, d),
-                             element(k, i));
-      kernels::write_element(kv.values, kv.shape.dtype,
-                             kv.shape.value_offset(page, h) + kv.shape.value_index(slot, d),
-                             element(v, i));
+      for (int64_t d = 0; d < kv.shape.key_width; ++d) {
+        kernels::write_element(kv.keys, kv.shape.dtype,
+                               kv.shape.key_offset(page, h) + kv.shape.key_index(slot, d),
+                               element(k, row * kv.shape.key_width + d));
+      }
+      for (int64_t d = 0; d < kv.shape.value_width; ++d) {
+        kernels::write_element(kv.values, kv.shape.dtype,
+                               kv.shape.value_offset(page, h) + kv.shape.value_index(slot, d),
+                               own ? element(v, row * kv.shape.value_width + d)
+                                   : element(k, row * kv.shape.key_width + d));
+      }
     }
   }
 
@@ -130,6 +138,9 @@ void add_attention_cases(std::vector<OpEntry>& cases) {
   add("spans", {2, 1, 18, {{5, 509}, {2, 1100}}});
   add("many_spans", {1, 1, 34, {{1, 2000}, {3, 1534}}});
   add("chunk", {6, 2, 40, {{20, 30}, {0, 10}, {33, 100}}});
+  add("wide_keys", {4, 4, 42, {{20, 30}, {66, 0}, {1, 200}}, 27});
+  add("wide_values", {3, 1, 18, {{9, 60}, {1, 3}}, 50});
+  add("absorbed", {5, 1, 76, {{20, 30}, {1, 100}}, 60, kernels::KvValues::prefix_of_key});
 }
 
 }  // namespace dsmoe::ops

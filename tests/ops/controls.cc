@@ -229,6 +229,59 @@ void rope_other_half(const Context& context, const RopeForward& args) {
   ref::rope_forward(context, wrong);
 }
 
+// Neighbours are turned as if they were halves.
+void rope_wrong_pairs(const Context& context, const RopeForward& args) {
+  RopeForward wrong = args;
+  wrong.rotation.pairs = RotaryPairs::halves;
+  ref::rope_forward(context, wrong);
+}
+
+// Groups are added from the last to the first.
+void move_descending(const Context& context, const MoveColumns& args) {
+  MoveColumns wrong = args;
+  if (args.adds()) {
+    // A copy with the groups in reverse order.
+    const TensorView& rows = args.from.rows;
+    std::vector<float> reversed(rows.as<float>(), rows.as<float>() + rows.num_elements());
+    for (int64_t t = 0; t < rows.dim(0); ++t) {
+      for (int64_t g = 0; g < args.groups; ++g) {
+        const int64_t row = t * rows.dim(1) + args.from.begin;
+        std::copy_n(rows.as<float>() + row + g * args.from.step, args.width,
+                    reversed.begin() + row + (args.groups - 1 - g) * args.from.step);
+      }
+    }
+    wrong.from.rows.data = reversed.data();
+    return ref::move_columns(context, wrong);
+  }
+  ref::move_columns(context, wrong);
+}
+
+// Every head is multiplied by the first one's matrix.
+void head_products_first(const Context& context, const HeadProducts& args) {
+  const int64_t tokens = args.x.dim(0), heads = args.x.dim(1);
+  HeadProducts one = args;
+  one.weight.count = 1;
+  one.x.shape = {tokens * heads, 1, args.x.dim(2)};
+  one.out.shape = {tokens * heads, 1, args.weight.n};
+  ref::head_products(context, one);
+}
+
+// A gate by the exponential of the C library.
+void shared_gate_libm(const Context& context, const SharedGateForward& args) {
+  ref::shared_gate_forward(context, args);
+  for (int64_t t = 0; t < args.x.dim(0); ++t) {
+    const float logit = ref::dot<float>(args.x.as<float>() + t * args.x.dim(1), args.weight, 0, 0);
+    args.gate.as<float>()[t] = 1 / (1 + 1 / std::exp(logit));
+  }
+}
+
+// The shared experts' gate is left out.
+void combine_ungated(const Context& context, const CombineForward& args) {
+  CombineForward wrong = args;
+  wrong.shared_gate = {};
+  ref::combine_forward(context, wrong);
+}
+
 void embedding_next_row(const Context& context, const EmbeddingForward& args) {
   std::vector<int32_t> ids(args.ids.as<int32_t>(),
                            args.ids.as<int32_t>() + args.ids.num_elements());
@@ -265,7 +318,7 @@ void visit_block(const AttentionForward& args, const float* q, int64_t kv_head, 
   span.sum = ref::fma(span.sum, correction,
                       ref::row_sum<float>(kKeyBlock, [&](int64_t j) { return p[j]; }));
   span.max = max;
-  for (int64_t d = 0; d < kv.shape.key_width; ++d) {
+  for (int64_t d = 0; d < kv.shape.value_width; ++d) {
     span.out[d] = ref::product<float>(
         span.out[d] * correction, kKeyBlock, [&](int64_t j) { return p[j]; },
         [&](int64_t j) { return values[kv.shape.value_index(j, d)]; });
@@ -285,7 +338,7 @@ void merge(Partial& total, const Partial& span) {
 template <SpanOrder order>
 void attention_spans(const Context&, const AttentionForward& args) {
   const int64_t heads = args.q.dim(1);
-  const int64_t dim = args.kv.shape.key_width;
+  const int64_t dim = args.kv.shape.value_width;
   const int64_t span_keys =
       order == SpanOrder::none ? int64_t{1} << 40 : kKeyBlock * kBlocksPerSpan;
   const int32_t* starts = args.q_starts.as<int32_t>();
@@ -297,7 +350,7 @@ void attention_spans(const Context&, const AttentionForward& args) {
       for (int64_t key = 0; key < keys; key += kKeyBlock) {
         if (key % span_keys == 0)
           spans.push_back({.out = std::vector<float>(static_cast<std::size_t>(dim), 0.0f)});
-        visit_block(args, args.q.as<float>() + row * dim,
+        visit_block(args, args.q.as<float>() + row * args.kv.shape.key_width,
                     row % heads / (heads / args.kv.shape.heads), pages[key / kKeyBlock],
                     std::min(kKeyBlock, keys - key), spans.back());
       }
@@ -359,7 +412,7 @@ void attention_backward_heads_apart(const Context& context, const AttentionBackw
   const int64_t tokens = args.q.dim(0);
   std::vector<float> d_head(static_cast<std::size_t>(tokens * 3 * dim));
   std::vector<float> q(static_cast<std::size_t>(tokens * dim)), out(q), d_out(q);
-  if (kv_heads != 1) return;
+  if (kv_heads != 1 || !args.kv.shape.has_one_width()) return;
   float* d_qkv = args.d_qkv.as<float>();
   const int64_t stride = (heads + 2) * dim;
   for (int64_t h = 0; h < group; ++h) {
@@ -427,6 +480,16 @@ std::vector<BrokenRule> broken_rules() {
       router_skips_nothing);
   add("rope_other_half", "rope_forward", DType::BF16, FoundBy::parity, &T::rope_forward,
       rope_other_half);
+  add("rope_wrong_pairs", "rope_forward", DType::BF16, FoundBy::parity, &T::rope_forward,
+      rope_wrong_pairs);
+  add("move_descending", "move_columns", DType::F32, FoundBy::parity, &T::move_columns,
+      move_descending);
+  add("head_products_first", "head_products", DType::BF16, FoundBy::parity, &T::head_products,
+      head_products_first);
+  add("shared_gate_libm", "shared_gate_forward", DType::F32, FoundBy::parity,
+      &T::shared_gate_forward, shared_gate_libm);
+  add("combine_ungated", "combine_forward", DType::F32, FoundBy::parity, &T::combine_forward,
+      combine_ungated);
   add("embedding_next_row", "embedding_forward", DType::BF16, FoundBy::parity,
       &T::embedding_forward, embedding_next_row);
   add("spans_descending", "attention_forward", DType::F32, FoundBy::parity, &T::attention_forward,

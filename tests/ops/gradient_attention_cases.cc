@@ -8,8 +8,9 @@ namespace {
 using kernels::kKeyBlock;
 
 struct AttentionBackwardShape {
-  int64_t heads, kv_heads, head_dim;
+  int64_t heads, kv_heads, key_width;
   std::vector<int32_t> sizes;  // of the sequences
+  int64_t value_width = 0;     // 0: key_width
 };
 
 class AttentionBackwardCase : public GradientCase {
@@ -27,8 +28,8 @@ class AttentionBackwardCase : public GradientCase {
     kv = {.num_pages = num_pages,
           .shape = {.dtype = variant.operand,
                     .heads = shape.kv_heads,
-                    .key_width = shape.head_dim,
-                    .value_width = shape.head_dim}};
+                    .key_width = shape.key_width,
+                    .value_width = shape.value_width > 0 ? shape.value_width : shape.key_width}};
     kv.keys = arena_.bytes("kv", kv.num_bytes());
     kv.values = static_cast<char*>(kv.keys) + num_pages * kv.shape.key_page_bytes();
     std::memset(kv.keys, 0, kv.num_bytes());
@@ -44,15 +45,15 @@ class AttentionBackwardCase : public GradientCase {
                  100 + 2 * static_cast<uint32_t>(s));
     }
     const int64_t tokens = starts.back();
-    const Shape rows{tokens, shape.heads, shape.head_dim};
-    args_.q = operand(rows, 1, 2);
+    const Shape rows{tokens, shape.heads, kv.shape.value_width};
+    args_.q = operand({tokens, shape.heads, shape.key_width}, 1, 2);
     args_.q_starts = ints(starts);
     args_.page_table = int_matrix(table, {static_cast<int64_t>(shape.sizes.size()), most_pages});
-    args_.scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
+    args_.scale = 1 / std::sqrt(static_cast<float>(shape.key_width));
     args_.out = operand(rows, 2);
     args_.d_out = operand(rows, 3);
     args_.d_qkv = changed("d_qkv", scalar(),
-                          {tokens, (shape.heads + 2 * shape.kv_heads) * shape.head_dim}, 4);
+                          {tokens, shape.heads * shape.key_width + kv.shape.projected_width()}, 4);
   }
 
  private:
@@ -63,19 +64,22 @@ class AttentionBackwardCase : public GradientCase {
     if (num_keys == 0) return;
     const kernels::KvPages& kv = args_.kv;
     const TensorView k = operand({num_keys, kv.shape.heads, kv.shape.key_width}, stream);
-    const TensorView v = operand({num_keys, kv.shape.heads, kv.shape.key_width}, stream + 1);
-    for (int64_t i = 0; i < k.num_elements(); ++i) {
-      const int64_t d = i % kv.shape.key_width;
-      const int64_t h = i / kv.shape.key_width % kv.shape.heads;
-      const int64_t key = i / kv.shape.key_width / kv.shape.heads;
+    const TensorView v = operand({num_keys, kv.shape.heads, kv.shape.value_width}, stream + 1);
+    for (int64_t row = 0; row < num_keys * kv.shape.heads; ++row) {
+      const int64_t h = row % kv.shape.heads;
+      const int64_t key = row / kv.shape.heads;
       const int64_t page = pages[key / kKeyBlock];
       const int64_t slot = key % kKeyBlock;
-      kernels::write_element(kv.keys, kv.shape.dtype,
-                             kv.shape.key_offset(page, h) + kv.shape.key_index(slot, d),
-                             element(k, i));
-      kernels::write_element(kv.values, kv.shape.dtype,
-                             kv.shape.value_offset(page, h) + kv.shape.value_index(slot, d),
-                             element(v, i));
+      for (int64_t d = 0; d < kv.shape.key_width; ++d) {
+        kernels::write_element(kv.keys, kv.shape.dtype,
+                               kv.shape.key_offset(page, h) + kv.shape.key_index(slot, d),
+                               element(k, row * kv.shape.key_width + d));
+      }
+      for (int64_t d = 0; d < kv.shape.value_width; ++d) {
+        kernels::write_element(kv.values, kv.shape.dtype,
+                               kv.shape.value_offset(page, h) + kv.shape.value_index(slot, d),
+                               element(v, row * kv.shape.value_width + d));
+      }
     }
   }
 
@@ -93,6 +97,8 @@ void add_gradient_attention_cases(std::vector<OpEntry>& cases) {
   add("grouped", {6, 2, 40, {33, 150}});
   add("one_key", {2, 1, 18, {1, 65}});
   add("spans", {1, 1, 6, {600}});
+  add("wide_keys", {3, 3, 26, {33, 70}, 11});
+  add("wide_values", {4, 2, 10, {9, 66}, 40});
 }
 
 }  // namespace dsmoe::ops

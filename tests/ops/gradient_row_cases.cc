@@ -44,12 +44,14 @@ class RoundValuesCase : public GradientCase {
 
 class RmsNormBackwardCase : public GradientCase {
  public:
-  RmsNormBackwardCase(const Variant& variant, const Rows& shape, bool wants_weight)
+  RmsNormBackwardCase(const Variant& variant, const Rows& shape, bool wants_weight,
+                      int64_t rows_per_token = 1)
       : GradientCase(variant) {
     args_.x = number({shape.rows, shape.size}, 1, shape.scale);
     args_.weight = number({shape.size}, 2);
     args_.d_out = number({shape.rows, shape.size}, 3);
-    args_.sequence_starts = ints(starts_of(shape.rows));
+    args_.rows_per_token = rows_per_token;
+    args_.sequence_starts = ints(starts_of(shape.rows / rows_per_token));
     args_.d_x = changed("d_x", scalar(), {shape.rows, shape.size}, 4);
     if (wants_weight) args_.d_weight = changed("d_weight", scalar(), {shape.size}, 5);
   }
@@ -60,16 +62,20 @@ class RmsNormBackwardCase : public GradientCase {
 };
 
 struct RopeBackwardShape {
-  int64_t tokens, heads, kv_heads, head_dim;
+  int64_t tokens, heads, kv_heads, key_width;
+  int64_t value_width = key_width;
+  int64_t half = key_width / 2;
+  kernels::Rotation rotation = {};
 };
 
 class RopeBackwardCase : public GradientCase {
  public:
   RopeBackwardCase(const Variant& variant, const RopeBackwardShape& shape) : GradientCase(variant) {
-    const Shape row{shape.tokens, (shape.heads + 2 * shape.kv_heads) * shape.head_dim};
+    const Shape row{shape.tokens, (shape.heads + shape.kv_heads) * shape.key_width +
+                                      shape.kv_heads * shape.value_width};
     args_.d_qkv = number(row, 1);
     const auto table = [&](uint32_t stream) {
-      return random(DType::F32, {shape.tokens + 3, shape.head_dim / 2},
+      return random(DType::F32, {shape.tokens + 3, shape.half},
                     {.stream = stream, .precision = DType::F32});
     };
     args_.cos = table(2);
@@ -80,6 +86,8 @@ class RopeBackwardCase : public GradientCase {
     args_.position = ints(position);
     args_.num_heads = shape.heads;
     args_.num_kv_heads = shape.kv_heads;
+    args_.key_width = shape.key_width;
+    args_.rotation = shape.rotation;
     args_.out = changed("out", variant.operand, row, 4);
   }
 
@@ -218,12 +226,16 @@ void add_gradient_row_cases(std::vector<OpEntry>& cases) {
   norm("no_weight", {5, 40}, false);
   norm("denormal_squares", {3, 50, 0x1p-65}, true);
   norm("long", {41, 2051}, true);
+  cases.push_back(gradient_entry<RmsNormBackwardCase>("rms_norm_backward", "heads",
+                                                      Rows{36, 22}, true, int64_t{3}));
   const auto rope = [&](const char* name, RopeBackwardShape shape) {
     cases.push_back(gradient_entry<RopeBackwardCase>("rope_backward", name, shape));
   };
   rope("even", {5, 4, 2, 32});
   rope("odd", {7, 3, 1, 10});
   rope("many_tokens", {150, 4, 4, 34});
+  rope("partial", {9, 3, 2, 34, 34, 8});
+  rope("neighbours", {20, 3, 3, 22, 13, 5, {12, kernels::RotaryPairs::neighbours}});
   const auto router = [&](const char* name, RouterBackwardShape shape) {
     cases.push_back(gradient_entry<RouterBackwardCase>("router_backward", name, shape));
   };

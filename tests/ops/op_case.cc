@@ -173,6 +173,7 @@ std::vector<OpEntry> all_cases() {
   add_product_cases(cases);
   add_row_cases(cases);
   add_attention_cases(cases);
+  add_head_cases(cases);
   add_gradient_product_cases(cases);
   add_gradient_row_cases(cases);
   add_gradient_attention_cases(cases);
@@ -252,6 +253,7 @@ std::vector<std::string> own_ops(const kernels::KernelTable& table) {
 #define DSMOE_ADD(name, Arguments) \
   if (table.name != ref.name) own.emplace_back(#name);
   DSMOE_OPS(DSMOE_ADD)
+  DSMOE_OPS_OF_CPU(DSMOE_ADD)
 #undef DSMOE_ADD
   return own;
 }

@@ -115,6 +115,7 @@ std::vector<OpEntry> all_cases();
 void add_product_cases(std::vector<OpEntry>& cases);
 void add_row_cases(std::vector<OpEntry>& cases);
 void add_attention_cases(std::vector<OpEntry>& cases);
+void add_head_cases(std::vector<OpEntry>& cases);
 void add_gradient_product_cases(std::vector<OpEntry>& cases);
 void add_gradient_row_cases(std::vector<OpEntry>& cases);
 void add_gradient_attention_cases(std::vector<OpEntry>& cases);

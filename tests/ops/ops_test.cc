@@ -180,7 +180,8 @@ TEST(Transposes, GiveTheBitsOfTransposedCopies) {
 
 TEST(Support, TiersImplementEveryOpThatTakesTime) {
 #define DSMOE_NAME(name, Arguments) #name,
-  const std::vector<std::string> all{DSMOE_OPS_OF_TIERS(DSMOE_NAME)};
+  const std::vector<std::string> all{DSMOE_OPS_OF_TIERS(DSMOE_NAME)
+                                         DSMOE_OPS_OF_CPU_TIERS(DSMOE_NAME)};
 #undef DSMOE_NAME
   for (const kernels::Candidate& candidate : kernels::cpu_candidates()) {
     if (candidate.table == nullptr || candidate.name == "ref") continue;

@@ -74,8 +74,12 @@ class RmsNormCase : public OpCase {
 };
 
 struct RopeShape {
-  int64_t tokens, heads, kv_heads, head_dim;
+  int64_t tokens, heads, kv_heads, key_width;
   enum { scattered, in_order } slots = scattered;
+  int64_t value_width = key_width;
+  int64_t half = key_width / 2;
+  kernels::Rotation rotation = {};
+  kernels::KvValues values = kernels::KvValues::own;
 };
 
 class RopeCase : public OpCase {
@@ -83,9 +87,17 @@ class RopeCase : public OpCase {
   RopeCase(const Variant& variant, const RopeShape& shape) : OpCase(variant) {
     constexpr int64_t kPositions = 100;
     const int64_t tokens = rows_of(shape.tokens);
-    const int64_t half = shape.head_dim / 2;
-    args_.qkv = random(scalar(), {tokens, (shape.heads + 2 * shape.kv_heads) * shape.head_dim},
-                       {.stream = 1, .by_row = true, .precision = DType::F32});
+    const int64_t half = shape.half;
+    args_.rotation = shape.rotation;
+    args_.kv = {.num_pages = kPages,
+                .shape = {.dtype = variant.operand,
+                          .heads = shape.kv_heads,
+                          .key_width = shape.key_width,
+                          .value_width = shape.value_width,
+                          .values = shape.values}};
+    args_.qkv = random(
+        scalar(), {tokens, shape.heads * shape.key_width + args_.kv.shape.projected_width()},
+        {.stream = 1, .by_row = true, .precision = DType::F32});
     args_.cos = random(DType::F32, {kPositions, half}, {.stream = 2, .scale = 0.5});
     args_.sin = random(DType::F32, {kPositions, half}, {.stream = 3, .scale = 0.5});
     std::vector<int32_t> position, slot;
@@ -97,12 +109,7 @@ class RopeCase : public OpCase {
     }
     args_.position = ints(position);
     args_.kv_slot = ints(slot);
-    args_.q = output("q", variant.operand, {tokens, shape.heads, shape.head_dim});
-    args_.kv = {.num_pages = kPages,
-                .shape = {.dtype = variant.operand,
-                          .heads = shape.kv_heads,
-                          .key_width = shape.head_dim,
-                          .value_width = shape.head_dim}};
+    args_.q = output("q", variant.operand, {tokens, shape.heads, shape.key_width});
     const auto pages = [&](const char* name, int64_t per_head) {
       return output(name, variant.operand, {kPages * shape.kv_heads * per_head}).data;
     };
@@ -129,6 +136,8 @@ class RopeCase : public OpCase {
     for (int64_t h = 0; h < kv.shape.heads; ++h) {
       for (int64_t d = 0; d < kv.shape.key_width; ++d) {
         append(kv.keys, kv.shape.key_offset(slot / 64, h) + kv.shape.key_index(slot % 64, d), 1);
+      }
+      for (int64_t d = 0; d < kv.shape.value_width; ++d) {
         append(kv.values, kv.shape.value_offset(slot / 64, h) + kv.shape.value_index(slot % 64, d),
                1);
       }
@@ -153,7 +162,7 @@ class RopeCase : public OpCase {
 
 struct CombineShape {
   int64_t tokens, experts, top_k, hidden;
-  enum { both, routed_only, shared_only, gradient } kind = both;
+  enum { both, routed_only, shared_only, gradient, gated } kind = both;
 };
 
 class CombineCase : public OpCase {
@@ -167,6 +176,9 @@ class CombineCase : public OpCase {
     } else if (shape.kind != CombineShape::routed_only) {
       args_.shared = random(variant.operand, {tokens, shape.hidden}, {.stream = 3, .by_row = true});
     }
+    if (shape.kind == CombineShape::gated)
+      args_.shared_gate =
+          random(scalar(), {tokens, 1}, {.stream = 7, .by_row = true, .precision = DType::F32});
     before_ = random(scalar(), {tokens, shape.hidden},
                      {.stream = 4, .by_row = true, .precision = DType::F32});
     args_.residual = output("residual", scalar(), {tokens, shape.hidden});
@@ -372,6 +384,15 @@ void add_row_cases(std::vector<OpEntry>& cases) {
   add<RopeCase>(cases, "rope_forward", "in_order", RopeShape{150, 3, 2, 34, RopeShape::in_order});
   add<RopeCase>(cases, "rope_forward", "whole_panels",
                 RopeShape{90, 2, 2, 64, RopeShape::in_order});
+  const kernels::Rotation neighbours{.begin = 12, .pairs = kernels::RotaryPairs::neighbours};
+  add<RopeCase>(cases, "rope_forward", "partial",
+                RopeShape{90, 3, 2, 34, RopeShape::in_order, 34, 8});
+  add<RopeCase>(cases, "rope_forward", "neighbours",
+                RopeShape{40, 3, 3, 22, RopeShape::in_order, 13, 5, neighbours});
+  add<RopeCase>(cases, "rope_forward", "prefix_of_key",
+                RopeShape{90, 4, 1, 32, RopeShape::in_order, 12, 10, neighbours,
+                          kernels::KvValues::prefix_of_key});
+  add<CombineCase>(cases, "combine_forward", "gated", CombineShape{9, 5, 3, 43, CombineShape::gated});
   add<CombineCase>(cases, "combine_forward", "released", CombineShape{6, 64, 6, 80});
   add<CombineCase>(cases, "combine_forward", "odd", CombineShape{9, 5, 3, 43});
   add<CombineCase>(cases, "combine_forward", "all_experts",

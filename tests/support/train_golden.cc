@@ -14,6 +14,16 @@ constexpr int32_t kIgnored = -100;
 
 }  // namespace
 
+std::vector<std::string> training_golden_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(goldens_folder())) {
+    if (std::filesystem::exists(entry.path() / "train.safetensors"))
+      names.push_back(entry.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 TrainingGolden::TrainingGolden(const std::string& name)
     : folder_(goldens_folder() / name),
       file_(store::SafetensorsFile::open(folder_ / "train.safetensors")) {}

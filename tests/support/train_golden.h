@@ -10,7 +10,10 @@
 
 namespace dsmoe::testing {
 
-// Ten steps of packed rows, with what the oracle computed for them (oracle/README.md).
+// Names of the folders that hold a training golden, sorted.
+std::vector<std::string> training_golden_names();
+
+// Steps of packed rows, with what the oracle computed for them (oracle/README.md).
 class TrainingGolden {
  public:
   explicit TrainingGolden(const std::string& name);
