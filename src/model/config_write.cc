@@ -2,6 +2,7 @@
 // exactly what the model is.
 #include "model/config.h"
 #include "model/config_fields.h"
+#include "model/config_words.h"
 
 namespace dsmoe::model {
 namespace {
@@ -146,9 +147,11 @@ Json in_words_of(const Format& format, const ModelConfig& config) {
   return json;
 }
 
-// Whether a reader of the type's files finds exactly this model in them.
+// Whether a reader of the type's files finds exactly this model in them. Files are written under
+// this program's names.
 bool says_all(const Format& format, const ModelConfig& config) {
   if (&format == &formats().back()) return true;
+  if (format.names.data() != kDeepseekNames.data()) return false;
   if (config.quantization || format.objection(config) != "") return false;
   try {
     const ModelConfig read = parse_config(in_words_of(format, config).dump(), format.model_type);
@@ -181,5 +184,11 @@ const Format& ModelConfig::format() const {
 }
 
 Json ModelConfig::to_json() const { return in_words_of(format(), *this); }
+
+Json own_words(const ModelConfig& config) {
+  const std::span<const Format> all = formats();
+  const Format& released = all.front();
+  return in_words_of(says_all(released, config) ? released : all.back(), config);
+}
 
 }  // namespace dsmoe::model

@@ -137,6 +137,23 @@ TEST(HfFolder, CheckNamesEveryDifference) {
   EXPECT_NE(text.find("; 7 [1] is missing; and 15 more"), std::string::npos) << text;
 }
 
+// A layer behind the last that has eh_proj is one of those; any other is an extra one.
+TEST(HfFolder, PassesOverLayersThatPredictTokensFurtherAhead) {
+  const ScratchFolder scratch;
+  const TensorSpec last{"model.layers.0.w", DType::F32, {2}};
+  const TensorSpec further{"model.layers.1.eh_proj.weight", DType::F32, {2}};
+  const TensorSpec beside{"model.layers.1.shared_head.norm.weight", DType::F32, {2}};
+  save(scratch / "mtp", {last, further, beside});
+  const HfFolder folder = HfFolder::open(scratch / "mtp");
+  EXPECT_NO_THROW(folder.check(std::vector<TensorSpec>{last}));
+  const std::string known = refusal([&] { folder.check(std::vector<TensorSpec>{last, further}); });
+  EXPECT_NE(known.find("shared_head.norm.weight\" [2] is extra"), std::string::npos) << known;
+  save(scratch / "other", {last, beside});
+  const std::string other = refusal(
+      [&] { HfFolder::open(scratch / "other").check(std::vector<TensorSpec>{last}); });
+  EXPECT_NE(other.find("shared_head.norm.weight\" [2] is extra"), std::string::npos) << other;
+}
+
 // PyTorch writes such tensors for `n_shared_experts: 0`: they hold no number.
 TEST(HfFolder, CheckPassesOverTensorsWithoutElements) {
   const ScratchFolder scratch;

@@ -12,6 +12,7 @@
 #include "base/sha256.h"
 #include "base/system_memory.h"
 #include "kernels/table.h"
+#include "model/config_words.h"
 #include "model/file_layout.h"
 #include "train/disk_plan.h"
 #include "train/folded_names.h"
@@ -34,7 +35,7 @@ double seconds_now() {
 RunIdentity identity_of(const RunOptions& o) {
   Json patterns = Json::array();
   for (const std::string& pattern : o.patterns) patterns.push_back(pattern);
-  return {.fixed = {{"config", sha256(o.config.to_json().dump())},
+  return {.fixed = {{"config", sha256(model::own_words(o.config).dump())},
                     {"data", o.data_identity},
                     {"init", o.init_identity},
                     {"batch", o.batch},
