@@ -19,6 +19,10 @@ fi
 if "$PYTHON" -c 'import transformers' 2>/dev/null; then
   "$PYTHON" make_frame_goldens.py
 fi
+# The goldens of the family need `transformers` 5.
+if "$PYTHON" -c 'import transformers; assert transformers.__version__ >= "5"' 2>/dev/null; then
+  "$PYTHON" family_goldens.py
+fi
 # The chat goldens need `jinja2`, and likewise stay.
 if "$PYTHON" -c 'import jinja2' 2>/dev/null; then
   "$PYTHON" make_chat_goldens.py

@@ -127,11 +127,9 @@ std::vector<Case> cases() {
   return list;
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Bits, ::testing::ValuesIn(cases()),
-                         [](const auto& test) {
-                           return test.param.model + "_" +
-                                  std::string(tensor::name_of(test.param.operand));
-                         });
+INSTANTIATE_TEST_SUITE_P(Models, Bits, ::testing::ValuesIn(cases()), [](const auto& test) {
+  return test.param.model + "_" + std::string(tensor::name_of(test.param.operand));
+});
 
 }  // namespace
 }  // namespace dsmoe::testing

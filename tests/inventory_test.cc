@@ -200,9 +200,9 @@ TEST(Inventory, PropertiesFollowFromTheRole) {
       }
       const bool is_projection =
           name.ends_with("_proj.weight") || name.ends_with("_proj_with_mqa.weight");
-      EXPECT_EQ(parameter.coding, is_projection                ? tensor::WeightCoding::int4
-                                  : name == "lm_head.weight"     ? tensor::WeightCoding::int8
-                                                                 : tensor::WeightCoding::plain)
+      EXPECT_EQ(parameter.coding, is_projection              ? tensor::WeightCoding::int4
+                                  : name == "lm_head.weight" ? tensor::WeightCoding::int8
+                                                             : tensor::WeightCoding::plain)
           << name;
       EXPECT_EQ(parameter.expert >= 0, name.find(".experts.") != std::string::npos) << name;
       EXPECT_EQ(parameter.layer >= 0, name.starts_with("model.layers.")) << name;

@@ -42,8 +42,7 @@ TEST_P(TrainGolden, Fp32Recomputed) {
   expect_first_step(DType::F32, 1e-6, 1e-5, model::Recompute::blocks);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TrainGolden,
-                         ::testing::ValuesIn(training_golden_names()),
+INSTANTIATE_TEST_SUITE_P(All, TrainGolden, ::testing::ValuesIn(training_golden_names()),
                          [](const auto& test) { return test.param; });
 
 }  // namespace

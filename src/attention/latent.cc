@@ -1,6 +1,6 @@
-// Latent attention: c = norm(W_down x) holds keys and values of all heads; k_h = [W_uk,h c ; k_rope],
-// v_h = W_uv,h c. Expanded, these are made; absorbed, q_h goes to the latent instead:
-// q_h . W_uk,h c = (W_uk,h^T q_h) . c.
+// Latent attention: c = norm(W_down x) holds keys and values of all heads; k_h = [W_uk,h c ;
+// k_rope], v_h = W_uv,h c. Expanded, these are made; absorbed, q_h goes to the latent instead: q_h
+// . W_uk,h c = (W_uk,h^T q_h) . c.
 #include "attention/steps.h"
 #include "kernels/rope.h"
 
@@ -47,10 +47,9 @@ void expanded_rows(const Context& context, const Forward& args, const kernels::C
   kernels::move_columns(context, {kv, {row, q_width, key}, heads, latent.nope});
   const kernels::Columns shared{args.workspace.projected, args.shape.q_part() + latent.kv_rank, 0};
   kernels::move_columns(context, {shared, {row, q_width + latent.nope, key}, heads, latent.rope});
-  kernels::move_columns(context, {from_column(kv, latent.nope),
-                                  {row, 2 * q_width, latent.value},
-                                  heads,
-                                  latent.value});
+  kernels::move_columns(
+      context,
+      {from_column(kv, latent.nope), {row, 2 * q_width, latent.value}, heads, latent.value});
 }
 
 void absorbed_rows(const Context& context, const Forward& args, const kernels::Columns& q) {
@@ -64,8 +63,7 @@ void absorbed_rows(const Context& context, const Forward& args, const kernels::C
                                       .out = args.workspace.normed});
   put_columns(context, args.workspace.normed, row, heads * key);
   const kernels::Columns shared{args.workspace.projected, args.shape.q_part() + latent.kv_rank};
-  kernels::move_columns(context,
-                        {shared, {row, heads * key + latent.kv_rank}, 1, latent.rope});
+  kernels::move_columns(context, {shared, {row, heads * key + latent.kv_rank}, 1, latent.rope});
   const TensorView q_nope = flat(args.workspace.q_nope);
   kernels::move_columns(context, {q, {q_nope, 0, latent.nope}, heads, latent.nope});
   kernels::head_products(context, {.x = args.workspace.q_nope,
@@ -73,10 +71,8 @@ void absorbed_rows(const Context& context, const Forward& args, const kernels::C
                                    .out = args.workspace.q_absorbed});
   const kernels::Columns absorbed{flat(args.workspace.q_absorbed), 0, latent.kv_rank};
   kernels::move_columns(context, {absorbed, {row, 0, key}, heads, latent.kv_rank});
-  kernels::move_columns(context, {from_column(q, latent.nope),
-                                  {row, latent.kv_rank, key},
-                                  heads,
-                                  latent.rope});
+  kernels::move_columns(
+      context, {from_column(q, latent.nope), {row, latent.kv_rank, key}, heads, latent.rope});
 }
 
 }  // namespace
@@ -103,15 +99,12 @@ void latent_backward(const Context& context, const Backward& args) {
   const TensorView& from = rows.d_turned_back;
   const kernels::Columns d_kv{rows.d_kv_heads, 0, latent.nope + latent.value};
   kernels::move_columns(context, {{from, q_width, key}, d_kv, heads, latent.nope});
-  kernels::move_columns(context, {{from, 2 * q_width, latent.value},
-                                  from_column(d_kv, latent.nope),
-                                  heads,
-                                  latent.value});
-  kernels::move_columns(context,
-                        {{from, q_width + latent.nope, key}, {rows.d_shared_key}, heads,
-                         latent.rope});
-  put_columns(context, rows.d_shared_key, rows.d_projected,
-              args.shape.q_part() + latent.kv_rank);
+  kernels::move_columns(
+      context,
+      {{from, 2 * q_width, latent.value}, from_column(d_kv, latent.nope), heads, latent.value});
+  kernels::move_columns(
+      context, {{from, q_width + latent.nope, key}, {rows.d_shared_key}, heads, latent.rope});
+  put_columns(context, rows.d_shared_key, rows.d_projected, args.shape.q_part() + latent.kv_rank);
 
   const auto through_norm = [&](const TensorView& d_heads, const WeightStack& up,
                                 const TensorView& in, const TensorView& weight,

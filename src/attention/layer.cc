@@ -85,9 +85,8 @@ void project(const Context& context, const Forward& args) {
 // sums of latents.
 TensorView merge_heads(const Context& context, const Forward& args) {
   if (!args.shape.latent.is_absorbed()) return flat(args.tape.out);
-  kernels::head_products(context, {.x = args.tape.out,
-                                   .weight = args.weights.value_up,
-                                   .out = args.workspace.merged});
+  kernels::head_products(
+      context, {.x = args.tape.out, .weight = args.weights.value_up, .out = args.workspace.merged});
   return flat(args.workspace.merged);
 }
 

@@ -54,8 +54,8 @@ class Allocator {
   RowGradients gradients() {
     RowGradients gradients{
         .d_out = rows("backward", scalar_, shape_.out_width()),
-        .d_out_rounded = arena_.tensor(
-            "backward", operand_, {size_.max_tokens, shape_.heads, shape_.kv.value_width}),
+        .d_out_rounded = arena_.tensor("backward", operand_,
+                                       {size_.max_tokens, shape_.heads, shape_.kv.value_width}),
         .d_qkv = rows("backward", scalar_, shape_.qkv_width()),
         .d_projected = rows("backward", operand_, shape_.projected_width())};
     if (!latent_ && !shape_.has_qk_norm) return gradients;
@@ -114,13 +114,31 @@ Memory allocate_memory(const Size& size, tensor::Arena& arena, const Memory* com
 Memory used_part(const Memory& memory, int64_t tokens) {
   Memory used = memory;
   auto& [tape, workspace, gradients] = used;
-  for (TensorView* view :
-       {&tape.q, &tape.out, &tape.log_sums, &tape.q_in, &tape.k_in, &tape.q_latent,
-        &tape.kv_latent, &workspace.qkv, &workspace.normed, &workspace.projected,
-        &workspace.q_heads, &workspace.kv_heads, &workspace.q_nope, &workspace.q_absorbed,
-        &workspace.merged, &gradients.d_out, &gradients.d_out_rounded, &gradients.d_qkv,
-        &gradients.d_projected, &gradients.d_turned_back, &gradients.d_normed, &gradients.d_in,
-        &gradients.d_q_heads, &gradients.d_kv_heads, &gradients.d_shared_key}) {
+  for (TensorView* view : {&tape.q,
+                           &tape.out,
+                           &tape.log_sums,
+                           &tape.q_in,
+                           &tape.k_in,
+                           &tape.q_latent,
+                           &tape.kv_latent,
+                           &workspace.qkv,
+                           &workspace.normed,
+                           &workspace.projected,
+                           &workspace.q_heads,
+                           &workspace.kv_heads,
+                           &workspace.q_nope,
+                           &workspace.q_absorbed,
+                           &workspace.merged,
+                           &gradients.d_out,
+                           &gradients.d_out_rounded,
+                           &gradients.d_qkv,
+                           &gradients.d_projected,
+                           &gradients.d_turned_back,
+                           &gradients.d_normed,
+                           &gradients.d_in,
+                           &gradients.d_q_heads,
+                           &gradients.d_kv_heads,
+                           &gradients.d_shared_key}) {
     if (*view) *view = view->rows(0, tokens);
   }
   return used;

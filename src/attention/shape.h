@@ -43,8 +43,8 @@ struct Shape {
   kernels::Rotation rotation;
   bool has_qk_norm = false;  // of each head of q and k, before the rotation
   Latent latent;
-  double norm_eps = 1e-6;       // of these norms
-  double score_factor = 1;      // beside 1 / sqrt(width of a query)
+  double norm_eps = 1e-6;   // of these norms
+  double score_factor = 1;  // beside 1 / sqrt(width of a query)
   bool turns_whole_heads = true;
 
   int64_t q_width() const { return heads * kv.key_width; }

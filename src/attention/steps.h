@@ -28,14 +28,13 @@ inline void take_columns(const Context& context, const TensorView& from, int64_t
 // All of `from` to columns of `to` from `begin` on.
 inline void put_columns(const Context& context, const TensorView& from, const TensorView& to,
                         int64_t begin) {
-  kernels::move_columns(context,
-                        {.from = {from}, .to = {to, begin}, .width = from.dim(1)});
+  kernels::move_columns(context, {.from = {from}, .to = {to, begin}, .width = from.dim(1)});
 }
 
 // A norm on the way back: of rows of `weight` numbers, which may be heads.
 struct NormBackward {
-  TensorView in;               // what the norm read: [tokens, n] F32
-  TensorView weight;           // divides n
+  TensorView in;      // what the norm read: [tokens, n] F32
+  TensorView weight;  // divides n
   double eps = 1e-6;
   TensorView d_out;            // [tokens, n] F32
   TensorView sequence_starts;  // [sequences + 1] I32

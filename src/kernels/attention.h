@@ -9,9 +9,10 @@
 
 namespace dsmoe::kernels {
 
-// Queries are as wide as keys, outputs as wide as values (KvShape). Query token t of sequence s, q_starts[s] <= t < q_starts[s + 1], attends to positions 0 ..
-// position[t] of its sequence, which lie in pages page_table[s][0 ..]. Head h reads KV head h /
-// (heads / kv_heads). Blocks, spans and merges: docs/numerics.md.
+// Queries are as wide as keys, outputs as wide as values (KvShape). Query token t of sequence s,
+// q_starts[s] <= t < q_starts[s + 1], attends to positions 0 .. position[t] of its sequence, which
+// lie in pages page_table[s][0 ..]. Head h reads KV head h / (heads / kv_heads). Blocks, spans and
+// merges: docs/numerics.md.
 struct AttentionForward {
   TensorView q;  // [tokens, heads, key_width], operand type
   KvPages kv;
@@ -25,9 +26,9 @@ struct AttentionForward {
 };
 void attention_forward(const Context& context, const AttentionForward& args);
 
-// Every sequence must be whole: its first query is at position 0. Values are numbers of their own. Query blocks are 64 positions
-// like key blocks. With M, L the softmax maximum and sum over all keys of a query (M by blocks, L
-// by spans as in the forward pass):
+// Every sequence must be whole: its first query is at position 0. Values are numbers of their own.
+// Query blocks are 64 positions like key blocks. With M, L the softmax maximum and sum over all
+// keys of a query (M by blocks, L by spans as in the forward pass):
 //   p = exp(s - M) / L,  D = row_sum(d_out * out),  ds = (p * (dp - D)) * scale,  dp = d_out . v
 //   dq = sum over key blocks ds k;  dk = sum over heads of the group, then query blocks, ds q;  dv
 //   likewise p d_out
@@ -42,11 +43,11 @@ struct AttentionBackward {
   TensorView out;       // [tokens, heads, value_width]: the forward pass's result
   TensorView log_sums;  // as the forward pass left them
   TensorView d_out;     // [tokens, heads, value_width], operand type
-  TensorView d_qkv;     // [tokens, heads * key_width + kv.shape.projected_width()] F32 (F64), written
+  TensorView d_qkv;  // [tokens, heads * key_width + kv.shape.projected_width()] F32 (F64), written
   // Optional: rope_backward of d_qkv, which is working memory then and may hold anything.
-  TensorView rounded;   // same shape, operand type, written
-  TensorView cos;       // [positions, half] F32
-  TensorView sin;       // [positions, half] F32
+  TensorView rounded;  // same shape, operand type, written
+  TensorView cos;      // [positions, half] F32
+  TensorView sin;      // [positions, half] F32
   Rotation rotation;
   TensorView position;  // [tokens] I32: from each sequence's start
 };

@@ -66,8 +66,7 @@ class OpCheck {
     const int64_t width = 2 * cos.dim(1);
     that(rotation.begin >= 0 && rotation.begin + width <= key_width,
          "more of a head is to be rotated than it has");
-    that(device_ == Device::cpu ||
-             (width == key_width && rotation.pairs == RotaryPairs::halves),
+    that(device_ == Device::cpu || (width == key_width && rotation.pairs == RotaryPairs::halves),
          "CUDA rotates whole heads by halves only");
     tensor("cos", cos, DType::F32, cos.shape);
     tensor("sin", sin, DType::F32, cos.shape);

@@ -12,9 +12,9 @@ namespace dsmoe::kernels {
 
 inline constexpr int64_t kMaxExpertsPerToken = 1024;  // terms of the tree; a device may take fewer
 
-// out[t] = (tree over chosen experts of gate * routed) + shared_gate[t] * shared[t], assigned or added to what is
-// there (the residual stream). With absent gates (1 each) and Store::assign it is the adjoint of
-// dispatch: the input gradient of the experts.
+// out[t] = (tree over chosen experts of gate * routed) + shared_gate[t] * shared[t], assigned or
+// added to what is there (the residual stream). With absent gates (1 each) and Store::assign it is
+// the adjoint of dispatch: the input gradient of the experts.
 struct CombineForward {
   TensorView index;        // [tokens, top_k] I32; absent with routed: no routed experts
   TensorView gate;         // [tokens, top_k] F32 (F64); absent: 1

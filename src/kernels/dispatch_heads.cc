@@ -11,8 +11,7 @@ void check_columns(const OpCheck& check, const MoveColumns& args, const char* na
   check.rank(name, columns.rows, 2);
   check.tensor(name, columns.rows, columns.rows.dtype, columns.rows.shape);
   const int64_t last = columns.begin + (args.groups - 1) * columns.step;
-  check.that(columns.begin >= 0 && columns.step >= 0 &&
-                 last + args.width <= columns.rows.dim(1),
+  check.that(columns.begin >= 0 && columns.step >= 0 && last + args.width <= columns.rows.dim(1),
              "columns past the end of their rows");
 }
 

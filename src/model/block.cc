@@ -86,26 +86,26 @@ moe::LayerWork ffn_backward(const Context& context, const BlockBackward& args) {
 
 kernels::BesideWork attention_backward(const Context& context, const BlockBackward& args) {
   const BlockMemory& memory = args.memory;
-  return attention::backward(context, {.shape = args.config.attention_shape(
-                                           args.operand, attention::LatentForm::expanded),
-                                       .weights = args.transposed.attention,
-                                       .norms = {.q_norm = args.weights.attention.q_norm,
-                                                 .k_norm = args.weights.attention.k_norm},
-                                       .gradients = args.gradients.attention,
-                                       .start = args.start,
-                                       .work = args.work,
-                                       .before = args.before.attention,
-                                       .tape = memory.attention.tape,
-                                       .row_gradients = memory.attention.gradients,
-                                       .rope = args.rope,
-                                       .kv = args.kv,
-                                       .x = memory.tape.attention_normed,
-                                       .d_out = memory.gradients.d_after_attention,
-                                       .position = args.batch.position,
-                                       .document_starts = args.batch.document_starts,
-                                       .page_table = args.batch.page_table,
-                                       .sequence_starts = args.batch.sequence_starts,
-                                       .d_x = memory.gradients.d_normed});
+  return attention::backward(
+      context,
+      {.shape = args.config.attention_shape(args.operand, attention::LatentForm::expanded),
+       .weights = args.transposed.attention,
+       .norms = {.q_norm = args.weights.attention.q_norm, .k_norm = args.weights.attention.k_norm},
+       .gradients = args.gradients.attention,
+       .start = args.start,
+       .work = args.work,
+       .before = args.before.attention,
+       .tape = memory.attention.tape,
+       .row_gradients = memory.attention.gradients,
+       .rope = args.rope,
+       .kv = args.kv,
+       .x = memory.tape.attention_normed,
+       .d_out = memory.gradients.d_after_attention,
+       .position = args.batch.position,
+       .document_starts = args.batch.document_starts,
+       .page_table = args.batch.page_table,
+       .sequence_starts = args.batch.sequence_starts,
+       .d_x = memory.gradients.d_normed});
 }
 
 // The gradient of a norm's output joins the stream's, which is kept rounded as well.

@@ -42,8 +42,8 @@ const Format& read_format(FieldReader& reader) {
   return *format;
 }
 
-// From here on keys are ours. What the file leaves out has the type's value; what the type fixes may
-// be given as it is.
+// From here on keys are ours. What the file leaves out has the type's value; what the type fixes
+// may be given as it is.
 void take_format(FieldReader& reader, const Format& format) {
   for (const Spelling& spelling : format.spellings) reader.rename(spelling);
   if (std::optional<Json> parameters = reader.object("rope_parameters")) {
@@ -191,8 +191,8 @@ std::vector<int64_t> layer_list(FieldReader& reader, const std::string& key,
   for (const Json& layer : *list) {
     layers.push_back(reader.as_integer(key, layer));
     if (layers.back() < 0 || layers.back() >= config.num_hidden_layers) {
-      reader.refuse(key, fmt::format("layers below num_hidden_layers ({})",
-                                     config.num_hidden_layers),
+      reader.refuse(key,
+                    fmt::format("layers below num_hidden_layers ({})", config.num_hidden_layers),
                     std::to_string(layers.back()));
     }
   }
@@ -244,8 +244,7 @@ void read_experts(FieldReader& reader, ModelConfig& config) {
   assign(config.first_k_dense_replace, reader.integer("first_k_dense_replace"));
   assign(config.decoder_sparse_step, reader.integer("decoder_sparse_step"));
   read_dense_layers(reader, config);
-  assign(config.shared_expert_intermediate_size,
-         reader.integer("shared_expert_intermediate_size"));
+  assign(config.shared_expert_intermediate_size, reader.integer("shared_expert_intermediate_size"));
   assign(config.shared_expert_gate, reader.boolean("shared_expert_gate"));
   assign(config.norm_topk_prob, reader.boolean("norm_topk_prob"));
   assign(config.scoring_func, reader.choice("scoring_func", kScoringFuncs));

@@ -46,7 +46,7 @@ struct Yarn {
   int64_t original_positions = 0;  // original_max_position_embeddings
   double beta_fast = 32;
   double beta_slow = 1;
-  double mscale = 0;          // 0: absent, like the next
+  double mscale = 0;  // 0: absent, like the next
   double mscale_all_dim = 0;
   double attention_factor = 0;
   bool truncate = true;
@@ -93,8 +93,8 @@ struct ModelConfig {
   int64_t moe_intermediate_size = 0;
   int64_t moe_layer_freq = 1;
   int64_t first_k_dense_replace = 0;
-  int64_t decoder_sparse_step = 1;       // layer + 1 is a multiple of it
-  std::vector<int64_t> mlp_only_layers;  // dense all the same, ascending
+  int64_t decoder_sparse_step = 1;              // layer + 1 is a multiple of it
+  std::vector<int64_t> mlp_only_layers;         // dense all the same, ascending
   int64_t shared_expert_intermediate_size = 0;  // 0: n_shared_experts * moe_intermediate_size
   bool shared_expert_gate = false;              // sigmoid(w . x) of what the shared experts add
   bool norm_topk_prob = false;
@@ -110,9 +110,9 @@ struct ModelConfig {
   std::vector<int64_t> eos_token_ids;  // empty: none
   std::optional<int64_t> pad_token_id;
 
-  Quantization quantization;            // quantization_config with quant_method "dsmoe"
-  NameMap file_names = kDeepseekNames;  // how its files name and hold parameters
-  std::string read_as;  // the model_type that it was read with; empty: none
+  Quantization quantization;             // quantization_config with quant_method "dsmoe"
+  NameMap file_names = kDeepseekNames;   // how its files name and hold parameters
+  std::string read_as;                   // the model_type that it was read with; empty: none
   int64_t num_nextn_predict_layers = 0;  // in files behind the last layer; passed over
   std::string extra = "{}";  // keys this program does not know, as JSON: written back by to_json
 

@@ -153,8 +153,7 @@ void check_experts(const Checker& checker, const ModelConfig& c) {
     return;
   }
   checker.range("n_shared_experts", c.n_shared_experts, 0, kMaxShared);
-  checker.range("shared_expert_intermediate_size", c.shared_expert_intermediate_size, 0,
-                kMaxWidth);
+  checker.range("shared_expert_intermediate_size", c.shared_expert_intermediate_size, 0, kMaxWidth);
   if (c.n_shared_experts == 0 && (c.shared_expert_gate || c.shared_expert_intermediate_size > 0)) {
     checker.refuse("n_shared_experts", "at least 1 where shared experts have a width or a gate",
                    c.n_shared_experts);

@@ -1,5 +1,5 @@
-// Fields of a configuration as JSON: the names of its choices, and a reader that takes fields one by
-// one.
+// Fields of a configuration as JSON: the names of its choices, and a reader that takes fields one
+// by one.
 #pragma once
 
 #include <algorithm>
@@ -32,9 +32,9 @@ inline constexpr std::array<Named<TopkMethod>, 3> kTopkMethods = {
      {"group_limited_greedy", TopkMethod::group_limited_greedy},
      {"noaux_tc", TopkMethod::noaux_tc}}};
 inline constexpr std::array<Named<RopeKind>, 4> kRopeKinds = {{{"default", RopeKind::plain},
-                                                              {"linear", RopeKind::linear},
-                                                              {"dynamic", RopeKind::dynamic},
-                                                              {"yarn", RopeKind::yarn}}};
+                                                               {"linear", RopeKind::linear},
+                                                               {"dynamic", RopeKind::dynamic},
+                                                               {"yarn", RopeKind::yarn}}};
 inline constexpr std::array<Named<WeightCoding>, 2> kCodings = {
     {{"int8", WeightCoding::int8}, {"int4", WeightCoding::int4}}};
 inline constexpr std::array<Named<DType>, 3> kDTypes = {

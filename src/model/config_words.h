@@ -7,8 +7,8 @@
 
 namespace dsmoe::model {
 
-// As `deepseek` where the released options suffice, else as `dsmoe`: what a run is known by. It does
-// not change when a model is written as another type.
+// As `deepseek` where the released options suffice, else as `dsmoe`: what a run is known by. It
+// does not change when a model is written as another type.
 nlohmann::json own_words(const ModelConfig& config);
 
 }  // namespace dsmoe::model

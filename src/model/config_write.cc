@@ -18,18 +18,12 @@ Json quantization_json(const Quantization& quantization) {
 
 // Keys that only models beyond the released one need, and what each is elsewhere.
 constexpr Given kNeutral[] = {
-    {"attention_out_bias", "true"},
-    {"use_qk_norm", "false"},
-    {"partial_rotary_factor", "1.0"},
-    {"rope_interleave", "false"},
-    {"kv_lora_rank", "null"},
-    {"q_lora_rank", "null"},
-    {"qk_nope_head_dim", "null"},
-    {"qk_rope_head_dim", "null"},
-    {"v_head_dim", "null"},
-    {"decoder_sparse_step", "1"},
-    {"mlp_only_layers", "[]"},
-    {"shared_expert_intermediate_size", "null"},
+    {"attention_out_bias", "true"},   {"use_qk_norm", "false"},
+    {"partial_rotary_factor", "1.0"}, {"rope_interleave", "false"},
+    {"kv_lora_rank", "null"},         {"q_lora_rank", "null"},
+    {"qk_nope_head_dim", "null"},     {"qk_rope_head_dim", "null"},
+    {"v_head_dim", "null"},           {"decoder_sparse_step", "1"},
+    {"mlp_only_layers", "[]"},        {"shared_expert_intermediate_size", "null"},
     {"shared_expert_gate", "false"},
 };
 

@@ -10,16 +10,20 @@ namespace {
 // Keys that only some types know; elsewhere they have these values.
 #define DSMOE_NO_LATENT                                                            \
   {"kv_lora_rank", "null"}, {"q_lora_rank", "null"}, {"qk_nope_head_dim", "null"}, \
-      {"qk_rope_head_dim", "null"}, {"v_head_dim", "null"}
+      {"qk_rope_head_dim", "null"}, {                                              \
+    "v_head_dim", "null"                                                           \
+  }
 #define DSMOE_NO_SHARED_GATE \
-  {"shared_expert_intermediate_size", "null"}, {"shared_expert_gate", "false"}
-#define DSMOE_NO_LAYER_LIST {"decoder_sparse_step", "1"}, {"mlp_only_layers", "[]"}
+  {"shared_expert_intermediate_size", "null"}, { "shared_expert_gate", "false" }
+#define DSMOE_NO_LAYER_LIST \
+  {"decoder_sparse_step", "1"}, { "mlp_only_layers", "[]" }
 #define DSMOE_SIGMOID_WITH_BIAS \
-  {"scoring_func", "\"sigmoid\""}, {"topk_method", "\"noaux_tc\""}, {"moe_layer_freq", "1"}
-#define DSMOE_SOFTMAX_OF_ALL                                                                   \
-  {"scoring_func", "\"softmax\""}, {"topk_method", "\"greedy\""}, {"n_group", "1"},            \
-      {"topk_group", "1"}, {"routed_scaling_factor", "1"}, {"moe_layer_freq", "1"},            \
-      {"first_k_dense_replace", "0"}
+  {"scoring_func", "\"sigmoid\""}, {"topk_method", "\"noaux_tc\""}, { "moe_layer_freq", "1" }
+#define DSMOE_SOFTMAX_OF_ALL                                                          \
+  {"scoring_func", "\"softmax\""}, {"topk_method", "\"greedy\""}, {"n_group", "1"},   \
+      {"topk_group", "1"}, {"routed_scaling_factor", "1"}, {"moe_layer_freq", "1"}, { \
+    "first_k_dense_replace", "0"                                                      \
+  }
 
 constexpr Given kDeepseekFixed[] = {
     DSMOE_NO_LATENT,
@@ -36,8 +40,12 @@ constexpr Given kDeepseekFixed[] = {
 };
 
 constexpr Given kGlm4Defaults[] = {
-    {"partial_rotary_factor", "0.5"}, {"norm_topk_prob", "true"}, {"first_k_dense_replace", "1"},
-    {"n_shared_experts", "1"},        {"rms_norm_eps", "1e-5"},   {"use_qk_norm", "false"},
+    {"partial_rotary_factor", "0.5"},
+    {"norm_topk_prob", "true"},
+    {"first_k_dense_replace", "1"},
+    {"n_shared_experts", "1"},
+    {"rms_norm_eps", "1e-5"},
+    {"use_qk_norm", "false"},
     {"max_position_embeddings", "131072"},
 };
 constexpr Given kGlm4Fixed[] = {
@@ -90,19 +98,24 @@ constexpr Given kQwen2Fixed[] = {
 };
 
 constexpr Given kV3Defaults[] = {
-    {"q_lora_rank", "1536"},       {"kv_lora_rank", "512"},       {"qk_nope_head_dim", "128"},
-    {"qk_rope_head_dim", "64"},    {"v_head_dim", "128"},         {"rope_interleave", "true"},
-    {"n_group", "8"},              {"topk_group", "4"},           {"norm_topk_prob", "true"},
-    {"first_k_dense_replace", "3"}, {"routed_scaling_factor", "2.5"}, {"n_shared_experts", "1"},
+    {"q_lora_rank", "1536"},
+    {"kv_lora_rank", "512"},
+    {"qk_nope_head_dim", "128"},
+    {"qk_rope_head_dim", "64"},
+    {"v_head_dim", "128"},
+    {"rope_interleave", "true"},
+    {"n_group", "8"},
+    {"topk_group", "4"},
+    {"norm_topk_prob", "true"},
+    {"first_k_dense_replace", "3"},
+    {"routed_scaling_factor", "2.5"},
+    {"n_shared_experts", "1"},
     {"max_position_embeddings", "4096"},
 };
 constexpr Given kV3Fixed[] = {
-    DSMOE_NO_SHARED_GATE,
-    DSMOE_NO_LAYER_LIST,
-    DSMOE_SIGMOID_WITH_BIAS,
-    {"use_qk_norm", "false"},
-    {"partial_rotary_factor", "1"},
-    {"attention_bias", "false"},
+    DSMOE_NO_SHARED_GATE,           DSMOE_NO_LAYER_LIST,
+    DSMOE_SIGMOID_WITH_BIAS,        {"use_qk_norm", "false"},
+    {"partial_rotary_factor", "1"}, {"attention_bias", "false"},
 };
 
 constexpr Given kV2Defaults[] = {
@@ -110,30 +123,28 @@ constexpr Given kV2Defaults[] = {
     {"qk_rope_head_dim", "64"}, {"v_head_dim", "128"},   {"n_shared_experts", "2"},
 };
 constexpr Given kV2Fixed[] = {
-    DSMOE_NO_SHARED_GATE,
-    DSMOE_NO_LAYER_LIST,
-    {"scoring_func", "\"softmax\""},
-    {"moe_layer_freq", "1"},
-    {"rope_interleave", "true"},
-    {"use_qk_norm", "false"},
-    {"partial_rotary_factor", "1"},
-    {"attention_bias", "false"},
+    DSMOE_NO_SHARED_GATE,           DSMOE_NO_LAYER_LIST,         {"scoring_func", "\"softmax\""},
+    {"moe_layer_freq", "1"},        {"rope_interleave", "true"}, {"use_qk_norm", "false"},
+    {"partial_rotary_factor", "1"}, {"attention_bias", "false"},
 };
 
 constexpr Given kGlm4LiteDefaults[] = {
-    {"q_lora_rank", "768"},     {"kv_lora_rank", "512"},       {"qk_nope_head_dim", "192"},
-    {"qk_rope_head_dim", "64"}, {"v_head_dim", "256"},         {"rope_interleave", "true"},
-    {"norm_topk_prob", "true"}, {"first_k_dense_replace", "1"}, {"routed_scaling_factor", "1.8"},
-    {"n_shared_experts", "1"},  {"rms_norm_eps", "1e-5"},
+    {"q_lora_rank", "768"},
+    {"kv_lora_rank", "512"},
+    {"qk_nope_head_dim", "192"},
+    {"qk_rope_head_dim", "64"},
+    {"v_head_dim", "256"},
+    {"rope_interleave", "true"},
+    {"norm_topk_prob", "true"},
+    {"first_k_dense_replace", "1"},
+    {"routed_scaling_factor", "1.8"},
+    {"n_shared_experts", "1"},
+    {"rms_norm_eps", "1e-5"},
     {"max_position_embeddings", "202752"},
 };
 constexpr Given kGlm4LiteFixed[] = {
-    DSMOE_NO_SHARED_GATE,
-    DSMOE_SIGMOID_WITH_BIAS,
-    {"decoder_sparse_step", "1"},
-    {"use_qk_norm", "false"},
-    {"partial_rotary_factor", "1"},
-    {"attention_bias", "false"},
+    DSMOE_NO_SHARED_GATE,     DSMOE_SIGMOID_WITH_BIAS,        {"decoder_sparse_step", "1"},
+    {"use_qk_norm", "false"}, {"partial_rotary_factor", "1"}, {"attention_bias", "false"},
 };
 
 #undef DSMOE_NO_LATENT

@@ -29,8 +29,8 @@ struct Format {
   NameMap names;                        // of the tensors in its files
   std::span<const Spelling> spellings;  // the first of several for one key is written
   std::span<const Given> defaults;      // of keys that a file may leave out
-  std::span<const Given> fixed;         // what every model of the type is; such keys are not written
-  bool lists_layers = false;            // mlp_layer_types says which layers are MoE
+  std::span<const Given> fixed;  // what every model of the type is; such keys are not written
+  bool lists_layers = false;     // mlp_layer_types says which layers are MoE
   // Empty, or what of the configuration the type cannot mean.
   std::string (*objection)(const ModelConfig&) = nullptr;
 };

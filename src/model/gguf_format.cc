@@ -328,6 +328,12 @@ const char* unspeakable(const ModelConfig& config) {
   if (!dense_layers_lead) return "dense layers behind layers of experts (moe_layer_freq)";
   if (config.n_shared_experts == 0) return "layers without shared experts";
   if (config.attention_bias) return "attention_bias on the output projection";
+  if (!config.attention_shape().is_plain()) {
+    return "latent attention, norms of heads, or a rotation of other than whole heads by halves";
+  }
+  if (config.shared_expert_gate || config.shared_expert_intermediate_size > 0) {
+    return "shared experts with a gate or a width of their own";
+  }
   if (config.rope_kind != RopeKind::plain && config.rope_kind != RopeKind::linear) {
     return "rope_scaling other than linear";
   }

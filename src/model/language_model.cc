@@ -25,10 +25,11 @@ namespace {
 void check_device(const Context& context, const ModelConfig& config) {
   if (context.table->device == kernels::Device::cpu) return;
   if (config.attention_shape().is_plain() && !config.shared_expert_gate) return;
-  fail(ErrorKind::input,
-       "model_type \"{}\" runs on the CPU only yet: CUDA has no kernels for latent attention, norms "
-       "of heads, partial rotation or a gate of the shared experts; leave out --device cuda",
-       config.model_type());
+  fail(
+      ErrorKind::input,
+      "model_type \"{}\" runs on the CPU only yet: CUDA has no kernels for latent attention, norms "
+      "of heads, partial rotation or a gate of the shared experts; leave out --device cuda",
+      config.model_type());
 }
 
 // All but the contents of the weights, for which `memory` holds the place.

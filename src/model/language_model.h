@@ -23,8 +23,8 @@ namespace dsmoe::model {
 // Weights and tables; unchanging once made, shared by any number of forward passes.
 struct Model {
   ModelConfig config;
-  DType operand = DType::F32;  // the compute type
-  int64_t context = 0;         // positions the rope table covers
+  DType operand = DType::F32;                                    // the compute type
+  int64_t context = 0;                                           // positions the rope table covers
   attention::LatentForm form = attention::LatentForm::absorbed;  // by what it was made for
   tensor::Arena weights{"weights"};
   tensor::Arena tables{"tables"};

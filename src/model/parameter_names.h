@@ -22,12 +22,12 @@ enum class Role : uint8_t {
   key_bias,
   value_bias,
   attention_out_bias,
-  query_norm,       // of each head, like the next
+  query_norm,  // of each head, like the next
   key_norm,
-  query_down,       // to the latent of queries, which query_up reads normalised
+  query_down,  // to the latent of queries, which query_up reads normalised
   query_down_norm,
   query_up,
-  key_value_down,   // to the latent of keys and values, and what all heads share
+  key_value_down,  // to the latent of keys and values, and what all heads share
   key_value_norm,
   key_value_up,
   ffn_norm,

@@ -181,9 +181,8 @@ constexpr int64_t kRowsAtATime = 64;
 // Coded rows of so many columns as BF16.
 TensorView dequantised(const StoredTensor& stored, int64_t columns,
                        std::vector<std::byte>& memory) {
-  const tensor::WeightCoding coding = stored.elements.dtype == DType::I8
-                                          ? tensor::WeightCoding::int8
-                                          : tensor::WeightCoding::int4;
+  const tensor::WeightCoding coding =
+      stored.elements.dtype == DType::I8 ? tensor::WeightCoding::int8 : tensor::WeightCoding::int4;
   TensorView numbers{.dtype = DType::BF16, .shape = {stored.elements.dim(0), columns}};
   memory.resize(numbers.num_bytes());
   numbers.data = memory.data();

@@ -24,8 +24,7 @@ double rope_base(const ModelConfig& config, int64_t context) {
 double pair_of_turns(const ModelConfig& config, double turns) {
   const auto d = static_cast<double>(config.rotary_width());
   const auto positions = static_cast<double>(config.yarn.original_positions);
-  return d * log_f64(positions / (turns * 2 * std::numbers::pi)) /
-         (2 * log_f64(config.rope_theta));
+  return d * log_f64(positions / (turns * 2 * std::numbers::pi)) / (2 * log_f64(config.rope_theta));
 }
 
 // Pairs that turn often keep their frequency, those that turn less than once take that of `linear`.

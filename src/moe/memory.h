@@ -31,8 +31,8 @@ struct LayerTape {
   kernels::DispatchPlan plan;
   ExpertTape routed;  // rows of the plan, at most tokens * top_k; among ranks, of the exchange's
   ExchangeTape exchange;
-  ExpertTape shared;        // rows are tokens
-  TensorView shared_gate;   // [tokens, 1], or absent
+  ExpertTape shared;       // rows are tokens
+  TensorView shared_gate;  // [tokens, 1], or absent
 };
 
 // What only a running pass needs, operand type. Where memory is short, outputs and rows of d_out

@@ -308,7 +308,8 @@ void HfFolder::check(std::span<const tensor::TensorSpec> expected) const {
     if (says_nothing || name.ends_with(".rotary_emb.inv_freq") ||
         std::binary_search(known.begin(), known.end(), name))
       continue;
-    if (std::ranges::any_of(further, [&](const auto& prefix) { return name.starts_with(prefix); })) {
+    if (std::ranges::any_of(further,
+                            [&](const auto& prefix) { return name.starts_with(prefix); })) {
       ++passed_over;
       continue;
     }

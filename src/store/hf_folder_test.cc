@@ -149,8 +149,8 @@ TEST(HfFolder, PassesOverLayersThatPredictTokensFurtherAhead) {
   const std::string known = refusal([&] { folder.check(std::vector<TensorSpec>{last, further}); });
   EXPECT_NE(known.find("shared_head.norm.weight\" [2] is extra"), std::string::npos) << known;
   save(scratch / "other", {last, beside});
-  const std::string other = refusal(
-      [&] { HfFolder::open(scratch / "other").check(std::vector<TensorSpec>{last}); });
+  const std::string other =
+      refusal([&] { HfFolder::open(scratch / "other").check(std::vector<TensorSpec>{last}); });
   EXPECT_NE(other.find("shared_head.norm.weight\" [2] is extra"), std::string::npos) << other;
 }
 

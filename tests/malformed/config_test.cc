@@ -35,7 +35,8 @@ void expect_text_refused(const std::string& text, const std::string& fault) {
 const Case kCases[] = {
     {"NoModelType", R"({"model_type":null})",
      "config.json: model_type is missing; \"deepseek\", \"glm4_moe\", \"qwen3_moe\", "
-     "\"qwen2_moe\", \"deepseek_v2\", \"deepseek_v3\", \"glm4_moe_lite\" and \"dsmoe\" are supported"},
+     "\"qwen2_moe\", \"deepseek_v2\", \"deepseek_v3\", \"glm4_moe_lite\" and \"dsmoe\" are "
+     "supported"},
     {"OtherModelType", R"({"model_type":"deepseek_v4"})",
      "\"glm4_moe_lite\" or \"dsmoe\", other architectures are not supported, found "
      "\"deepseek_v4\""},

@@ -226,8 +226,8 @@ void add_gradient_row_cases(std::vector<OpEntry>& cases) {
   norm("no_weight", {5, 40}, false);
   norm("denormal_squares", {3, 50, 0x1p-65}, true);
   norm("long", {41, 2051}, true);
-  cases.push_back(gradient_entry<RmsNormBackwardCase>("rms_norm_backward", "heads",
-                                                      Rows{36, 22}, true, int64_t{3}));
+  cases.push_back(gradient_entry<RmsNormBackwardCase>("rms_norm_backward", "heads", Rows{36, 22},
+                                                      true, int64_t{3}));
   const auto rope = [&](const char* name, RopeBackwardShape shape) {
     cases.push_back(gradient_entry<RopeBackwardCase>("rope_backward", name, shape));
   };

@@ -39,8 +39,7 @@ class MoveCase : public OpCase {
     std::vector<double> bounds;
     const TensorView& sums = magnitude.outputs()[0].view;
     for (int64_t i = 0; i < sums.num_elements(); ++i) {
-      bounds.push_back((static_cast<double>(args_.groups) * kUnit + rounding()) *
-                       element(sums, i));
+      bounds.push_back((static_cast<double>(args_.groups) * kUnit + rounding()) * element(sums, i));
     }
     return bounds;
   }
@@ -57,8 +56,8 @@ class HeadProductsCase : public OpCase {
  public:
   HeadProductsCase(const Variant& variant, const HeadProductsShape& shape) : OpCase(variant) {
     const int64_t tokens = rows_of(shape.tokens);
-    args_.x = random(variant.operand, {tokens, shape.heads, shape.k},
-                     {.stream = 1, .by_row = true});
+    args_.x =
+        random(variant.operand, {tokens, shape.heads, shape.k}, {.stream = 1, .by_row = true});
     args_.weight = weights(variant.operand, shape.heads, shape.n, shape.k, {.stream = 2});
     args_.out = output("out", variant.operand, {tokens, shape.heads, shape.n});
   }

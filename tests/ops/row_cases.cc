@@ -95,9 +95,9 @@ class RopeCase : public OpCase {
                           .key_width = shape.key_width,
                           .value_width = shape.value_width,
                           .values = shape.values}};
-    args_.qkv = random(
-        scalar(), {tokens, shape.heads * shape.key_width + args_.kv.shape.projected_width()},
-        {.stream = 1, .by_row = true, .precision = DType::F32});
+    args_.qkv =
+        random(scalar(), {tokens, shape.heads * shape.key_width + args_.kv.shape.projected_width()},
+               {.stream = 1, .by_row = true, .precision = DType::F32});
     args_.cos = random(DType::F32, {kPositions, half}, {.stream = 2, .scale = 0.5});
     args_.sin = random(DType::F32, {kPositions, half}, {.stream = 3, .scale = 0.5});
     std::vector<int32_t> position, slot;
@@ -392,7 +392,8 @@ void add_row_cases(std::vector<OpEntry>& cases) {
   add<RopeCase>(cases, "rope_forward", "prefix_of_key",
                 RopeShape{90, 4, 1, 32, RopeShape::in_order, 12, 10, neighbours,
                           kernels::KvValues::prefix_of_key});
-  add<CombineCase>(cases, "combine_forward", "gated", CombineShape{9, 5, 3, 43, CombineShape::gated});
+  add<CombineCase>(cases, "combine_forward", "gated",
+                   CombineShape{9, 5, 3, 43, CombineShape::gated});
   add<CombineCase>(cases, "combine_forward", "released", CombineShape{6, 64, 6, 80});
   add<CombineCase>(cases, "combine_forward", "odd", CombineShape{9, 5, 3, 43});
   add<CombineCase>(cases, "combine_forward", "all_experts",

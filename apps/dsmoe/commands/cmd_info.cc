@@ -41,9 +41,11 @@ double training_flops_per_token(const ModelConfig& config, int64_t sequence) {
       weights += elements_per_token(config, stack);
     }
   }
-  const auto heads =
-      static_cast<double>(config.num_hidden_layers * config.attention_shape().q_width());
-  return 6 * static_cast<double>(weights) + 12 * heads * static_cast<double>(sequence);
+  const attention::Shape shape =
+      config.attention_shape(tensor::DType::F32, attention::LatentForm::expanded);
+  const auto scores_and_values =
+      static_cast<double>(config.num_hidden_layers * (shape.q_width() + shape.out_width()));
+  return 6 * static_cast<double>(weights) + 6 * scores_and_values * static_cast<double>(sequence);
 }
 
 Costs costs_of(const ModelConfig& config) {
@@ -72,6 +74,11 @@ std::vector<LayerRun> layer_runs(const ModelConfig& config) {
   return runs;
 }
 
+// What the folder calls itself; a model of no folder, what it would be called.
+std::string type_of(const ModelConfig& config) {
+  return config.read_as.empty() ? std::string(config.model_type()) : config.read_as;
+}
+
 std::string describe_router(const ModelConfig& config) {
   if (config.num_moe_layers() == 0) return "none: every layer is dense";
   std::string text = fmt::format("{} scores, best {} of {}", name_of(config.scoring_func),
@@ -87,11 +94,26 @@ std::string describe_router(const ModelConfig& config) {
   return text;
 }
 
+std::string describe_heads(const ModelConfig& config) {
+  if (config.kv_lora_rank > 0) {
+    const std::string queries =
+        config.q_lora_rank > 0 ? fmt::format(", queries from {}", config.q_lora_rank) : "";
+    return fmt::format("{} heads of {} + {} turned, values of {}, from a latent of {}{}",
+                       config.num_attention_heads, config.qk_nope_head_dim, config.qk_rope_head_dim,
+                       config.v_head_dim, config.kv_lora_rank, queries);
+  }
+  std::string text = fmt::format(
+      "{} heads of {}, {} for keys and values{}", config.num_attention_heads, config.head_dim,
+      config.num_key_value_heads, config.attention_bias ? ", with bias" : "");
+  if (config.use_qk_norm) text += ", queries and keys normalised";
+  if (config.rotary_width() < config.head_dim)
+    text += fmt::format(", {} of each turned", config.rotary_width());
+  return text;
+}
+
 std::string describe_attention(const ModelConfig& config) {
   return fmt::format(
-      "{} heads of {}, {} for keys and values{}; rope theta {}{}", config.num_attention_heads,
-      config.head_dim, config.num_key_value_heads, config.attention_bias ? ", with bias" : "",
-      config.rope_theta,
+      "{}; rope theta {}{}", describe_heads(config), config.rope_theta,
       config.rope_kind == model::RopeKind::plain
           ? ""
           : fmt::format(", {} scaling by {}", name_of(config.rope_kind), config.rope_factor));
@@ -230,7 +252,7 @@ OrderedJson json_of(const ModelConfig& config, const Costs& costs, const Weights
   for (const kernels::Candidate& candidate : kernels::cpu_candidates()) {
     cpu.push_back({{"tier", candidate.name}, {"declined", candidate.declined}});
   }
-  OrderedJson json{{"model_type", config.model_type()},
+  OrderedJson json{{"model_type", type_of(config)},
                    {"parameters", costs.parameters},
                    {"active_parameters", costs.active},
                    {"tensors", config.num_tensors()},
@@ -324,7 +346,7 @@ void print_text(const ModelConfig& config, const Costs& costs, const Weights& we
     print("{:<26}{}\n", name, value);
   };
   const std::string_view operand = tensor::name_of(infer::default_operand(config));
-  row("model type", std::string(config.model_type()));
+  row("model type", type_of(config));
   row("parameters", with_commas(costs.parameters));
   row("active per token", with_commas(costs.active));
   row("hidden, vocabulary", fmt::format("{}, {}", config.hidden_size, config.vocab_size));

@@ -54,7 +54,9 @@ Limits limits_of(const model::Model& model, const EngineOptions& options) {
 }
 
 int64_t kv_page_bytes(const model::Model& model) {
-  return kernels::kKeyBlock * model.config.kv_bytes_per_token(model.operand);
+  attention::KvLayers layers = model.kv_layers();
+  layers.shape.layout = model.parameters.forward.head.layout;
+  return layers.count * layers.shape.page_bytes();
 }
 
 int64_t default_num_pages(const model::Model& model, int64_t max_batch) {

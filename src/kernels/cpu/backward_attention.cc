@@ -199,8 +199,8 @@ class KvHeadBackward {
     const int64_t value_depth = panel_depth(args_.kv.shape.dtype, value_width_);
     const T* q = row(args_.q, begin, head);
     const T* d_out = row(args_.d_out, begin, head);
-    tier_.product(product(q, query_stride(), rows, work_.key_panels, keys, key_width_, depth,
-                          work_.s, keys));
+    tier_.product(
+        product(q, query_stride(), rows, work_.key_panels, keys, key_width_, depth, work_.s, keys));
     tier_.product(product(d_out, out_stride(), rows, work_.value_panels, keys, value_width_,
                           value_depth, work_.dp, keys));
     T* p = reinterpret_cast<T*>(work_.p);
@@ -223,12 +223,12 @@ class KvHeadBackward {
     for (int64_t r = 0; r < kKeyBlock; ++r) row_of_k[r] = r < rows ? static_cast<int32_t>(r) : -1;
     tier_.gather_panels(
         gathered(q, query_stride(), row_of_k, kKeyBlock, key_width_, work_.query_panels));
-    continue_over_queries(ds, row_of_k, begin + rows, keys, work_.query_panels,
-                          key_width_, d_key(0));
+    continue_over_queries(ds, row_of_k, begin + rows, keys, work_.query_panels, key_width_,
+                          d_key(0));
     tier_.gather_panels(
         gathered(d_out, out_stride(), row_of_k, kKeyBlock, value_width_, work_.d_out_panels));
-    continue_over_queries(p, row_of_k, begin + rows, keys, work_.d_out_panels,
-                          value_width_, d_value(0));
+    continue_over_queries(p, row_of_k, begin + rows, keys, work_.d_out_panels, value_width_,
+                          d_value(0));
   }
 
   // One chain over the key blocks. The bf16 rule is a chain of blocks of 32 anyway; the fp32 rule

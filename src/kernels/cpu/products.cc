@@ -124,8 +124,8 @@ void head_products(const Tier& tier, const Context& context, const HeadProducts&
       block.x_stride = heads * args.weight.k;
       block.row_end = args.x.dim(0);
       block.epilogue = Epilogue::round;
-      block.out = static_cast<char*>(args.out.data) +
-                  static_cast<std::size_t>(head * args.weight.n) * size;
+      block.out =
+          static_cast<char*>(args.out.data) + static_cast<std::size_t>(head * args.weight.n) * size;
       block.out_stride = heads * args.weight.n;
       if (block.row_end > 0) visit(block);
     }

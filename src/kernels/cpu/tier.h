@@ -123,7 +123,7 @@ struct CombineRow {
   const float* gate = nullptr;          // [terms]; null: 1 each
   const uint8_t* joins = nullptr;       // [terms]
   int terms = 0;
-  const void* shared = nullptr;  // or null
+  const void* shared = nullptr;        // or null
   const float* shared_gate = nullptr;  // null: 1
   float* residual = nullptr;
   bool add_to_residual = true;

@@ -65,8 +65,7 @@ void attend(const AttentionForward& args, const int32_t* pages, int64_t num_keys
   const int64_t heads = args.q.dim(1);
   const int64_t value_width = args.kv.shape.value_width;
   const int64_t kv_head = head / (heads / args.kv.shape.heads);
-  const Operand* q =
-      args.q.as<Operand>() + (token * heads + head) * args.kv.shape.key_width;
+  const Operand* q = args.q.as<Operand>() + (token * heads + head) * args.kv.shape.key_width;
   Partial<S> total;
   for (int64_t span_begin = 0; span_begin < num_keys; span_begin += kKeyBlock * kBlocksPerSpan) {
     Partial<S> span;
@@ -206,8 +205,8 @@ class HeadBackward {
     }
     const Operand* out = row(args_.out, t, value_width_);
     const Operand* d_out = row(args_.d_out, t, value_width_);
-    const S d_dot_out = row_sum<S>(
-        value_width_, [&](int64_t d) { return widen(d_out[d]) * widen(out[d]); });
+    const S d_dot_out =
+        row_sum<S>(value_width_, [&](int64_t d) { return widen(d_out[d]) * widen(out[d]); });
     return {.max = total.max, .sum = total.sum, .d_dot_out = d_dot_out};
   }
 

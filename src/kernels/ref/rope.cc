@@ -64,8 +64,7 @@ void rope_forward(const Context&, const RopeForward& args) {
         }
         if (kv.values == KvValues::prefix_of_key) continue;
         for (int64_t d = 0; d < kv.value_width; ++d) {
-          values[kv.value_offset(page, h) + kv.value_index(place, d)] =
-              round_to<Operand>(value[d]);
+          values[kv.value_offset(page, h) + kv.value_index(place, d)] = round_to<Operand>(value[d]);
         }
       }
     }
