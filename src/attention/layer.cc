@@ -39,19 +39,20 @@ void normalise_heads(const Context& context, const Forward& args) {
 // wants what lies between.
 void project(const Context& context, const Forward& args) {
   const bool plain = args.shape.is_plain();
-  if (plain && !args.tape.log_sums && kernels::few_tokens_qkv(context, {.residual = args.residual,
-                                                               .norm_weight = args.norm_weight,
-                                                               .eps = args.eps,
-                                                               .weight = args.weights.qkv,
-                                                               .bias = args.weights.qkv_bias,
-                                                               .cos = args.rope.cos,
-                                                               .sin = args.rope.sin,
-                                                               .position = args.position,
-                                                               .kv_slot = args.kv_slot,
-                                                               .q = args.tape.q,
-                                                               .kv = args.kv,
-                                                               .x = args.x})
-                                 .ran()) {
+  if (plain && !args.tape.log_sums &&
+      kernels::few_tokens_qkv(context, {.residual = args.residual,
+                                        .norm_weight = args.norm_weight,
+                                        .eps = args.eps,
+                                        .weight = args.weights.qkv,
+                                        .bias = args.weights.qkv_bias,
+                                        .cos = args.rope.cos,
+                                        .sin = args.rope.sin,
+                                        .position = args.position,
+                                        .kv_slot = args.kv_slot,
+                                        .q = args.tape.q,
+                                        .kv = args.kv,
+                                        .x = args.x})
+          .ran()) {
     return;
   }
   if (args.shape.latent) {
@@ -61,15 +62,15 @@ void project(const Context& context, const Forward& args) {
   kernels::rms_norm_forward(
       context, {.x = args.residual, .weight = args.norm_weight, .eps = args.eps, .out = args.x});
   if (plain && kernels::qkv_forward(context, {.x = args.x,
-                                     .weight = args.weights.qkv,
-                                     .bias = args.weights.qkv_bias,
-                                     .cos = args.rope.cos,
-                                     .sin = args.rope.sin,
-                                     .position = args.position,
-                                     .kv_slot = args.kv_slot,
-                                     .q = args.tape.q,
-                                     .kv = args.kv})
-          .ran()) {
+                                              .weight = args.weights.qkv,
+                                              .bias = args.weights.qkv_bias,
+                                              .cos = args.rope.cos,
+                                              .sin = args.rope.sin,
+                                              .position = args.position,
+                                              .kv_slot = args.kv_slot,
+                                              .q = args.tape.q,
+                                              .kv = args.kv})
+                   .ran()) {
     return;
   }
   kernels::matmul_forward(context, {.operand = args.shape.kv.dtype,
