@@ -3,7 +3,7 @@
 
 #include "attention/steps.h"
 #include "kernels/attention.h"
-#include "kernels/few_tokens.h"
+#include "kernels/composed.h"
 #include "kernels/rope.h"
 
 namespace dsmoe::attention {
@@ -35,25 +35,24 @@ void normalise_heads(const Context& context, const Forward& args) {
   normalise(args.shape.q_width(), args.tape.k_in, args.weights.k_norm);
 }
 
-// q, k, v = rope(W_qkv norm(u)): in one launch where there is such a kernel and no backward pass
-// wants what lies between.
+// q, k, v = rope(W_qkv norm(u)).
 void project(const Context& context, const Forward& args) {
-  const bool plain = args.shape.is_plain();
-  if (plain && !args.tape.log_sums &&
-      kernels::few_tokens_qkv(context, {.residual = args.residual,
-                                        .norm_weight = args.norm_weight,
-                                        .eps = args.eps,
-                                        .weight = args.weights.qkv,
-                                        .bias = args.weights.qkv_bias,
-                                        .cos = args.rope.cos,
-                                        .sin = args.rope.sin,
-                                        .position = args.position,
-                                        .kv_slot = args.kv_slot,
-                                        .q = args.tape.q,
-                                        .kv = args.kv,
-                                        .x = args.x})
-          .ran()) {
-    return;
+  if (args.shape.is_plain()) {
+    return kernels::project_heads(context, {.operand = args.shape.kv.dtype,
+                                            .residual = args.residual,
+                                            .norm_weight = args.norm_weight,
+                                            .eps = args.eps,
+                                            .x = args.x,
+                                            .weight = args.weights.qkv,
+                                            .bias = args.weights.qkv_bias,
+                                            .cos = args.rope.cos,
+                                            .sin = args.rope.sin,
+                                            .position = args.position,
+                                            .kv_slot = args.kv_slot,
+                                            .q = args.tape.q,
+                                            .kv = args.kv,
+                                            .qkv = args.workspace.qkv,
+                                            .keeps_x = static_cast<bool>(args.tape.log_sums)});
   }
   if (args.shape.latent) {
     latent_project(context, args);
@@ -61,18 +60,6 @@ void project(const Context& context, const Forward& args) {
   }
   kernels::rms_norm_forward(
       context, {.x = args.residual, .weight = args.norm_weight, .eps = args.eps, .out = args.x});
-  if (plain && kernels::qkv_forward(context, {.x = args.x,
-                                              .weight = args.weights.qkv,
-                                              .bias = args.weights.qkv_bias,
-                                              .cos = args.rope.cos,
-                                              .sin = args.rope.sin,
-                                              .position = args.position,
-                                              .kv_slot = args.kv_slot,
-                                              .q = args.tape.q,
-                                              .kv = args.kv})
-                   .ran()) {
-    return;
-  }
   kernels::matmul_forward(context, {.operand = args.shape.kv.dtype,
                                     .x = args.x,
                                     .weight = args.weights.qkv,

@@ -11,6 +11,8 @@
 #include "kernels/few_tokens.h"
 #include "kernels/log_prob.h"
 #include "kernels/matmul.h"
+#include "kernels/rms_norm.h"
+#include "kernels/rope.h"
 
 namespace dsmoe::kernels {
 
@@ -21,6 +23,51 @@ bool ran(std::string_view step, int64_t rows, const Attempt& attempt) {
                 : fmt::format("{} of {} rows: op by op, because {}", step, rows, attempt.declined));
   }
   return attempt.ran();
+}
+
+void project_heads(const Context& context, const ProjectHeads& args) {
+  const int64_t tokens = args.residual.dim(0);
+  const bool adapted = static_cast<bool>(args.weight.adapter);
+  if (!args.keeps_x && !adapted &&
+      ran("norm and projection", tokens,
+          few_tokens_qkv(context, {.residual = args.residual,
+                                   .norm_weight = args.norm_weight,
+                                   .eps = args.eps,
+                                   .weight = args.weight.stack,
+                                   .bias = args.bias,
+                                   .cos = args.cos,
+                                   .sin = args.sin,
+                                   .position = args.position,
+                                   .kv_slot = args.kv_slot,
+                                   .q = args.q,
+                                   .kv = args.kv,
+                                   .x = args.x})))
+    return;
+  rms_norm_forward(
+      context, {.x = args.residual, .weight = args.norm_weight, .eps = args.eps, .out = args.x});
+  if (!adapted && ran("projection and rotation", tokens,
+                      qkv_forward(context, {.x = args.x,
+                                            .weight = args.weight.stack,
+                                            .bias = args.bias,
+                                            .cos = args.cos,
+                                            .sin = args.sin,
+                                            .position = args.position,
+                                            .kv_slot = args.kv_slot,
+                                            .q = args.q,
+                                            .kv = args.kv})))
+    return;
+  matmul_forward(context, {.operand = args.operand,
+                           .x = args.x,
+                           .weight = args.weight,
+                           .bias = args.bias,
+                           .out = args.qkv});
+  rope_forward(context, {.qkv = args.qkv,
+                         .cos = args.cos,
+                         .sin = args.sin,
+                         .position = args.position,
+                         .kv_slot = args.kv_slot,
+                         .q = args.q,
+                         .kv = args.kv});
 }
 
 Rows dispatch(const Context& context, const DispatchRows& args) {

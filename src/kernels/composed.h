@@ -5,10 +5,31 @@
 #include "kernels/combine.h"
 #include "kernels/context.h"
 #include "kernels/experts.h"
+#include "kernels/kv_pages.h"
 #include "kernels/rows.h"
 #include "kernels/weight.h"
 
 namespace dsmoe::kernels {
+
+// q, k, v = rope(W norm(u) + bias) of heads that turn whole; k and v go into the KV cache.
+struct ProjectHeads {
+  DType operand = DType::F32;
+  TensorView residual;     // u [tokens, hidden] F32 (F64)
+  TensorView norm_weight;  // [hidden]
+  double eps = 1e-6;
+  TensorView x;   // [tokens, hidden], operand type, written: round(norm(u))
+  Weight weight;  // [(heads + 2 * kv_heads) * head_dim, hidden]
+  TensorView bias;
+  TensorView cos;  // as of RopeForward, like the rest
+  TensorView sin;
+  TensorView position;
+  TensorView kv_slot;
+  TensorView q;
+  KvPages kv;
+  TensorView qkv;        // room for the product
+  bool keeps_x = false;  // a backward pass reads x: one launch of all would leave it as it was
+};
+void project_heads(const Context& context, const ProjectHeads& args);
 
 // Rows for the products that will read them: laid out in args.out, or left to be gathered on their
 // way into each product.

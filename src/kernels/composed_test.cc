@@ -186,5 +186,48 @@ TEST_F(Composed, MostLikelyIsTheHeadAndArgmax) {
   EXPECT_EQ(ran_ops, (Names{"fused"}));
 }
 
+TEST_F(Composed, HeadsAreProjectedInOneLaunchOrTwoOrThree) {
+  const TensorView ones = tensor(DType::F32, {2, 2});
+  ProjectHeads args{.residual = tensor(DType::F32, {2, kHidden}),
+                    .norm_weight = tensor(DType::F32, {kHidden}),
+                    .x = tensor(DType::F32, {2, kHidden}),
+                    .weight = weight(1, 12, kHidden),
+                    .cos = ones,
+                    .sin = ones,
+                    .position = tensor(DType::I32, {2}),
+                    .kv_slot = tensor(DType::I32, {2}),
+                    .q = tensor(DType::F32, {2, 1, 4}),
+                    .kv = {.keys = tensor(DType::F32, {1}).data,
+                           .values = tensor(DType::F32, {1}).data,
+                           .num_pages = 1,
+                           .shape = {.heads = 1, .key_width = 4, .value_width = 4}},
+                    .qkv = tensor(DType::F32, {2, 12})};
+  args.kv.shape.layout = table_.weight_layout;
+  project_heads(context_, args);
+  EXPECT_EQ(ran_ops, (Names{"rms_norm_forward", "matmul_forward", "rope_forward"}));
+
+  ran_ops.clear();
+  table_.qkv_forward = [](const Context&, const QkvForward&) -> Attempt {
+    ran_ops.emplace_back("two");
+    return {};
+  };
+  project_heads(context_, args);
+  EXPECT_EQ(ran_ops, (Names{"rms_norm_forward", "two"}));
+
+  ran_ops.clear();
+  table_.few_tokens_qkv = [](const Context&, const FewTokensQkv&) -> Attempt {
+    ran_ops.emplace_back("one");
+    return {};
+  };
+  project_heads(context_, args);
+  EXPECT_EQ(ran_ops, (Names{"one"}));
+
+  // What a backward pass reads has to be written.
+  ran_ops.clear();
+  args.keeps_x = true;
+  project_heads(context_, args);
+  EXPECT_EQ(ran_ops, (Names{"rms_norm_forward", "two"}));
+}
+
 }  // namespace
 }  // namespace dsmoe::kernels
