@@ -189,7 +189,7 @@ TEST(Config, SavedAndReadBackIsTheSame) {
                "num_experts_per_tok":null,"moe_intermediate_size":null,"tie_word_embeddings":true,"pad_token_id":3})"),
       changed(
           small(),
-          R"({"model_type":"dsmoe","scoring_func":"sigmoid","topk_method":"noaux_tc","n_routed_experts":6,
+          R"({"model_type":"dsmoe","moe_layer_freq":2,"scoring_func":"sigmoid","topk_method":"noaux_tc","n_routed_experts":6,
                "n_group":3,"topk_group":2,"routed_scaling_factor":2.5,"norm_topk_prob":true,"eos_token_id":[1,2]})"),
       changed(small(),
               R"({"unknown":{"a":[1,2.5,"x"]},"use_cache":true,"transformers_version":"4.36.0",

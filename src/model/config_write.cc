@@ -103,8 +103,7 @@ Json all_fields(const ModelConfig& c) {
                                                        : Json(c.eos_token_ids);
   if (c.quantization) json["quantization_config"] = quantization_json(c.quantization);
   // The layers behind the last are not kept, and so not written.
-  if (Json::parse(c.extra).contains("num_nextn_predict_layers") || c.num_nextn_predict_layers > 0)
-    json["num_nextn_predict_layers"] = 0;
+  if (c.num_nextn_predict_layers > 0) json["num_nextn_predict_layers"] = 0;
   return json;
 }
 
@@ -136,7 +135,8 @@ Json in_words_of(const Format& format, const ModelConfig& config) {
   json["model_type"] = format.model_type;
   json["architectures"] = Json::array({format.architecture});
   // Names the Python code of another class, which would misread this model.
-  if (format.model_type != "deepseek" && format.model_type != config.read_as)
+  const bool is_ours = format.model_type == formats().back().model_type;
+  if (is_ours || (format.model_type != "deepseek" && format.model_type != config.read_as))
     json.erase("auto_map");
   return json;
 }
@@ -151,6 +151,7 @@ bool says_all(const Format& format, const ModelConfig& config) {
     const ModelConfig read = parse_config(in_words_of(format, config).dump(), format.model_type);
     ModelConfig own = config;  // keys that mean nothing here may differ
     own.extra = read.extra;
+    own.num_nextn_predict_layers = read.num_nextn_predict_layers;
     return all_fields(read) == all_fields(own);
   } catch (const Error&) {
     return false;
@@ -182,7 +183,9 @@ Json ModelConfig::to_json() const { return in_words_of(format(), *this); }
 Json own_words(const ModelConfig& config) {
   const std::span<const Format> all = formats();
   const Format& released = all.front();
-  return in_words_of(says_all(released, config) ? released : all.back(), config);
+  Json words = in_words_of(says_all(released, config) ? released : all.back(), config);
+  words.erase("num_nextn_predict_layers");  // they were not read
+  return words;
 }
 
 }  // namespace dsmoe::model

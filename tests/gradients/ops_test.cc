@@ -225,7 +225,7 @@ class RopeCheck : public RotatedCheck {
                                       .position = position_,
                                       .num_heads = heads_.heads,
                                       .num_kv_heads = heads_.kv_heads,
-                                      .key_width = heads_.key_width,
+                                      .key_width = heads_.head_dim,
                                       .out = qkv_.gradient});
   }
 
