@@ -12,6 +12,9 @@ namespace {
 
 constexpr std::size_t kMaxStates = std::size_t{1} << 15;
 constexpr std::size_t kMaxMembers = std::size_t{1} << 21;  // of all sets together
+// Edges and members looked at, less than a second. Few states may be much work: each looks at all
+// edges of its nodes again.
+constexpr std::size_t kMaxSteps = std::size_t{1} << 26;
 
 }  // namespace
 
@@ -44,11 +47,22 @@ class Determiniser {
     }
   }
 
+  void count_steps(std::size_t steps, int32_t node) {
+    num_steps_ += steps;
+    if (num_steps_ > kMaxSteps) {
+      fail(ErrorKind::input,
+           "{}: too complex: to join its alternatives and repetitions takes more than {} steps",
+           nfa_.place_of(node), kMaxSteps);
+    }
+  }
+
   Set closure(Set set) {
     ++stamp_;
+    std::size_t num_edges = 0;
     for (const int32_t node : set) mark_[static_cast<std::size_t>(node)] = stamp_;
     for (std::size_t i = 0; i < set.size(); ++i) {
       nfa_.each_edge(set[i], [&](const Nfa::Edge& edge) {
+        ++num_edges;
         const bool is_empty = edge.kind == Nfa::EdgeKind::empty ||
                               (edge.kind == Nfa::EdgeKind::call &&
                                nullable_[static_cast<std::size_t>(
@@ -57,6 +71,7 @@ class Determiniser {
         if (is_empty && std::exchange(mark, stamp_) != stamp_) set.push_back(edge.target);
       });
     }
+    count_steps(set.size() + num_edges, set.front());
     std::sort(set.begin(), set.end());
     return set;
   }
@@ -113,10 +128,11 @@ class Determiniser {
     std::vector<ByteEdge> edges;
     for (std::size_t b = 0; b + 1 < borders.size(); ++b) {
       Set targets;
-      for (const Nfa::Edge& edge : bytes) {
-        if (edge.low > borders[b]) break;
-        if (edge.high >= borders[b]) targets.push_back(edge.target);
+      std::size_t num_begun = 0;
+      for (; num_begun < bytes.size() && bytes[num_begun].low <= borders[b]; ++num_begun) {
+        if (bytes[num_begun].high >= borders[b]) targets.push_back(bytes[num_begun].target);
       }
+      count_steps(num_begun, set.front());
       if (targets.empty()) continue;
       const int32_t target = state_of(unique(std::move(targets)));
       const auto low = static_cast<uint8_t>(borders[b]);
@@ -155,7 +171,7 @@ class Determiniser {
   std::vector<Set> sets_;
   int32_t base_ = 0;
   int32_t rule_idx_ = 0;
-  std::size_t num_members_ = 0;
+  std::size_t num_members_ = 0, num_steps_ = 0;
 };
 
 Automaton::Automaton(const Nfa& nfa, int32_t root, const Vocabulary& vocabulary) : root_(root) {

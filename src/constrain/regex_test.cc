@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <ctime>
+
 #include "constrain/test_support.h"
 
 namespace dsmoe::constrain {
@@ -92,6 +94,23 @@ TEST(Regex, RefusesByByte) {
     const std::string refusal = refusal_of(Shape::regex(pattern, "guided_regex"));
     EXPECT_NE(refusal.find("guided_regex: "), std::string::npos) << pattern << ": " << refusal;
     EXPECT_NE(refusal.find(reason), std::string::npos) << pattern << ": " << refusal;
+  }
+}
+
+// 16,384 states, each of which looks at every alternative again: few states, much work.
+TEST(Regex, BoundsTheWorkOfJoiningAlternatives) {
+  std::string equal = "(?:a|b", different = equal, nothing = "(?:";
+  for (int i = 0; i < 8000; ++i) equal += "|c";
+  for (int i = 0; i < 8000; ++i) different += fmt::format("|c{}", i);
+  for (int i = 0; i < 26; ++i) nothing += fmt::format("{}|", static_cast<char>('a' + i));
+  for (const std::string& pattern : {equal + ")*a(?:a|b){13}", different + ")*a(?:a|b){13}",
+                                     nothing + "x){0,500}(?:(?:){0,3500})"}) {
+    const std::clock_t start = std::clock();  // of the processor: others may be busy
+    const std::string refusal = refusal_of(Shape::regex(pattern, "guided_regex"));
+    const double taken = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+    EXPECT_NE(refusal.find("guided_regex: too complex"), std::string::npos)
+        << pattern.substr(0, 40) << ": " << refusal;
+    EXPECT_LT(taken, 5) << pattern.substr(0, 40);
   }
 }
 
