@@ -215,6 +215,30 @@ TEST(JsonSchema, References) {
   });
 }
 
+// Each bracket may open either of two lists: after n of them there are 2^n ways to be there.
+TEST(JsonSchema, TokensOfManyBracketsInsideOfListsThatLookAlike) {
+  std::vector<std::string> bytes;
+  for (int b = 0; b < 256; ++b) bytes.emplace_back(1, static_cast<char>(b));
+  bytes.emplace_back(48, '[');
+  const auto vocabulary = std::make_shared<const Vocabulary>(std::move(bytes));
+  const auto constraint =
+      std::make_shared<const Constraint>(schema_of(R"({"$ref":"#/$defs/a","$defs":{
+          "a":{"type":"array","items":{"anyOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/b"}]}},
+          "b":{"type":"array","items":{"anyOf":[{"$ref":"#/$defs/a"},{"$ref":"#/$defs/b"}]},
+               "maxItems":5}}})"),
+                                         vocabulary);
+  Matcher matcher(constraint);
+  TokenBits bits;
+  matcher.allowed(1000, bits);
+  EXPECT_TRUE(has_token(bits, 256));
+  matcher.take(256);
+  // 48 are open, and a token more opens as many: 96 have to be closed behind it.
+  matcher.allowed(97, bits);
+  EXPECT_TRUE(has_token(bits, 256));
+  matcher.allowed(96, bits);
+  EXPECT_FALSE(has_token(bits, 256));
+}
+
 TEST(JsonSchema, RefusesByPath) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"properties":{"a":{"oneOf":[]}}})", "schema.properties.a.oneOf: "},

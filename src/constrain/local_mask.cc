@@ -49,6 +49,7 @@ class LocalWalk {
       Configuration& here = at[depth];
       if (!step_plainly(before, nodes[n].byte, here)) {
         frames_.shrink(num_frames[depth - 1]);
+        items_of_frame_.resize(std::min(items_of_frame_.size(), frames_.size()));
         stepper_.step(before, nodes[n].byte, here);
       }
       num_frames[depth] = frames_.size();
@@ -97,12 +98,21 @@ class LocalWalk {
     last_list_->insert(last_list_->end(), tokens.begin(), tokens.end());
   }
 
-  // Of the rule that the unknown caller called.
-  uint32_t items_of(const Head& head) const {
-    if (head.frame == Frames::kUnknown) return head.count;
-    uint32_t items = kNoMost;
-    for (const Head& back : frames_.returns(head.frame)) items = std::min(items, items_of(back));
-    return items;
+  // Of the rule that the unknown caller called. Each frame is looked at once: there may be more
+  // ways through them than anybody could follow. Callers have lower numbers than what they called.
+  uint32_t items_of(const Head& head) {
+    for (std::size_t f = items_of_frame_.size(); f < frames_.size(); ++f) {
+      uint32_t items = kNoMost;
+      for (const Head& back : frames_.returns(static_cast<int32_t>(f))) {
+        items = std::min(items, known_items_of(back));
+      }
+      items_of_frame_.push_back(items);
+    }
+    return known_items_of(head);
+  }
+  uint32_t known_items_of(const Head& head) const {
+    return head.frame == Frames::kUnknown ? head.count
+                                          : items_of_frame_[static_cast<std::size_t>(head.frame)];
   }
 
   // The rule has ended at node n. Tokens that end there too are right if the rule may end there.
@@ -195,6 +205,7 @@ class LocalWalk {
   std::pair<uint32_t, int32_t> last_class_;
   std::vector<int32_t>* last_list_ = nullptr;  // in classes_
   std::vector<Left> left_;
+  std::vector<uint32_t> items_of_frame_;
   int64_t num_steps_ = 0;
   LocalMask mask_;
 };
