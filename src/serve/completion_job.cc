@@ -239,10 +239,10 @@ void CompletionJob::take_deltas() {
   }
   for (std::size_t i = 0; i < deltas.size(); ++i) {
     if (deltas[i].error) {
-      const bool is_dead = *deltas[i].error == ErrorKind::resource;
+      const int status = status_of(*deltas[i].error);
       const std::string& text = deltas[i].error_message;
-      return fail({is_dead ? 503 : 500, text.empty() ? "out of memory" : text, "",
-                   is_dead ? "engine_dead" : ""});
+      return fail(
+          {status, text.empty() ? "out of memory" : text, "", status == 503 ? "engine_dead" : ""});
     }
     take(*choices_[i], std::move(deltas[i]));
   }

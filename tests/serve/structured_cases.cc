@@ -50,6 +50,19 @@ std::string alike(int count) {
               "]}");
 }
 
+// Two rules that begin alike. Each has few enough ways to go on, both together too many.
+std::string two_lists(int count) {
+  const auto rule = [&](const std::string& name, int first) {
+    return list(
+        "\"" + name + R"(": {"type": "array", "minItems": 1, "items": {"anyOf": [)", count,
+        [&](int i) { return R"({"$ref": "#/$defs/d)" + number(first + i) + "\"}"; }, "]}},");
+  };
+  return list(R"({"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}], "$defs": {)" +
+                  rule("a", 0) + rule("b", count),
+              2 * count,
+              [](int i) { return "\"d" + number(i) + R"(": {"const": )" + number(i) + "}"; }, "}}");
+}
+
 std::vector<BodyCase> schema_cases() {
   return {
       {"schema a number", schema("5"), 400, "guided_json"},
@@ -115,6 +128,7 @@ std::vector<BodyCase> schema_cases() {
       {"a hundred thousand items",
        schema(R"({"type": "array", "items": {"type": "null"}, "maxItems": 100000})"), 200},
       {"a million characters", schema(R"({"type": "string", "maxLength": 1000000})"), 200},
+      {"too many ways at one token", schema(two_lists(300)), 400},
       {"name of a megabyte", schema("{\"properties\": {\"" + std::string(300000, 'n') + "\": {}}}"),
        400},
   };

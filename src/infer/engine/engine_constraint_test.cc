@@ -245,6 +245,27 @@ TEST_F(EngineConstraint, RestrictionsDoNotDependOnWhatRunsBeside) {
   EXPECT_GT(num_changed, 0);
 }
 
+// Each half is prepared without a fault; what both may begin at one place is more than an answer
+// may follow, which shows when the first token is taken.
+TEST_F(EngineConstraint, TooManyWaysEndTheirOwnRequestOnly) {
+  const auto list = [](int first, int last) {
+    OrderedJson any = OrderedJson::array();
+    for (int i = first; i < last; ++i) any.push_back({{"$ref", fmt::format("#/$defs/{}", i)}});
+    return OrderedJson{{"type", "array"}, {"minItems", 1}, {"items", {{"anyOf", any}}}};
+  };
+  OrderedJson defs;
+  for (int i = 0; i < 600; ++i) defs[std::to_string(i)] = {{"const", i}};
+  defs["low"] = list(0, 300);
+  defs["high"] = list(300, 600);
+  OrderedJson low{{"$ref", "#/$defs/low"}}, high{{"$ref", "#/$defs/high"}};
+  const OrderedJson schema{{"anyOf", {low, high}}, {"$defs", defs}};
+  EngineRequest bad = request(constrain::Shape::schema(schema, "schema"), 1, 1);
+  const std::vector<Answer> answers = run({request(abc(), 1, 1), bad, request(abc(), 2, 1)});
+  EXPECT_EQ(answers[0].end, "stop");
+  EXPECT_EQ(answers[1].end, "error: the constraint is too ambiguous");
+  EXPECT_EQ(answers[2].end, "stop");
+}
+
 TEST_F(EngineConstraint, StopIdsComeAtTheEndOnly) {
   // Token 3 is "{": as a stop id it may only come where the text may end.
   EngineRequest r = request(constrain::Shape::regex("a*", "regex"), 3, 1);
@@ -262,6 +283,12 @@ TEST_F(EngineConstraint, StopIdsComeAtTheEndOnly) {
   const Answer exact = run_alone(fixed);
   EXPECT_EQ(text_of(exact), "ab");
   EXPECT_EQ(exact.reason, FinishReason::complete);
+  // Half of an answer is not told as a whole one.
+  EngineRequest stuck = request(constrain::Shape::literal("a{b"), 3, 1);
+  stuck.stop_ids = {3};
+  const Answer half = run_alone(stuck);
+  EXPECT_EQ(text_of(half), "a");
+  EXPECT_EQ(half.end, "error: the constraint asks for a token that is one of stop_token_ids");
 }
 
 }  // namespace

@@ -100,13 +100,16 @@ void EngineCore::reserve(Scheduled& sequence, int64_t length) {
   pool_.reserve(sequence_of(sequence), length);
 }
 
-// Without the memory for what concerns it alone a sequence ends, and nothing else does.
+// What goes wrong with what concerns it alone ends a sequence, and nothing else: no memory, a
+// constraint that is too ambiguous for the token that was taken.
 template <class F>
 void EngineCore::guarded(EngineSequence& sequence, F&& f) {
   try {
     f();
   } catch (const std::bad_alloc&) {
     fail(sequence, ErrorKind::internal, kNoMemory);
+  } catch (const Error& e) {
+    fail(sequence, e.kind(), e.what());
   }
 }
 
@@ -276,6 +279,10 @@ void EngineCore::deliver(const EngineStep::Row& row) {
     sequence.request.sink->on_prompt_score(row.scored_position, row.score);
     sequence.prompt_scored = row.scored_position + 1;
     return;
+  }
+  if (row.is_over && sequence.request.constraint && !sequence.guide->may_end()) {
+    return fail(sequence, ErrorKind::input,
+                "the constraint asks for a token that is one of stop_token_ids");
   }
   if (row.is_over) return finish(sequence, FinishReason::complete);
   take_token(sequence, row.token, sequence.request.num_top_scores >= 0 ? &row.score : nullptr);
