@@ -458,6 +458,22 @@ TEST_P(BrokenNumbers, AHeadFailsWhoeverDraws) {
   EXPECT_TRUE(all[2].tokens.empty());
 }
 
+// No router and no draw reads what comes behind the last layer.
+TEST_P(BrokenNumbers, AnEmbeddingFails) {
+  for (const double value : {kNan, std::numeric_limits<double>::infinity()}) {
+    const auto model = make(config(), {.tensor = "model.norm.weight", .first = 17, .value = value});
+    infer::EngineRequest mean{
+        .prompt = tokens(12), .max_tokens = 0, .pooling = infer::Pooling::mean};
+    infer::EngineRequest last = mean;
+    last.pooling = infer::Pooling::last;
+    const infer::EngineRequest routed{.prompt = tokens(12), .max_tokens = 0, .wants_routes = true};
+    const std::vector<Answer> all = answers(context_, *model, {mean, last, routed});
+    EXPECT_TRUE(all[0].end.starts_with("value 17 of the embedding is not finite")) << all[0].end;
+    EXPECT_EQ(all[1].end, all[0].end);
+    EXPECT_EQ(all[2].end, "finished");
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, BrokenNumbers,
                          ::testing::Values(Case{"cpu_bf16", kernels::Device::cpu, DType::BF16},
                                            Case{"cpu_f32", kernels::Device::cpu, DType::F32},

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <new>
 
 namespace dsmoe::infer {
@@ -268,7 +269,15 @@ void EngineCore::pool_hidden(const EnginePart& part, const EngineStep::Result& r
   if (sequence.num_pending() > 0) return;
   const double count = is_mean ? static_cast<double>(sequence.num_prompt) : 1.0;
   std::vector<float> embedding;
-  for (const double sum : sequence.pooled) embedding.push_back(static_cast<float>(sum / count));
+  for (const double sum : sequence.pooled) {
+    if (!std::isfinite(sum)) {
+      dsmoe::fail(ErrorKind::internal,
+                  "value {} of the embedding is not finite; the weights or the activations are "
+                  "broken (NaN or infinity)",
+                  embedding.size());
+    }
+    embedding.push_back(static_cast<float>(sum / count));
+  }
   sequence.request.sink->on_embedding(embedding);
 }
 
