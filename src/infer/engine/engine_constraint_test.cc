@@ -15,6 +15,7 @@ namespace {
 struct Answer {
   std::vector<int32_t> tokens;
   std::vector<TokenScore> scores;
+  std::vector<float> embedding;
   std::string end;
   FinishReason reason = FinishReason::cancelled;
 };
@@ -23,6 +24,10 @@ class Collector : public RequestSink {
  public:
   void on_prompt_score(int64_t, const TokenScore&) override {}
   void on_routes(const RouteRows&) override {}
+  void on_embedding(std::span<const float> embedding) override {
+    EXPECT_TRUE(answer.embedding.empty());  // told once
+    answer.embedding.assign(embedding.begin(), embedding.end());
+  }
   Next on_token(int32_t token, const TokenScore* score) override {
     answer.tokens.push_back(token);
     if (score != nullptr) answer.scores.push_back(*score);
@@ -64,8 +69,9 @@ class EngineConstraint : public ::testing::Test {
             .stop_ids = {1},
             .constraint = std::make_shared<const constrain::Constraint>(shape, vocabulary_)};
   }
-  std::vector<Answer> run(std::vector<EngineRequest> requests) const {
-    Engine engine(context_, *model_, {});
+  std::vector<Answer> run(std::vector<EngineRequest> requests,
+                          const EngineOptions& options = {}) const {
+    Engine engine(context_, *model_, options);
     std::vector<std::shared_ptr<Collector>> sinks;
     for (EngineRequest& r : requests) {
       r.sink = sinks.emplace_back(std::make_shared<Collector>());
@@ -76,6 +82,7 @@ class EngineConstraint : public ::testing::Test {
       sink->done.get_future().get();
       answers.push_back(sink->answer);
     }
+    num_preemptions_ = engine.stats().preemptions;
     return answers;
   }
   Answer run_alone(const EngineRequest& r) const { return run({r})[0]; }
@@ -97,6 +104,7 @@ class EngineConstraint : public ::testing::Test {
   kernels::Context context_;
   std::unique_ptr<model::Model> model_;
   std::shared_ptr<const constrain::Vocabulary> vocabulary_;
+  mutable int64_t num_preemptions_ = 0;  // of the last run
 };
 
 TEST_F(EngineConstraint, AnswersLookAsTheyMust) {
@@ -157,6 +165,37 @@ TEST_F(EngineConstraint, NothingDependsOnWhatRunsBeside) {
       EXPECT_EQ(together[i].scores[t].log_prob, alone.scores[t].log_prob);
       EXPECT_EQ(together[i].scores[t].top, alone.scores[t].top);
     }
+  }
+}
+
+// Pages for one context only: constrained answers wait in their middle and start again, embeddings
+// in the middle of their prompt, and both find beginnings that others have left.
+TEST_F(EngineConstraint, NothingDependsOnPreemptionAndSharedBeginnings) {
+  const auto list = constrain::Shape::schema(
+      parse_ordered_json(R"({"type": "array", "items": {"type": "integer"}, "minItems": 30})", "s"),
+      "s");
+  std::vector<EngineRequest> requests;
+  for (uint64_t i = 0; i < 18; ++i) {
+    EngineRequest r = request(i % 2 == 0 ? list : object(), i, 1);
+    r.prompt.clear();
+    const uint64_t length = 40 + 29 * i % 90;
+    for (uint64_t t = 0; t < length; ++t) {
+      r.prompt.push_back(static_cast<int32_t>((t * t + (t < 70 ? i % 2 : i)) % 60 + 3));
+    }
+    r.max_tokens = i % 3 == 2 ? 0 : 120;
+    if (i % 3 == 2) r.pooling = i % 2 == 0 ? Pooling::mean : Pooling::last;
+    if (i % 3 == 2) r.constraint = nullptr;
+    requests.push_back(std::move(r));
+  }
+  const std::vector<Answer> together =
+      run(requests, {.max_batch = 6, .chunk_tokens = 48, .num_pages = 4});
+  EXPECT_GT(num_preemptions_, 3);
+  for (std::size_t i = 0; i < requests.size(); ++i) {
+    const Answer alone = run_alone(requests[i]);
+    EXPECT_EQ(together[i].tokens, alone.tokens) << i;
+    EXPECT_EQ(together[i].embedding, alone.embedding) << i;
+    EXPECT_EQ(together[i].end, alone.end) << i;
+    EXPECT_EQ(alone.embedding.empty(), requests[i].pooling == Pooling::none);
   }
 }
 
