@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <exception>
 #include <new>
 
 namespace dsmoe {
@@ -16,7 +17,7 @@ std::atomic<void*> reserve{nullptr};
 thread_local int num_keeping = 0;
 
 void give_back() {
-  if (num_keeping > 0) throw std::bad_alloc();
+  if (num_keeping > 0 && std::uncaught_exceptions() == 0) throw std::bad_alloc();
   void* memory = reserve.exchange(nullptr);
   if (memory == nullptr) throw std::bad_alloc();
   ::munmap(memory, kReserve);

@@ -8,7 +8,7 @@ namespace dsmoe {
 // allocates, and would end the program. One reserve for the process; 64 MiB that nobody touches.
 void keep_memory_reserve();
 
-// While one lives, what fails in this thread does not take the reserve: for what clients make grow.
+// While one lives, only what unwinds takes the reserve in this thread: for what clients make grow.
 class KeepReserve {
  public:
   KeepReserve();

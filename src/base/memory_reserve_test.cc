@@ -21,7 +21,19 @@ TEST(MemoryReserve, IsLentOnceAndTakenAgain) {
     const KeepReserve keep;
     EXPECT_THROW(on_failure(), std::bad_alloc);
   }
-  on_failure();  // it was kept
+  struct AsksWhenItEnds {
+    ~AsksWhenItEnds() { ask(); }
+    std::new_handler ask;
+  };
+  try {
+    const KeepReserve keep;
+    const AsksWhenItEnds unwound{on_failure};
+    throw std::bad_alloc();
+  } catch (const std::bad_alloc&) {
+  }
+  EXPECT_THROW(on_failure(), std::bad_alloc);  // it was taken
+  EXPECT_TRUE(restore_memory_reserve());
+  on_failure();
   EXPECT_TRUE(restore_memory_reserve());
   std::set_new_handler(before);
 }

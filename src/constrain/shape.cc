@@ -47,8 +47,8 @@ Shape Shape::literal(std::string text) {
 
 Shape Shape::schema(OrderedJson schema, std::string name) {
   return Shape(
-      [schema = std::make_shared<const OrderedJson>(std::move(schema)), name](
-          Nfa& nfa, int32_t from, int32_t to) { add_schema(nfa, from, *schema, name, to); },
+      [schema = std::make_shared<JsonOwner<OrderedJson>>(std::move(schema)), name](
+          Nfa& nfa, int32_t from, int32_t to) { add_schema(nfa, from, **schema, name, to); },
       name);
 }
 

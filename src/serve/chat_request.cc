@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 
+#include "base/memory_reserve.h"
 #include "serve/api_error.h"
 #include "serve/completion_request.h"
 #include "serve/json_field.h"
@@ -252,9 +253,20 @@ void read_template_arguments(const Json& body, const OrderedJson& as_sent, ChatR
   chat.template_arguments = as_sent["chat_template_kwargs"];
 }
 
+// What templates read is copied for them, and goes with the request.
+void check_size(const OrderedJson& as_sent, const char* field) {
+  constexpr std::size_t kMaxValues = std::size_t{1} << 16;
+  const auto found = as_sent.find(field);
+  const std::size_t count = found == as_sent.end() ? 0 : num_values(*found);
+  if (count > kMaxValues) {
+    refuse(field, "{}: {} values, at most {} are possible", field, count, kMaxValues);
+  }
+}
+
 }  // namespace
 
 ChatRequest read_chat(const Json& body, std::string_view text) {
+  const KeepReserve keep;
   ChatRequest chat;
   chat.messages = read_messages(body);
   const bool order_matters =
@@ -262,6 +274,7 @@ ChatRequest read_chat(const Json& body, std::string_view text) {
   JsonOwner owner(order_matters ? parse_ordered_json(text, "request body", kBodyLimits)
                                 : OrderedJson());
   const OrderedJson& as_sent = *owner;
+  for (const char* field : {"tools", "chat_template_kwargs"}) check_size(as_sent, field);
   chat.tools = read_tools(body, as_sent);
   read_template_arguments(body, as_sent, chat);
   chat.continue_final_message = bool_field(body, "continue_final_message");

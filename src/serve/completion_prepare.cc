@@ -209,8 +209,12 @@ PreparedCompletion prepare_completion(std::string_view body, Endpoint endpoint,
   };
   if (is_chat(endpoint)) {
     add({.tokens = model.encode(render_chat(request.chat, model), add_special(request))});
-    request.chat.messages = nullptr;  // the tools are needed to read the answer
-    request.chat.tools.given = nullptr;
+    // The tools that may be called are needed to read the answer.
+    for (OrderedJson* read :
+         {&request.chat.messages, &request.chat.tools.given, &request.chat.template_arguments}) {
+      take_apart(*read);
+      *read = nullptr;
+    }
   } else {
     for (Prompt& prompt : std::exchange(request.prompts, {})) {
       add(encode(std::move(prompt), request, model));

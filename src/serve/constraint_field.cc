@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/memory_reserve.h"
 #include "serve/api_error.h"
 #include "serve/completion_request.h"
 #include "serve/json_field.h"
@@ -29,8 +30,7 @@ ConstraintSpec schema_spec(const Field& field) {
   OrderedJson schema = field.value;
   if (schema.is_string()) {
     try {
-      schema = parse_ordered_json(schema.get_ref<const std::string&>(), field.name,
-                                  {.max_depth = kBodyLimits.max_depth});
+      schema = parse_ordered_json(schema.get_ref<const std::string&>(), field.name, kBodyLimits);
     } catch (const Error& e) {
       throw ApiError(400, e.what(), field.name);
     }
@@ -182,6 +182,7 @@ std::optional<ConstraintSpec> read_constraint(const Json& body, std::string_view
     if (value != nullptr && !asks_for_nothing(*value)) asked.push_back(&spelling);
   }
   if (asked.empty()) return std::nullopt;
+  const KeepReserve keep;
   JsonOwner owner(parse_ordered_json(text, "request body", kBodyLimits));
   OrderedJson& ordered = *owner;
   std::optional<ConstraintSpec> spec;

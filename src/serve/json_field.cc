@@ -31,6 +31,14 @@ const char* kind_of(const Json& value) {
   }
 }
 
+std::size_t num_values(const OrderedJson& value) {
+  std::size_t count = 1;
+  if (value.is_structured()) {
+    for (const OrderedJson& each : value) count += num_values(each);
+  }
+  return count;
+}
+
 bool bool_field(const Json& object, const char* name) {
   const Json* value = find_field(object, name);
   if (value == nullptr) return false;

@@ -28,6 +28,9 @@ std::optional<double> number_field(const Json& object, const char* name, NumberR
 
 int64_t as_integer(const Json& value, const std::string& name, IntegerRange range);
 
+// With all that are in it.
+std::size_t num_values(const OrderedJson& value);
+
 // "a string", "a number": what came, for messages.
 const char* kind_of(const Json& value);
 

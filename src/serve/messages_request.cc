@@ -1,4 +1,5 @@
 // Anthropic's Messages: the system text beside the messages, contents in blocks.
+#include "base/memory_reserve.h"
 #include "serve/api_error.h"
 #include "serve/chat_dialect.h"
 #include "serve/completion_request.h"
@@ -156,12 +157,15 @@ void add_format(const Json& body, const OrderedJson& as_sent, OrderedJson& chat)
 }  // namespace
 
 TranslatedChat translate_messages(std::string_view text, MessagesFor purpose) {
+  const KeepReserve keep;
   JsonOwner owner(parse_body(text));
   const Json& body = *owner;
   refuse_unsupported(body, unsupported_messages_fields());
   refuse_unsupported_in_dialect(body, {"stop_sequences"});
-  const OrderedJson as_sent = parse_ordered_json(text, "request body", kBodyLimits);
-  OrderedJson chat;
+  JsonOwner ordered(parse_ordered_json(text, "request body", kBodyLimits));
+  const OrderedJson& as_sent = *ordered;
+  JsonOwner made((OrderedJson()));
+  OrderedJson& chat = *made;
   copy_common_fields(as_sent, chat);
   if (const Json* stops = find_field(body, "stop_sequences")) {
     if (!stops->is_array()) refuse("stop_sequences", "stop_sequences: expected a list of strings");

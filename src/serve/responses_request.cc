@@ -1,6 +1,7 @@
 // OpenAI's Responses: a list of items instead of messages, tools without a wrapper.
 #include <algorithm>
 
+#include "base/memory_reserve.h"
 #include "serve/api_error.h"
 #include "serve/chat_dialect.h"
 #include "serve/completion_request.h"
@@ -201,12 +202,15 @@ std::string text_of_parts(const Json& content, const std::string& name,
 }
 
 TranslatedChat translate_responses(std::string_view text) {
+  const KeepReserve keep;
   JsonOwner owner(parse_body(text));
   const Json& body = *owner;
   refuse_unsupported(body, unsupported_responses_fields());
   refuse_unsupported_in_dialect(body, {"max_output_tokens"});
-  const OrderedJson as_sent = parse_ordered_json(text, "request body", kBodyLimits);
-  OrderedJson chat;
+  JsonOwner ordered(parse_ordered_json(text, "request body", kBodyLimits));
+  const OrderedJson& as_sent = *ordered;
+  JsonOwner made((OrderedJson()));
+  OrderedJson& chat = *made;
   copy_common_fields(as_sent, chat);
   if (const auto most = integer_field(body, "max_output_tokens", {1, int64_t{1} << 24})) {
     chat["max_tokens"] = *most;

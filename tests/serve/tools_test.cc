@@ -70,6 +70,36 @@ TEST_F(ToolsTest, ARequiredCallIsValidWhateverTheModel) {
   }
 }
 
+// A tool named "schema" is not a schema beside the tools: each has its own constraint.
+TEST_F(ToolsTest, ToolsAndFormatsOfTheSameWordsStayApart) {
+  const Json parameters{{"const", {{"x", 1}}}};
+  const Json both = asked({{"tools", {tool("now", kNothing), tool("schema", parameters)}}});
+  SmallServer fresh({}, {.positions = 1024});
+  const Json expected = fresh.chat(both).json()["choices"];
+  Json format{{"type", "json_schema"}};
+  format["json_schema"] = {{"name", "n"}, {"schema", parameters}};
+  const Answer formatted =
+      server().chat(asked({{"tools", {tool("now", kNothing)}}, {"response_format", format}}));
+  ASSERT_EQ(formatted.status, 200) << formatted.body;
+  EXPECT_EQ(server().chat(both).json()["choices"], expected);
+}
+
+// Templates get a copy of them, and trees of a million values take a hundred megabytes each.
+TEST_F(ToolsTest, TreesForTheTemplateHaveLimits) {
+  const Json many(70000, Json::array());
+  Json large{{"type", "object"}};
+  large["other"] = many;
+  const std::pair<const char*, Json> cases[] = {{"tools", {tool("now", large)}},
+                                                {"chat_template_kwargs", {{"other", many}}}};
+  for (const auto& [field, value] : cases) {
+    Json body = asked({{"max_tokens", 1}});
+    body[field] = value;
+    const Answer answer = server().chat(body);
+    EXPECT_EQ(answer.status, 400) << field << answer.body.substr(0, 200);
+    EXPECT_EQ(answer.json()["error"]["param"], field);
+  }
+}
+
 TEST_F(ToolsTest, ANamedToolIsTheOneCalledOnce) {
   for (const char* name : {"weather", "now"}) {
     const Json choice{{"type", "function"}, {"function", {{"name", name}}}};
