@@ -83,7 +83,7 @@ void add_tool_constraint(CompletionRequest& request, const ServedModel& model) {
   std::string key = tool_answer_key(syntax, tools);
   std::optional<constrain::Shape> instead;
   if (request.constraint) {
-    key += "\n" + request.constraint->key;
+    key += "\n= " + request.constraint->key;  // no tool has such a name
     instead = std::move(request.constraint->shape);
   }
   request.constraint =
