@@ -31,7 +31,8 @@ text::AddSpecial add_special(const CompletionRequest& request) {
 // The last tokens, where the request asks for that.
 void truncate(EncodedPrompt& prompt, const CompletionRequest& request, const ServedModel& model) {
   if (!request.truncate_prompt) return;
-  const int64_t room = std::max<int64_t>(1, model.context() - request.max_tokens.value_or(1) + 1);
+  const int64_t room =
+      std::clamp<int64_t>(model.context() + 1 - request.max_tokens.value_or(1), 1, model.context());
   const int64_t kept = *request.truncate_prompt < 0 ? room : *request.truncate_prompt;
   const int64_t too_many = static_cast<int64_t>(prompt.tokens.size()) - kept;
   if (too_many > 0) prompt.tokens.erase(prompt.tokens.begin(), prompt.tokens.begin() + too_many);

@@ -114,6 +114,24 @@ TEST_F(EmbeddingsTest, FormsAndDimensions) {
   EXPECT_NEAR(five[1] / five[0], whole[1] / whole[0], 1e-5);
 }
 
+// The server's context holds 256 tokens; a prompt that is not answered may fill it.
+TEST_F(EmbeddingsTest, ATextIsCutToTheContext) {
+  const std::vector<int32_t> tokens(300, 33), all_that_fit(256, 33);
+  const Json cut = embed({{"input", tokens}, {"truncate_prompt_tokens", -1}});
+  EXPECT_EQ(cut["usage"]["prompt_tokens"], 256);
+  EXPECT_EQ(cut["data"], embed({{"input", all_that_fit}})["data"]);
+  for (const auto& [answer, prompt] : {std::pair(0, 256), std::pair(1, 256), std::pair(5, 252)}) {
+    const Json completion = server()
+                                .complete({{"prompt", tokens},
+                                           {"max_tokens", answer},
+                                           {"ignore_eos", true},
+                                           {"truncate_prompt_tokens", -1}})
+                                .json();
+    EXPECT_EQ(completion["usage"]["prompt_tokens"], prompt) << completion;
+    EXPECT_EQ(completion["usage"]["completion_tokens"], answer) << completion;
+  }
+}
+
 TEST_F(EmbeddingsTest, WrongFieldsAreRefusedByName) {
   const auto param = [&](const Json& body) -> Json {
     const Answer answer = server().post("/v1/embeddings", body);
