@@ -159,6 +159,15 @@ constexpr Spelling kSpellings[] = {
     {"grammar", always<grammar_spec>},       {"ebnf", always<grammar_spec>},
 };
 
+bool has_escaped_ascii(std::string_view body) {
+  constexpr std::string_view kEscape = "\\u00";
+  for (std::size_t at = 0; (at = body.find(kEscape, at)) != std::string_view::npos;) {
+    at += kEscape.size();
+    if (at < body.size() && body[at] >= '0' && body[at] <= '7') return true;
+  }
+  return false;
+}
+
 bool asks_for_nothing(const Json& value) {
   return value.is_null() || (value.is_string() && value.get_ref<const std::string&>().empty()) ||
          (value.is_array() && value.empty());
@@ -170,6 +179,7 @@ bool may_have_constraint(std::string_view body) {
   for (const char* name : {"\"tools\"", "\"bad_words\"", "\"banned_strings\""}) {
     if (body.find(name) != std::string_view::npos) return true;
   }
+  if (has_escaped_ascii(body)) return true;  // it may be part of a name
   return std::any_of(std::begin(kSpellings), std::end(kSpellings), [&](const Spelling& spelling) {
     return body.find(spelling.name) != std::string_view::npos;
   });

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "serve/constraint_field.h"
 #include "serve/small_server.h"
 #include "serve/structured_cases.h"
 
@@ -181,6 +182,18 @@ TEST_F(Structured, RefusesByPath) {
   EXPECT_TRUE(error["message"].get<std::string>().starts_with(
       "response_format.json_schema.schema.properties.a.oneOf: "))
       << error;
+}
+
+// What takes long to prepare does not stop the thread of HTTP, however its name is written.
+TEST_F(Structured, ANameWithEscapesGoesToTheWorkerToo) {
+  using serve::may_have_constraint;
+  EXPECT_TRUE(may_have_constraint(R"({"guided_regex": "a"})"));
+  EXPECT_TRUE(may_have_constraint(R"({"guided_r\u0065gex": "a"})"));
+  EXPECT_TRUE(may_have_constraint(R"({"to\u006fls": []})"));
+  EXPECT_TRUE(may_have_constraint(R"({"\u0072esponse_format": {"type": "text"}})"));
+  EXPECT_TRUE(may_have_constraint(R"({"\u0074ext": {"f\u006frmat": {}}})"));
+  EXPECT_FALSE(may_have_constraint(R"({"prompt": "caf\u00e9 \ud83d\ude00 \n \"tool\""})"));
+  EXPECT_EQ(text_of(R"("max_tokens": 30, "guided_ch\u006fice": ["the dog"])"), "the dog");
 }
 
 // Right status, no crash, and the server answers others in the meantime.
