@@ -139,6 +139,22 @@ void add_tool_choice(const Json& body, OrderedJson& chat) {
                          {"function", {{"name", choice->value("name", Json())}}}};
 }
 
+// How much of the request its answer says again.
+struct Repeated {
+  std::size_t values = 0, bytes = 0;
+};
+
+// It is written up to three times, by the thread of HTTP.
+void check_repeated(const char* name, const OrderedJson& value, Repeated& sum) {
+  constexpr std::size_t kMaxValues = std::size_t{1} << 14, kMaxBytes = std::size_t{1} << 20;
+  sum.values += num_values(value);
+  sum.bytes += value.dump().size();
+  if (sum.values <= kMaxValues && sum.bytes <= kMaxBytes) return;
+  refuse(name,
+         "{}: too large: what an answer says again of its request may have {} values and {} bytes",
+         name, kMaxValues, kMaxBytes);
+}
+
 }  // namespace
 
 void copy_common_fields(const OrderedJson& from, OrderedJson& to) {
@@ -220,9 +236,12 @@ TranslatedChat translate_responses(std::string_view text) {
   add_tool_choice(body, chat);
   add_format(body, as_sent, chat);
   TranslatedChat translated{.body = chat.dump()};
+  Repeated repeated;
   for (const char* name : {"instructions", "max_output_tokens", "metadata", "parallel_tool_calls",
                            "temperature", "text", "tool_choice", "tools", "top_p", "user"}) {
-    if (as_sent.contains(name)) translated.repeated[name] = as_sent[name];
+    if (!as_sent.contains(name)) continue;
+    check_repeated(name, as_sent[name], repeated);
+    translated.repeated[name] = as_sent[name];
   }
   return translated;
 }

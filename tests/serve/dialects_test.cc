@@ -54,6 +54,28 @@ Json message_body(const Json& more = Json::object()) {
   return body;
 }
 
+// An answer says them again, up to three times, on the thread of HTTP.
+TEST_F(DialectsTest, WhatIsSaidAgainHasLimits) {
+  const Json pairs{{"customer", "17"}, {"note", std::string(500, 'n')}};
+  const Answer usual = server().post("/v1/responses", response_body({{"metadata", pairs}}));
+  ASSERT_EQ(usual.status, 200) << usual.body;
+  EXPECT_EQ(usual.json()["metadata"], pairs);
+  const Json many(50000, Json::array()), long_text = std::string(2 << 20, 'x');
+  for (const Json& metadata : {Json{{"a", many}}, Json{{"a", long_text}}}) {
+    for (const bool stream : {false, true}) {
+      const Answer answer = server().post(
+          "/v1/responses", response_body({{"metadata", metadata}, {"stream", stream}}));
+      EXPECT_EQ(answer.status, 400) << answer.body.substr(0, 300);
+      EXPECT_EQ(answer.json()["error"]["param"], "metadata");
+    }
+  }
+  Json tool{{"type", "function"}, {"name", "f"}, {"other", many}};
+  const Answer tools =
+      server().post("/v1/responses", response_body({{"tools", {tool}}, {"tool_choice", "none"}}));
+  EXPECT_EQ(tools.status, 400) << tools.body.substr(0, 300);
+  EXPECT_EQ(tools.json()["error"]["param"], "tools");
+}
+
 TEST_F(DialectsTest, AResponseIsTheChatsAnswer) {
   const Json chat = server()
                         .chat({{"messages",
