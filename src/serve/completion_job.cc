@@ -295,7 +295,8 @@ void CompletionJob::render_later() {
   is_rendering_ = true;
 }
 
-// Log-probabilities, experts and tokens to be written now; of texts only long ones count.
+// Log-probabilities, experts, embeddings and tokens to be written now; of texts only long ones
+// count.
 std::size_t CompletionJob::render_cost() const {
   const int num_scores = std::max(request().num_logprobs, request().num_prompt_logprobs);
   const auto each = static_cast<std::size_t>(std::max(0, num_scores)) + 1;
@@ -303,7 +304,7 @@ std::size_t CompletionJob::render_cost() const {
   for (const auto& choice : choices_) {
     const ChoiceDelta& delta = choice->all;
     cost += (delta.prompt_scores.size() + delta.tokens.size()) * each + delta.routes.index.size() +
-            delta.text.size() / 32;
+            delta.embedding.size() + delta.text.size() / 32;
     const bool shows_prompt = request().echo || request().return_token_ids;
     if (shows_prompt && !choice->has_begun) cost += choice->prompt->tokens.size();
   }
