@@ -257,7 +257,10 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Case{"released_bf16", WeightCoding::int8},
                       Case{"released_bf16", WeightCoding::int4}, Case{"odd", WeightCoding::int8},
                       Case{"odd", WeightCoding::int4}, Case{"tied_bf16", WeightCoding::int4},
-                      Case{"attention_bias_f16", WeightCoding::int4}),
+                      Case{"attention_bias_f16", WeightCoding::int4},
+                      Case{"deepseek_v3_1", WeightCoding::int8},
+                      Case{"glm4_moe_lite_3", WeightCoding::int4},
+                      Case{"qwen2_moe_0", WeightCoding::int4}),
     [](const auto& test) {
       return test.param.model + "_" + std::string(tensor::name_of(test.param.coding));
     });

@@ -177,6 +177,7 @@ TEST_F(BackwardRowsCudaTest, RopeAgrees) {
                           .position = position.*side,
                           .num_heads = heads,
                           .num_kv_heads = kv_heads,
+                          .key_width = head_dim,
                           .out = out.*side};
     };
     rope_backward(cuda_, args(&Twin::device, table));
