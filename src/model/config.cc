@@ -71,6 +71,11 @@ void take_format(FieldReader& reader, const Format& format) {
 
 // Heads of grouped attention.
 void read_heads(FieldReader& reader, ModelConfig& config) {
+  for (const char* key : {"q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"}) {
+    if (const std::optional<int64_t> given = reader.integer(key)) {
+      reader.refuse(key, "absent or null without kv_lora_rank", std::to_string(*given));
+    }
+  }
   config.num_key_value_heads =
       reader.integer("num_key_value_heads").value_or(config.num_attention_heads);
   if (const std::optional<int64_t> head_dim = reader.integer("head_dim")) {

@@ -36,12 +36,13 @@ std::string text_of_content(const Json& content, const std::string& name) {
 
 // Tool names come back inside of markers, so nothing that could be one is taken.
 std::string tool_name(const Json& object, const std::string& name) {
-  const auto text = string_field(object, "name", kMaxToolName);
+  const auto text = string_field(object, "name", std::size_t{1} << 20);
   const auto is_plain = [](char c) {
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' ||
            c == '_' || c == '.';
   };
-  if (!text || text->empty() || !std::all_of(text->begin(), text->end(), is_plain)) {
+  if (!text || text->empty() || text->size() > kMaxToolName ||
+      !std::all_of(text->begin(), text->end(), is_plain)) {
     refuse(name + ".name", "{}.name: expected 1 to {} letters, digits, '_', '-' or '.'", name,
            kMaxToolName);
   }
