@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/utf8.h"
+#include "model/gguf_names.h"
 #include "model/inventory.h"
 #include "store/gguf/gguf_tensors.h"
 
@@ -21,69 +22,6 @@ using store::gguf::File;
 using store::gguf::Metadata;
 using store::gguf::TensorEntry;
 using store::gguf::TensorType;
-
-// llama.cpp rotates neighbouring rows of a head there: files hold q and k in that order.
-constexpr RoleName kDeepseekTensors[] = {
-    {Role::embedding, "token_embd.weight"},
-    {Role::attention_norm, "blk.{layer}.attn_norm.weight"},
-    {Role::query, "blk.{layer}.attn_q.weight", {}, Order::rotary_pairs},
-    {Role::key, "blk.{layer}.attn_k.weight", {}, Order::rotary_pairs},
-    {Role::value, "blk.{layer}.attn_v.weight"},
-    {Role::attention_out, "blk.{layer}.attn_output.weight"},
-    {Role::ffn_norm, "blk.{layer}.ffn_norm.weight"},
-    {Role::router, "blk.{layer}.ffn_gate_inp.weight"},
-    {Role::routed_gate, "blk.{layer}.ffn_gate_exps.weight"},
-    {Role::routed_up, "blk.{layer}.ffn_up_exps.weight"},
-    {Role::routed_down, "blk.{layer}.ffn_down_exps.weight"},
-    {Role::shared_gate, "blk.{layer}.ffn_gate_shexp.weight"},
-    {Role::shared_up, "blk.{layer}.ffn_up_shexp.weight"},
-    {Role::shared_down, "blk.{layer}.ffn_down_shexp.weight"},
-    {Role::dense_gate, "blk.{layer}.ffn_gate.weight"},
-    {Role::dense_up, "blk.{layer}.ffn_up.weight"},
-    {Role::dense_down, "blk.{layer}.ffn_down.weight"},
-    {Role::final_norm, "output_norm.weight"},
-    {Role::head, "output.weight"},
-};
-
-constexpr RoleName kGlm4MoeTensors[] = {
-    {Role::embedding, "token_embd.weight"},
-    {Role::attention_norm, "blk.{layer}.attn_norm.weight"},
-    {Role::query, "blk.{layer}.attn_q.weight"},
-    {Role::key, "blk.{layer}.attn_k.weight"},
-    {Role::value, "blk.{layer}.attn_v.weight"},
-    {Role::attention_out, "blk.{layer}.attn_output.weight"},
-    {Role::ffn_norm, "blk.{layer}.post_attention_norm.weight"},
-    {Role::router, "blk.{layer}.ffn_gate_inp.weight"},
-    {Role::selection_bias, "blk.{layer}.exp_probs_b.bias"},
-    {Role::routed_gate, "blk.{layer}.ffn_gate_exps.weight"},
-    {Role::routed_up, "blk.{layer}.ffn_up_exps.weight"},
-    {Role::routed_down, "blk.{layer}.ffn_down_exps.weight"},
-    {Role::shared_gate, "blk.{layer}.ffn_gate_shexp.weight"},
-    {Role::shared_up, "blk.{layer}.ffn_up_shexp.weight"},
-    {Role::shared_down, "blk.{layer}.ffn_down_shexp.weight"},
-    {Role::dense_gate, "blk.{layer}.ffn_gate.weight"},
-    {Role::dense_up, "blk.{layer}.ffn_up.weight"},
-    {Role::dense_down, "blk.{layer}.ffn_down.weight"},
-    {Role::final_norm, "output_norm.weight"},
-    {Role::head, "output.weight"},
-};
-
-// Softmax scores, gates as they are; heads fill the hidden size.
-constexpr std::string_view kDeepseekArch = "deepseek";
-// Any scores with a selection bias, gates normalised or not.
-constexpr std::string_view kGlm4MoeArch = "glm4moe";
-
-struct Architecture {
-  std::string_view name;
-  NameMap names;
-};
-constexpr std::array kArchitectures = {Architecture{kDeepseekArch, kDeepseekTensors},
-                                       Architecture{kGlm4MoeArch, kGlm4MoeTensors}};
-
-const Architecture* find_architecture(std::string_view name) {
-  const auto* found = std::ranges::find(kArchitectures, name, &Architecture::name);
-  return found == kArchitectures.end() ? nullptr : found;
-}
 
 // How the format numbers the scores.
 enum class Gating : int64_t { softmax = 1, sigmoid = 2 };
@@ -96,6 +34,9 @@ class ArchReader {
   ArchReader(const File& file, std::string_view architecture)
       : file_(file), prefix_(std::string(architecture) + ".") {}
 
+  std::string_view architecture() const {
+    return std::string_view(prefix_).substr(0, prefix_.size() - 1);
+  }
   std::string key(std::string_view name) {
     std::string key = prefix_ + std::string(name);
     known_.insert(key);
@@ -147,6 +88,22 @@ void refuse_other_files(const File& file) {
   }
 }
 
+// How much of a head turns: all of it, or its first numbers where the architecture can do that.
+void read_rotation(const File& file, ArchReader& reader, ModelConfig& config) {
+  const auto turns = reader.integer("rope.dimension_count").value_or(config.head_dim);
+  const bool may_be_a_part = reader.architecture() == kGlm4MoeArch;
+  if (turns == config.head_dim || config.head_dim < 1) return;
+  config.partial_rotary_factor = static_cast<double>(turns) / static_cast<double>(config.head_dim);
+  const bool is_a_part =
+      turns > 0 && turns < config.head_dim && turns % 2 == 0 && config.rotary_width() == turns;
+  if (!may_be_a_part || !is_a_part) {
+    file.refuse(reader.key("rope.dimension_count"),
+                fmt::format("the width of a head ({}){}", config.head_dim,
+                            may_be_a_part ? ", or less and even" : ""),
+                std::to_string(turns));
+  }
+}
+
 void read_attention(const File& file, ArchReader& reader, ModelConfig& config) {
   const auto heads = reader.of_all_layers("attention.head_count");
   if (!heads) file.refuse_absent(reader.key("attention.head_count"));
@@ -157,13 +114,12 @@ void read_attention(const File& file, ArchReader& reader, ModelConfig& config) {
     file.refuse_absent(reader.key("attention.key_length"));
   }
   config.head_dim = key_length ? *key_length : config.hidden_size / *heads;
-  for (const char* name : {"attention.value_length", "rope.dimension_count"}) {
-    const auto value = reader.integer(name);
-    if (value && *value != config.head_dim) {
-      file.refuse(reader.key(name), fmt::format("the width of a head ({})", config.head_dim),
-                  std::to_string(*value));
-    }
+  const auto values = reader.integer("attention.value_length").value_or(config.head_dim);
+  if (values != config.head_dim) {
+    file.refuse(reader.key("attention.value_length"),
+                fmt::format("the width of a head ({})", config.head_dim), std::to_string(values));
   }
+  read_rotation(file, reader, config);
   config.rms_norm_eps = reader.number("attention.layer_norm_rms_epsilon").value_or(0);
   config.rope_theta = reader.number("rope.freq_base").value_or(config.rope_theta);
   const std::string type = reader.text("rope.scaling.type").value_or("none");
@@ -193,9 +149,12 @@ void read_experts(const File& file, ArchReader& reader, ModelConfig& config) {
   const auto groups_used = reader.integer("expert_group_used_count").value_or(0);
   const auto gating = reader.integer("expert_gating_func").value_or(0);
   const auto layers_behind = reader.integer("nextn_predict_layers").value_or(0);
-  if (layers_behind != 0) {
-    file.refuse(reader.key("nextn_predict_layers"), "0", std::to_string(layers_behind));
+  if (layers_behind < 0 || layers_behind >= config.num_hidden_layers) {
+    file.refuse(reader.key("nextn_predict_layers"), "fewer than all layers",
+                std::to_string(layers_behind));
   }
+  config.num_hidden_layers -= layers_behind;
+  config.num_nextn_predict_layers = layers_behind;
   if (groups > 1) {
     config.n_group = groups;
     config.topk_group = groups_used;
@@ -212,12 +171,28 @@ void read_experts(const File& file, ArchReader& reader, ModelConfig& config) {
 // What llama.cpp's own code takes for granted in each architecture.
 void read_architecture(const File& file, std::string_view architecture, ArchReader& reader,
                        ModelConfig& config) {
+  const auto has = [&](const char* tensor) { return file.find_tensor(tensor) != nullptr; };
   if (architecture == kGlm4MoeArch) {
     config.topk_method = TopkMethod::noaux_tc;
     if (reader.integer("expert_gating_func").value_or(0) == 0) {
       config.scoring_func = ScoringFunc::sigmoid;
     }
+    config.attention_bias = has("blk.0.attn_q.bias");
+    config.attention_out_bias = !config.attention_bias;
+    config.use_qk_norm = has("blk.0.attn_q_norm.weight");
     return;
+  }
+  if (architecture == kQwen3MoeArch) {
+    config.norm_topk_prob = config.use_qk_norm = true;
+    const bool is_as_it_says = config.scoring_func == ScoringFunc::softmax &&
+                               config.topk_method == TopkMethod::greedy &&
+                               config.n_shared_experts == 0 && config.first_k_dense_replace == 0;
+    if (is_as_it_says) return;
+    fail(
+        ErrorKind::input,
+        "{}: a model of the architecture \"{}\" has softmax scores and experts in every layer, and "
+        "neither groups nor shared experts; its metadata says otherwise",
+        file.what(), architecture);
   }
   const bool is_as_it_says = config.scoring_func == ScoringFunc::softmax &&
                              !config.norm_topk_prob && config.topk_method == TopkMethod::greedy;
@@ -311,6 +286,31 @@ std::string our_config(const ModelConfig& config) {
   return json.dump();
 }
 
+bool turns_whole_heads(const ModelConfig& config) {
+  return config.rotary_width() == config.head_dim;
+}
+
+// One gate is never normalised.
+bool normalises(const ModelConfig& config) {
+  return config.norm_topk_prob && config.num_experts_per_tok > 1;
+}
+
+bool is_plain_softmax(const ModelConfig& config) {
+  return config.scoring_func == ScoringFunc::softmax && config.topk_method == TopkMethod::greedy;
+}
+
+// What the architectures take for granted.
+bool is_released(const ModelConfig& config) {
+  return is_plain_softmax(config) && !normalises(config) && !config.use_qk_norm &&
+         !config.attention_bias && turns_whole_heads(config) && config.n_shared_experts > 0 &&
+         config.num_attention_heads * config.head_dim == config.hidden_size;
+}
+bool is_qwen3(const ModelConfig& config) {
+  return is_plain_softmax(config) && normalises(config) && config.use_qk_norm &&
+         !config.attention_bias && turns_whole_heads(config) && config.n_shared_experts == 0 &&
+         config.first_k_dense_replace == 0;
+}
+
 // What no architecture that dsmoe writes can say; nullptr: nothing.
 const char* unspeakable(const ModelConfig& config) {
   const bool has_groups =
@@ -326,10 +326,13 @@ const char* unspeakable(const ModelConfig& config) {
     return "weights that are integers: convert the model they were made from";
   if (config.num_moe_layers() == 0) return "a model without experts";
   if (!dense_layers_lead) return "dense layers behind layers of experts (moe_layer_freq)";
-  if (config.n_shared_experts == 0) return "layers without shared experts";
-  if (config.attention_bias) return "attention_bias on the output projection";
-  if (!config.attention_shape().is_plain()) {
-    return "latent attention, norms of heads, or a rotation of other than whole heads by halves";
+  if (config.kv_lora_rank > 0) return "latent attention";
+  if (config.rope_interleave) return "a rotation of neighbours";
+  if (config.attention_bias && config.attention_out_bias) {
+    return "attention_bias on the output projection";
+  }
+  if (config.n_shared_experts == 0 && !is_qwen3(config)) {
+    return "layers without shared experts, but for those of qwen3_moe";
   }
   if (config.shared_expert_gate || config.shared_expert_intermediate_size > 0) {
     return "shared experts with a gate or a width of their own";
@@ -362,13 +365,9 @@ ModelConfig config_of_gguf(const File& file) {
   refuse_other_files(file);
   const auto name = file.text("general.architecture");
   if (!name) file.refuse_absent("general.architecture");
-  const Architecture* architecture = find_architecture(*name);
+  const GgufArchitecture* architecture = find_architecture(*name);
   if (architecture == nullptr) {
-    std::string names;
-    for (const Architecture& known : kArchitectures) {
-      names += fmt::format("{}\"{}\"", names.empty() ? "" : " or ", known.name);
-    }
-    file.refuse("general.architecture", names, in_quotes(*name));
+    file.refuse("general.architecture", names_of_architectures(), in_quotes(*name));
   }
   const TensorEntry* embedding = file.find_tensor("token_embd.weight");
   if (embedding == nullptr || embedding->shape.rank() != 2) {
@@ -398,6 +397,7 @@ ModelConfig config_of_gguf(const File& file) {
   // As its own config.json would be read: what cannot be there is refused here.
   ModelConfig checked = parse_config(config.to_json().dump(), file.what());
   checked.file_names = architecture->names;
+  checked.num_nextn_predict_layers = config.num_nextn_predict_layers;
   return checked;
 }
 
@@ -405,22 +405,16 @@ GgufModel gguf_model(const ModelConfig& config, std::string_view what) {
   if (const char* cannot = unspeakable(config)) {
     fail(ErrorKind::input, "{}: GGUF has no way that dsmoe writes to say {}", what, cannot);
   }
-  GgufModel model{.architecture = kDeepseekArch, .config = config};
-  // One gate is never normalised.
-  model.config.norm_topk_prob = config.norm_topk_prob && config.num_experts_per_tok > 1;
-  const bool is_released = config.scoring_func == ScoringFunc::softmax &&
-                           config.topk_method == TopkMethod::greedy &&
-                           !model.config.norm_topk_prob &&
-                           config.num_attention_heads * config.head_dim == config.hidden_size;
-  if (!is_released) {
-    // Where no bias is asked for gates that are normalised are not scaled.
-    const bool is_scaled =
-        config.topk_method == TopkMethod::noaux_tc || !model.config.norm_topk_prob;
-    if (!is_scaled) model.config.routed_scaling_factor = 1;
-    model.architecture = kGlm4MoeArch;
-    if (config.topk_method != TopkMethod::noaux_tc) {
-      model.config.n_group = model.config.topk_group = 1;
-    }
+  GgufModel model{.architecture = is_released(config) ? kDeepseekArch
+                                  : is_qwen3(config)  ? kQwen3MoeArch
+                                                      : kGlm4MoeArch,
+                  .config = config};
+  const bool has_bias = config.topk_method == TopkMethod::noaux_tc;
+  model.config.norm_topk_prob = normalises(config);
+  // Without a bias, gates that are normalised are not scaled.
+  if (!has_bias && normalises(config)) model.config.routed_scaling_factor = 1;
+  if (model.architecture == kGlm4MoeArch) {
+    if (!has_bias) model.config.n_group = model.config.topk_group = 1;
     model.config.topk_method = TopkMethod::noaux_tc;
   }
   model.config.file_names = find_architecture(model.architecture)->names;
@@ -444,12 +438,12 @@ void add_config(const GgufModel& model, const ModelConfig& original, Metadata& m
   metadata.integer(key("vocab_size"), config.vocab_size);
   metadata.integer(key("attention.head_count"), config.num_attention_heads);
   metadata.integer(key("attention.head_count_kv"), config.num_key_value_heads);
-  if (model.architecture == kGlm4MoeArch) {
+  if (model.architecture != kDeepseekArch) {
     metadata.integer(key("attention.key_length"), config.head_dim);
     metadata.integer(key("attention.value_length"), config.head_dim);
   }
   metadata.number(key("attention.layer_norm_rms_epsilon"), config.rms_norm_eps);
-  metadata.integer(key("rope.dimension_count"), config.head_dim);
+  metadata.integer(key("rope.dimension_count"), config.rotary_width());
   metadata.number(key("rope.freq_base"), config.rope_theta);
   const bool is_linear = config.rope_kind == RopeKind::linear;
   metadata.text(key("rope.scaling.type"), is_linear ? "linear" : "none");
@@ -458,7 +452,9 @@ void add_config(const GgufModel& model, const ModelConfig& original, Metadata& m
                    std::min(config.first_k_dense_replace, config.num_hidden_layers));
   metadata.integer(key("expert_count"), config.n_routed_experts);
   metadata.integer(key("expert_used_count"), config.num_experts_per_tok);
-  metadata.integer(key("expert_shared_count"), config.n_shared_experts);
+  if (config.n_shared_experts > 0) {
+    metadata.integer(key("expert_shared_count"), config.n_shared_experts);
+  }
   metadata.integer(key("expert_feed_forward_length"), config.moe_intermediate_size);
   metadata.number(key("expert_weights_scale"), config.routed_scaling_factor);
   if (model.architecture == kGlm4MoeArch) {

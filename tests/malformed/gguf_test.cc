@@ -306,7 +306,7 @@ void PrintTo(const ModelCase& c, std::ostream* out) { *out << c.name; }
 const ModelCase kModels[] = {
     {"NoArchitecture", absent("general.architecture"), "has no general.architecture"},
     {"OtherArchitecture", text("general.architecture", "llama"),
-     "general.architecture must be \"deepseek\" or \"glm4moe\", found \"llama\""},
+     "general.architecture must be \"deepseek\" or \"glm4moe\" or \"qwen3moe\", found \"llama\""},
     {"ArchitectureOfNumber", integer("general.architecture", 1), "must be a string, found uint32"},
     {"Adapter", text("general.type", "adapter"), "general.type must be \"model\""},
     {"Split", integer("split.count", 3), "split.count must be 1: join the parts first"},

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "base/thread_pool.h"
 #include "store/gguf/gguf_file.h"
 #include "tensor/tensor_source.h"
@@ -13,9 +14,9 @@
 namespace dsmoe::store::gguf {
 
 // Throws one Error(input) that names missing, extra and mis-shaped tensors (the first eight, then a
-// count). Tensors of zeros whose names end in `says_nothing` may be there without being expected.
+// count). What `is_passed_over` may be there without being expected.
 void check_tensors(const File& file, std::span<const tensor::TensorSpec> expected,
-                   std::string_view says_nothing);
+                   FunctionRef<bool(const TensorEntry&)> is_passed_over);
 bool is_zero(const File& file, const TensorEntry& entry);
 
 // Blocks become F32; of other types the numbers lie in the file.
