@@ -12,6 +12,7 @@
 #include "commands/command.h"
 #include "commands/options.h"
 #include "kernels/table.h"
+#include "model/file_layout.h"
 #include "model/inventory.h"
 #include "store/gguf/gguf_file.h"
 #include "store/hf_folder.h"
@@ -194,7 +195,7 @@ double quantised_bytes(ModelConfig config, tensor::WeightCoding coding) {
   config.quantization = {.projections = coding, .head = tensor::WeightCoding::int8};
   if (config.tie_word_embeddings) config.quantization.head = tensor::WeightCoding::plain;
   double bytes = 0;
-  for (const tensor::TensorSpec& spec : model::expected_tensors(config)) {
+  for (const tensor::TensorSpec& spec : model::written_tensors(config)) {
     bytes += static_cast<double>(store::num_bytes_of(spec));
   }
   return bytes;
