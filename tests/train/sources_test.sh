@@ -110,6 +110,9 @@ grep -q "mixed/step-00000006: the newest checkpoint of mixed" err || fail "which
 grep -q "^text   folder, corpus.txt: " out || fail "probe --data folder reads: $(cat out)"
 "$program" probe mixed --data folder:1 > out 2> err && fail "probe took a weight"
 grep -q "it takes no weights here" err || fail "a weight: $(cat err)"
+"$program" tokenizer train folder --vocab-size 290 -o of-folder > out 2> err || fail "tokenizer train FOLDER: $(cat err)"
+"$program" tokenizer train folder/a.jsonl --vocab-size 290 -o of-file > out 2> err || fail "tokenizer train FILE: $(cat err)"
+cmp -s of-folder/tokenizer.json of-file/tokenizer.json || fail "a folder's tokenizer is not that of its file"
 works elsewhere --data corpus.txt --cache shards
 "$program" probe elsewhere --max-tokens 400 --threads 1 > out 2> err || fail "probe: $(cat err)"
 grep -q "^text   the run's data: " out || fail "tokens that --cache put elsewhere are not found: $(cat out)"

@@ -19,6 +19,7 @@
 #include "commands/command.h"
 #include "commands/token_list.h"
 #include "data/byte_stream.h"
+#include "data/data_files.h"
 #include "data/documents.h"
 #include "terminal/output.h"
 #include "text/tokenizer/bpe_train.h"
@@ -108,7 +109,11 @@ int run_train(const TrainArguments& arguments) {
          arguments.out, name);
   }
   // First of all: a long text is not read in vain, and no folder is left for a text that is not.
-  for (const std::string& file : arguments.files) {
+  std::vector<std::string> files;
+  for (const fs::path& file : data::files_of(data::find_unweighted(arguments.files, "FILE"))) {
+    files.push_back(file.string());
+  }
+  for (const std::string& file : files) {
     if (!is_listed(file)) fail(ErrorKind::io, "cannot open {}: No such file or directory", file);
   }
   const NewFolder created(folder);
@@ -117,11 +122,10 @@ int run_train(const TrainArguments& arguments) {
   delimiters.emplace_back(data::kEndOfText);  // as dsmoe train reads a corpus
   text::WordCounts counts(delimiters);
   {
-    Progress progress({.label = "read",
-                       .total = static_cast<std::int64_t>(arguments.files.size()),
-                       .unit = "files"});
+    Progress progress(
+        {.label = "read", .total = static_cast<std::int64_t>(files.size()), .unit = "files"});
     std::int64_t done = 0;
-    for (const std::string& file : arguments.files) {
+    for (const std::string& file : files) {
       count_file(file, counts, pool);
       progress.update(++done);
     }
@@ -220,7 +224,9 @@ void add_training(CommandLine& parent) {
       "Examples:\n  dsmoe tokenizer train corpus/*.txt --vocab-size 8192 -o my-model\n"
       "  dsmoe tokenizer train a.txt --vocab-size 102400 --bos-id 100000 \\\n"
       "    --eos-id 100001 -o my-model");
-  train.option("files", arguments->files, "text, JSONL, or either as .zst").required().type("FILE");
+  train.option("files", arguments->files, "text, JSONL, either as .zst, or folders of these")
+      .required()
+      .type("FILE");
   train.option("-o,--out", arguments->out, "folder to write to").required().type("DIR");
   train.option("--vocab-size", arguments->vocab_size, "ids in all, special tokens included")
       .required();
