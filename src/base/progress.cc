@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "base/log.h"
+#include "base/readable.h"
 
 namespace dsmoe {
 namespace {
@@ -34,6 +35,7 @@ int terminal_columns() {
 
 // Rates over many orders of magnitude: 0.0123, 1.23, 12.3, 1234.
 std::string format_rate(double rate) {
+  if (rate >= 1e5) return human_number(rate);
   if (rate >= 100) return fmt::format("{:.0f}", rate);
   return fmt::format("{:#.3g}", rate);
 }

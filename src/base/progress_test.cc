@@ -86,6 +86,15 @@ TEST(Progress, ResumedWorkCountsFromWhereItStarted) {
   EXPECT_EQ(screen.take(), "train: 950/1000 steps, 5.00/s, 0:10 left\n");
 }
 
+TEST(Progress, LargeRatesAreShort) {
+  Screen screen;
+  Progress progress(screen.options(ProgressStyle::lines, 100'000'000));
+  screen.time += 2;
+  progress.update(100'000'000);
+  progress.finish();
+  EXPECT_EQ(screen.take(), "train: 100000000/100000000 steps, 50.00 M/s, in 0:02\n");
+}
+
 TEST(Progress, NeverWiderThanTheTerminalAndNeverHalfACharacter) {
   Screen screen;
   ProgressOptions options = screen.options(ProgressStyle::bar, 0);
