@@ -135,18 +135,19 @@ std::vector<NamedSource> find_unweighted(const std::vector<std::string>& words,
   return sources;
 }
 
-void check_outside(const std::vector<NamedSource>& sources, const fs::path& out,
+void check_outside(const std::vector<NamedSource>& sources, const fs::path& folder,
                    const std::string& flag) {
   for (const NamedSource& source : sources) {
     if (source.folder.empty()) continue;
     const fs::path below =
-        fs::weakly_canonical(out).lexically_relative(fs::canonical(source.folder));
+        fs::weakly_canonical(folder).lexically_relative(fs::canonical(source.folder));
     if (below.empty() || *below.begin() == "..") continue;
     const bool is_passed_over = below != "." && std::any_of(below.begin(), below.end(), is_hidden);
     if (is_passed_over) continue;
     fail(ErrorKind::usage,
-         "--out {} lies in {} {}, so what is written there would be read as text; choose another",
-         out.string(), flag, source.folder.string());
+         "{} {} lies in the texts of {}, so what is written there would be read as text; choose "
+         "another",
+         flag, folder.string(), source.folder.string());
   }
 }
 

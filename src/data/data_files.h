@@ -25,10 +25,10 @@ std::vector<NamedSource> find_sources(const std::vector<std::string>& words,
 std::vector<NamedSource> find_unweighted(const std::vector<std::string>& words,
                                          const std::string& flag = "--data");
 
-// What is written into `out` must not be read as text the next time. Throws Error(usage) where it
-// lies in a folder of `sources`, unless hidden there.
-void check_outside(const std::vector<NamedSource>& sources, const std::filesystem::path& out,
-                   const std::string& flag = "--data");
+// What is written into `folder`, such as that of --out, must not be read as text the next time.
+// Throws Error(usage) where it lies in a folder of `sources`, unless hidden there.
+void check_outside(const std::vector<NamedSource>& sources, const std::filesystem::path& folder,
+                   const std::string& flag);
 
 // All files of all sources.
 std::vector<std::filesystem::path> files_of(const std::vector<NamedSource>& sources);

@@ -75,7 +75,7 @@ TEST_F(DataFiles, WhatIsWrittenIsNotReadAsText) {
   put("corpus-2/b.txt");
   const auto sources = find_sources({at("corpus"), at("corpus-2/b.txt")});
   const auto refusal = [&](const fs::path& out) {
-    return error_of([&] { check_outside(sources, out); });
+    return error_of([&] { check_outside(sources, out, "--out"); });
   };
   for (const char* out : {"corpus", "corpus/run", "corpus/new/run", "corpus-2/../corpus/run"}) {
     EXPECT_NE(refusal(folder_ / out).find("would be read as text"), std::string::npos) << out;

@@ -131,7 +131,11 @@ mkdir texts
 cp corpus.txt texts
 "$program" train --config config.json --data texts --out texts/run --steps 1 --batch 4 --seq 32 > /dev/null 2> err
 [ $? = 2 ] || fail "a run among its texts: $(cat err)"
-grep -q -- "--out texts/run lies in --data texts" err || fail "a run among its texts: $(cat err)"
+grep -q -- "--out texts/run lies in the texts of texts" err || fail "a run among its texts: $(cat err)"
+"$program" train --config config.json --data corpus.txt --valid-data texts --cache texts/cache --out cached --steps 1 --batch 4 --seq 32 > /dev/null 2> err
+[ $? = 2 ] || fail "a cache among texts: $(cat err)"
+grep -q -- "--cache texts/cache lies in the texts of texts" err || fail "a cache among texts: $(cat err)"
+[ ! -e cached ] || fail "a refused start left a folder"
 [ "$(ls -A texts)" = corpus.txt ] || fail "a refused start left $(ls -A texts)"
 
 # Which run: two names, none, no such run.

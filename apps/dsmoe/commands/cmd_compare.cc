@@ -114,7 +114,8 @@ CompareData embedded_data(CompareOptions& options, ThreadPool& pool) {
 CompareData files_data(CompareOptions& options, ThreadPool& pool) {
   report::CompareSettings& s = options.settings;
   const std::vector<data::NamedSource> sources = data::find_unweighted(options.data);
-  data::check_outside(sources, options.out);
+  data::check_outside(sources, options.out, "--out");
+  if (!options.cache.empty()) data::check_outside(sources, options.cache, "--cache");
   std::vector<data::CorpusInput> inputs;
   std::vector<std::string> files;
   std::string names;

@@ -271,12 +271,22 @@ void keep_chosen(OrderedJson& kept, const train::RunOptions& run) {
 
 int interrupted_code() { return InterruptScope::exit_code(); }
 
+// Before anything is written.
+void check_places(const TrainOptions& options, const std::vector<data::NamedSource>& sources) {
+  std::vector<data::NamedSource> all = sources;
+  for (data::NamedSource& source : data::find_unweighted(options.valid_data, "--valid-data")) {
+    all.push_back(std::move(source));
+  }
+  data::check_outside(all, options.run.out, "--out");
+  if (!options.cache.empty()) data::check_outside(all, options.cache, "--cache");
+}
+
 train::RunOutcome train_in(RunSession& session, Engine& engine, Request& request,
                            model::ParameterSource& initial) {
   TrainOptions& options = request.options;
   train::RunOptions& run = options.run;
   const std::vector<data::NamedSource> sources = data::find_sources(options.data);
-  data::check_outside(sources, run.out);
+  check_places(options, sources);
   std::vector<std::string> files;
   for (const fs::path& file : data::files_of(sources)) files.push_back(file.string());
   const train::RunTokenizer tokenizer =
