@@ -1,4 +1,5 @@
 #include "model/config.h"
+#include "model/config_words.h"
 
 #include <gtest/gtest.h>
 
@@ -197,8 +198,9 @@ TEST(Config, SavedAndReadBackIsTheSame) {
   for (const Json& source : sources) {
     const Json saved = parse(source).to_json();
     EXPECT_EQ(parse(saved).to_json().dump(2), saved.dump(2));
+    const Json in_own_words = own_words(parse(saved));  // other types leave out what they fix
     for (const auto& [key, value] : source.items())
-      EXPECT_EQ(saved.value(key, Json("absent")), value) << key;
+      EXPECT_EQ(in_own_words.value(key, Json("absent")), value) << key;
   }
 }
 

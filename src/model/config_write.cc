@@ -24,7 +24,7 @@ constexpr Given kNeutral[] = {
     {"qk_nope_head_dim", "null"},     {"qk_rope_head_dim", "null"},
     {"v_head_dim", "null"},           {"decoder_sparse_step", "1"},
     {"mlp_only_layers", "[]"},        {"shared_expert_intermediate_size", "null"},
-    {"shared_expert_gate", "false"},
+    {"shared_expert_gate", "false"},  {"num_nextn_predict_layers", "0"},
 };
 
 Json rope_json(const ModelConfig& config) {
@@ -102,8 +102,7 @@ Json all_fields(const ModelConfig& c) {
                          : c.eos_token_ids.size() == 1 ? Json(c.eos_token_ids.front())
                                                        : Json(c.eos_token_ids);
   if (c.quantization) json["quantization_config"] = quantization_json(c.quantization);
-  // The layers behind the last are not kept, and so not written.
-  if (c.num_nextn_predict_layers > 0) json["num_nextn_predict_layers"] = 0;
+  json["num_nextn_predict_layers"] = 0;  // which are passed over, and so not written
   return json;
 }
 

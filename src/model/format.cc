@@ -47,6 +47,7 @@ constexpr Given kGlm4Defaults[] = {
     {"rms_norm_eps", "1e-5"},
     {"use_qk_norm", "false"},
     {"max_position_embeddings", "131072"},
+    {"num_nextn_predict_layers", "0"},
 };
 constexpr Given kGlm4Fixed[] = {
     DSMOE_NO_LATENT,
@@ -111,6 +112,7 @@ constexpr Given kV3Defaults[] = {
     {"routed_scaling_factor", "2.5"},
     {"n_shared_experts", "1"},
     {"max_position_embeddings", "4096"},
+    {"num_nextn_predict_layers", "0"},
 };
 constexpr Given kV3Fixed[] = {
     DSMOE_NO_SHARED_GATE,           DSMOE_NO_LAYER_LIST,

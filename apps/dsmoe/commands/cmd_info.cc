@@ -84,7 +84,7 @@ std::string describe_router(const ModelConfig& config) {
   if (config.num_moe_layers() == 0) return "none: every layer is dense";
   std::string text = fmt::format("{} scores, best {} of {}", name_of(config.scoring_func),
                                  config.num_experts_per_tok, config.n_routed_experts);
-  if (config.topk_method != model::TopkMethod::greedy) {
+  if (config.topk_group < config.n_group) {
     text += fmt::format(" in the best {} of {} groups", config.topk_group, config.n_group);
   }
   if (config.topk_method == model::TopkMethod::noaux_tc) text += ", chosen by score + bias";
