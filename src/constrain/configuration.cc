@@ -189,28 +189,33 @@ void Stepper::add(const Head& head, Configuration& out) {
 
 // Callers first: all who call a rule here are known before it is entered.
 void Stepper::follow_calls(Configuration& out) {
-  const auto rank = [&](const Pending& p) {
-    return automaton_.rule(automaton_.call(p.call).rule).rank;
+  const auto is_later = [&](const Pending& a, const Pending& b) {
+    const auto rank = [&](const Pending& p) {
+      return automaton_.rule(automaton_.call(p.call).rule).rank;
+    };
+    return rank(a) != rank(b) ? rank(a) > rank(b) : a.call > b.call;
   };
+  std::make_heap(pending_.begin(), pending_.end(), is_later);
   while (!pending_.empty()) {
     if (pending_.size() + out.heads.size() > kMaxHeads) {
       fail(ErrorKind::input, "the constraint is too ambiguous");
     }
-    const auto first =
-        std::min_element(pending_.begin(), pending_.end(), [&](const Pending& a, const Pending& b) {
-          return rank(a) != rank(b) ? rank(a) < rank(b) : a.call < b.call;
-        });
-    const Call& call = automaton_.call(first->call);
-    const int32_t call_idx = first->call;
+    const int32_t call_idx = pending_.front().call;
+    const Call& call = automaton_.call(call_idx);
     callers_.clear();
-    std::erase_if(pending_, [&](const Pending& p) {
-      if (p.call == call_idx) callers_.push_back(p.back);
-      return p.call == call_idx;
-    });
+    while (!pending_.empty() && pending_.front().call == call_idx) {
+      callers_.push_back(pending_.front().back);
+      std::pop_heap(pending_.begin(), pending_.end(), is_later);
+      pending_.pop_back();
+    }
     std::sort(callers_.begin(), callers_.end());
     callers_.erase(std::unique(callers_.begin(), callers_.end()), callers_.end());
     const int32_t frame = frames_.intern(callers_, call.bounds);
+    auto last = static_cast<std::ptrdiff_t>(pending_.size());
     add({.state = automaton_.rule(call.rule).start, .frame = frame}, out);
+    while (last < static_cast<std::ptrdiff_t>(pending_.size())) {
+      std::push_heap(pending_.begin(), pending_.begin() + ++last, is_later);
+    }
   }
 }
 

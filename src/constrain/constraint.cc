@@ -14,6 +14,7 @@ namespace {
 constexpr double kPreparingSeconds = 0.2;
 constexpr std::size_t kMaxMaskBytes = std::size_t{64} << 20;
 constexpr std::size_t kMaxFrames = std::size_t{1} << 14;
+constexpr std::size_t kMaxSteps = std::size_t{1} << 20;  // of heads for one token, some 0.1 s
 
 Automaton automaton_of(const Shape& shape, const Vocabulary& vocabulary) {
   Nfa nfa;
@@ -187,10 +188,15 @@ void Matcher::add_remainders(const Head& head, const Remainders& remainders, int
   if (walk_.size() <= remainders.max_depth) walk_.resize(remainders.max_depth + 1);
   stepper_.leave(head.frame, walk_[0]);
   add_tokens(0, walk_[0]);
+  std::size_t num_steps = 0;  // of this head's share
   for (std::size_t n = 1; n < remainders.num_nodes();) {
     const Remainders::Node& node = remainders.nodes[n];
+    const Configuration& before = walk_[node.depth - 1];
     Configuration& at = walk_[node.depth];
-    stepper_.step(walk_[node.depth - 1], node.byte, at);
+    num_steps += before.heads.size();
+    if (num_steps > kMaxSteps / here_.heads.size())
+      fail(ErrorKind::input, "the constraint is too ambiguous");
+    stepper_.step(before, node.byte, at);
     if (at.is_dead()) {
       n = node.end;
       continue;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <ctime>
+
 #include "constrain/test_support.h"
 
 namespace dsmoe::constrain {
@@ -81,6 +83,47 @@ TEST(Grammar, RefusesByLine) {
     const std::string refusal = refusal_of(Shape::grammar(grammar, "grammar"));
     EXPECT_TRUE(refusal.starts_with("grammar")) << grammar << ": " << refusal;
     EXPECT_NE(refusal.find(reason), std::string::npos) << grammar << ": " << refusal;
+  }
+}
+
+// Rules that begin and end anywhere, in words of three letters: each token is looked at in as many
+// ways as there are rules, wherever it may be cut. The engine serves nobody meanwhile.
+TEST(Grammar, BoundsTheWorkForOneToken) {
+  std::vector<std::string> bytes;
+  for (int b = 0; b < 256; ++b) bytes.emplace_back(1, static_cast<char>(b));
+  for (int i = 0; i < 16 * 16 * 16; ++i) {
+    const auto letter = [&](int shift) { return static_cast<char>('a' + (i >> shift & 15)); };
+    bytes.push_back({letter(8), letter(4), letter(0)});
+  }
+  const auto vocabulary = std::make_shared<const Vocabulary>(std::move(bytes));
+  for (const int num_rules : {2, 20, 100, 200}) {
+    std::string grammar = "root ::= (r0";
+    for (int i = 1; i < num_rules; ++i) grammar += fmt::format(" | r{}", i);
+    grammar += ")*\n";
+    for (int i = 0; i < num_rules; ++i) grammar += fmt::format("r{} ::= [a-p]+\n", i);
+    std::string end = "five tokens";
+    double slowest = 0;
+    std::clock_t start = std::clock();
+    try {
+      const auto constraint =
+          std::make_shared<const Constraint>(Shape::grammar(grammar, "grammar"), vocabulary);
+      Matcher matcher(constraint);
+      TokenBits bits;
+      for (int i = 0; i < 5; ++i) {
+        start = std::clock();
+        matcher.allowed(1000, bits);
+        EXPECT_TRUE(has_token(bits, 300));
+        matcher.take(300);
+        slowest = std::max(slowest, static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
+      }
+    } catch (const Error& e) {
+      end = e.what();
+      slowest = std::max(slowest, static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
+    }
+    EXPECT_LT(slowest, 2) << num_rules;
+    EXPECT_EQ(end, num_rules < 100 ? "five tokens" : "the constraint is too ambiguous")
+        << num_rules;
+    RecordProperty(fmt::format("slowest_ms_{}", num_rules), static_cast<int>(slowest * 1e3));
   }
 }
 

@@ -13,7 +13,7 @@ namespace {
 // A list of so many tokens takes about as long to set as all words to copy.
 constexpr std::size_t kMaxListed = 512;
 constexpr std::size_t kMaxRemainders = std::size_t{1} << 21;
-constexpr int64_t kMaxSteps = int64_t{1} << 26;  // of heads, some seconds
+constexpr int64_t kMaxSteps = int64_t{1} << 24;  // of heads, a second
 
 class LocalWalk {
  public:
