@@ -122,13 +122,16 @@ std::string joined_parts(const OrderedJson& parts, const std::string& place) {
   return text;
 }
 
+// None at all is one, too: tools of a server's own have a type instead.
+bool has_readable_name(const OrderedJson& function) {
+  return !function.is_object() || !function.contains("name") || function["name"].is_string();
+}
+
 // Templates print arguments as JSON; a string that holds JSON would be quoted once more.
 void open_arguments(OrderedJson& call, const std::string& place) {
-  OrderedJson* function = call.is_object() ? &call : nullptr;
-  if (function != nullptr && call.contains("function")) function = &call["function"];
-  const bool is_call = function != nullptr && function->is_object() && function->contains("name") &&
-                       (*function)["name"].is_string();
-  if (!is_call) {
+  OrderedJson* function = &call;
+  if (call.is_object() && call.contains("function")) function = &call["function"];
+  if (!function->is_object() || !function->contains("name") || !has_readable_name(*function)) {
     fail(ErrorKind::input, "{}: a tool call must be {{\"function\": {{\"name\", \"arguments\"}}}}",
          place);
   }
@@ -191,6 +194,11 @@ Chat read_chat(OrderedJson& object, const std::string& key, const std::string& w
                    : std::move(*tools);
   if (!chat.tools.is_array()) {
     fail(ErrorKind::input, "{}: \"tools\" must be a list, it is {}", where, chat.tools.type_name());
+  }
+  for (const OrderedJson& tool : chat.tools) {
+    const bool is_wrapped = tool.is_object() && tool.contains("function");
+    if (has_readable_name(is_wrapped ? tool["function"] : tool)) continue;
+    fail(ErrorKind::input, "{}: the \"name\" of a tool must be a string", where);
   }
   return chat;
 }

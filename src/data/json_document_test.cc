@@ -102,6 +102,12 @@ TEST(JsonDocument, RefusalsOfConversations) {
   EXPECT_NE(refusal(R"({"messages": [{"role": "user", "content": "u"}], "tools": 3})")
                 .find("\"tools\" must be a list, it is number"),
             std::string::npos);
+  for (const char* tool : {R"({"name": 3})", R"({"function": {"name": ["f"]}})"}) {
+    const std::string line = R"({"messages": [{"role": "user", "content": "u"}], "tools": [)";
+    EXPECT_NE(refusal(line + tool + "]}").find("the \"name\" of a tool must be a string"),
+              std::string::npos)
+        << tool;
+  }
 }
 
 }  // namespace
