@@ -195,12 +195,15 @@ void write_shards(const CorpusOptions& options, const Encoder& encoder, const In
   writer.finish();
 }
 
-std::optional<ShardCorpus> open_cached(const fs::path& folder, uint64_t key) {
+std::optional<ShardCorpus> open_cached(const fs::path& folder, const Inputs& inputs) {
   std::error_code error;
   if (!fs::exists(folder, error)) return std::nullopt;
   try {
     ShardCorpus corpus(folder, ShardCheck::everything);
-    if (corpus.corpus_key() == key) return corpus;
+    if (corpus.corpus_key() == inputs.key && corpus.sources().size() == inputs.sources.size()) {
+      corpus.name_sources(inputs.sources);
+      return corpus;
+    }
     log_warning("{} holds another corpus than its name says; building it again", folder.string());
   } catch (const Error& damage) {
     log_warning("{} (building it again)", damage.what());
@@ -249,7 +252,7 @@ BuiltCorpus build_corpus(const CorpusOptions& options, const Encoder& encoder) {
   const std::string name = fmt::format("{}{:016x}", kCorpusPrefix, inputs.key);
   const fs::path folder = options.cache_folder / name;
   const BuildLock lock(options.cache_folder / fmt::format(".{}.lock", name), options.poll);
-  if (auto cached = open_cached(folder, inputs.key)) {
+  if (auto cached = open_cached(folder, inputs)) {
     return {.corpus = std::move(*cached),
             .folder = folder,
             .former_key = inputs.former_key,

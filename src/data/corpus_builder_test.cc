@@ -190,6 +190,7 @@ TEST_F(BuildCorpus, RenamedFilesAreTheSameCorpus) {
   EXPECT_TRUE(renamed.reused);
   EXPECT_EQ(renamed.corpus.corpus_key(), first.corpus.corpus_key());
   EXPECT_NE(renamed.former_key, first.former_key);
+  EXPECT_EQ(renamed.corpus.sources(), (std::vector<std::string>{"renamed.txt", "b.jsonl"}));
   // Two files of one name and content are two sources; one file twice is one.
   std::filesystem::copy_file(folder_ / "renamed.txt", folder_ / "copy.txt");
   options_.inputs = {{.path = folder_ / "renamed.txt"}, {.path = folder_ / "copy.txt"}};
@@ -250,6 +251,7 @@ TEST_F(BuildCorpus, LabelsJoinFilesWithoutBeingInTheKey) {
   const BuiltCorpus renamed = build_corpus(options_, byte_encoder());
   EXPECT_TRUE(renamed.reused);
   EXPECT_EQ(renamed.corpus.corpus_key(), built.corpus.corpus_key());
+  EXPECT_EQ(renamed.corpus.sources(), std::vector<std::string>{"renamed"});
 }
 
 TEST_F(BuildCorpus, RefusesNothing) {

@@ -28,6 +28,13 @@ ShardCorpus::ShardCorpus(const std::filesystem::path& folder, ShardCheck check)
     num_tokens_ += static_cast<int64_t>(header.num_tokens);
     num_counted_ += static_cast<int64_t>(header.num_counted);
   }
+  sources_ = shards_.front().sources();
+}
+
+void ShardCorpus::name_sources(std::vector<std::string> names) {
+  DSMOE_CHECK(names.size() == sources_.size(), "{} names for {} sources", names.size(),
+              sources_.size());
+  sources_ = std::move(names);
 }
 
 ShardCorpus::Place ShardCorpus::find(int64_t document) const {

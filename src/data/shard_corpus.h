@@ -30,7 +30,9 @@ class ShardCorpus : public TokenCorpus {
   int64_t length(int64_t document) const override;
   int32_t source(int64_t document) const override;
   uint32_t content_hash(int64_t document) const override;
-  const std::vector<std::string>& sources() const override { return shards_.front().sources(); }
+  const std::vector<std::string>& sources() const override { return sources_; }
+  // Other names for as many sources.
+  void name_sources(std::vector<std::string> names);
   void copy_tokens(int64_t document, int64_t begin, std::span<int32_t> out) const override;
   bool has_mask() const override { return num_counted_ != num_tokens_; }
   void copy_counted(int64_t document, int64_t begin, std::span<uint8_t> out) const override;
@@ -47,6 +49,7 @@ class ShardCorpus : public TokenCorpus {
 
   std::vector<MappedFile> files_;
   std::vector<ShardView> shards_;
+  std::vector<std::string> sources_;
   std::vector<int64_t> first_document_;  // of each shard; then the total
   int64_t num_tokens_ = 0, num_counted_ = 0;
 };
