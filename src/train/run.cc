@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
@@ -84,26 +83,32 @@ data::BatchOptions batch_options(const RunOptions& options) {
   return {.batch = options.batch, .seq = options.seq, .seed = options.seed};
 }
 
-class Run {
+}  // namespace
+
+class TrainingRun::Run {
  public:
   Run(const Context& context, const RunOptions& options, const RunInput& input,
       const RunHooks& hooks);
-  RunOutcome loop();
+  bool advance();
+  void save();
+  Measured measure();
+  RunOutcome outcome() const;
+  int64_t steps_done() const { return step_; }
+  const model::Model& model() const { return *model_; }
 
  private:
+  void begin();
   void make_model(const Context& context);
   void expect_disk(const std::vector<tensor::TensorSpec>& all,
                    const std::vector<tensor::TensorSpec>& trained);
   void describe_memory() const;
   void expect_workspace() const;
-  void save();
-  Measured measure();
   Measured measure_first();
   void recall(const BestValidation& best);
   bool is_over() const;
   bool lost_patience() const { return options_.patience > 0 && best_.since >= options_.patience; }
   void train_step(StepMetrics& metrics);
-  bool after_step(MetricsLog& log, StepMetrics& metrics, RunOutcome& outcome);
+  bool after_step(StepMetrics& metrics);
   bool is_due(int64_t every) const { return every > 0 && step_ % every == 0; }
 
   RunOptions options_;
@@ -127,10 +132,15 @@ class Run {
   int64_t saved_step_ = -1;
   uint64_t checkpoint_bytes_ = 0;
   std::vector<int64_t> damaged_;  // newer than the one resumed, but did not verify
+  std::unique_ptr<MetricsLog> log_;
+  std::unique_ptr<CollapseWatch> watch_;
+  Measured first_;  // until the first step's line has taken it
+  bool has_ended_ = false;
+  RunOutcome outcome_;
 };
 
-Run::Run(const Context& context, const RunOptions& options, const RunInput& input,
-         const RunHooks& hooks)
+TrainingRun::Run::Run(const Context& context, const RunOptions& options, const RunInput& input,
+                      const RunHooks& hooks)
     : options_(options),
       hooks_(hooks),
       identity_(identity_of(options)),
@@ -159,7 +169,7 @@ Run::Run(const Context& context, const RunOptions& options, const RunInput& inpu
   }
 }
 
-void Run::make_model(const Context& context) {
+void TrainingRun::Run::make_model(const Context& context) {
   const std::vector<tensor::TensorSpec> all = model::written_tensors(options_.config);
   const std::vector<tensor::TensorSpec> trained = select_tensors(all, options_.patterns);
   int64_t bytes = 0;  // masters, two moments, gradients
@@ -196,7 +206,7 @@ void Run::make_model(const Context& context) {
 }
 
 // Linux promises any amount of memory and kills when it is filled, in the middle of a step.
-void Run::expect_workspace() const {
+void TrainingRun::Run::expect_workspace() const {
   int64_t bytes = 0;
   for (const tensor::Arena* arena : trainer_->arenas()) {
     bytes += static_cast<int64_t>(arena->total_bytes());
@@ -213,8 +223,8 @@ void Run::expect_workspace() const {
 }
 
 // What the checkpoints will take, said and compared with the disk before hours are spent.
-void Run::expect_disk(const std::vector<tensor::TensorSpec>& all,
-                      const std::vector<tensor::TensorSpec>& trained) {
+void TrainingRun::Run::expect_disk(const std::vector<tensor::TensorSpec>& all,
+                                   const std::vector<tensor::TensorSpec>& trained) {
   store::CheckpointContent content{.model = all};
   for (const tensor::TensorSpec& spec : trained) {
     for (const char* part : {"master.", "first_moment.", "second_moment."}) {
@@ -239,7 +249,7 @@ void Run::expect_disk(const std::vector<tensor::TensorSpec>& all,
   }
 }
 
-void Run::describe_memory() const {
+void TrainingRun::Run::describe_memory() const {
   std::vector<const tensor::Arena*> arenas = trainer_->arenas();
   arenas.insert(arenas.begin(), &model_->weights);
   const std::string table = tensor::budget_table(arenas);
@@ -251,7 +261,7 @@ void Run::describe_memory() const {
   }
 }
 
-void Run::save() {
+void TrainingRun::Run::save() {
   if (saved_step_ == step_) return;
   for (const std::string& name :
        store::make_room(options_.out, options_.retention, saved_step_, checkpoint_bytes_,
@@ -271,7 +281,7 @@ void Run::save() {
 }
 
 // What is worth knowing of the model as it is.
-Measured Run::measure() {
+Measured TrainingRun::Run::measure() {
   const double start = seconds_now();
   Measured measured{.validation = validation_.run(*trainer_), .figures = {}};
   if (hooks_.measure) {
@@ -286,7 +296,7 @@ Measured Run::measure() {
 
 // The best of the steps before. Whoever keeps its checkpoint is told again: a kill may have come
 // between the two.
-void Run::recall(const BestValidation& best) {
+void TrainingRun::Run::recall(const BestValidation& best) {
   best_ = best;
   if (!options_.keep_best || best_.step == 0) return;
   options_.retention.best = best_.step;
@@ -294,7 +304,7 @@ void Run::recall(const BestValidation& best) {
   if (hooks_.on_best && fs::exists(folder / store::kManifestName)) hooks_.on_best(best_);
 }
 
-bool Run::is_over() const {
+bool TrainingRun::Run::is_over() const {
   const int64_t total = options_.schedule.total_steps;
   if (step_ >= total) {
     log_info("{} steps are done already; --steps {} leaves nothing to do", step_, total);
@@ -307,7 +317,7 @@ bool Run::is_over() const {
 }
 
 // Before the first step of a run that has not begun.
-Measured Run::measure_first() {
+Measured TrainingRun::Run::measure_first() {
   if (step_ > 0 || !options_.valid_first) return {};
   Measured first = measure();
   if (first.validation) {
@@ -317,7 +327,7 @@ Measured Run::measure_first() {
   return first;
 }
 
-void Run::train_step(StepMetrics& metrics) {
+void TrainingRun::Run::train_step(StepMetrics& metrics) {
   const double start = seconds_now();
   batches_.fill(static_cast<uint64_t>(step_), batch_);
   pack_rows(batch_, rows_);
@@ -330,12 +340,12 @@ void Run::train_step(StepMetrics& metrics) {
 }
 
 // What happens after a step besides the next one. True: the run ends here.
-bool Run::after_step(MetricsLog& log, StepMetrics& metrics, RunOutcome& outcome) {
+bool TrainingRun::Run::after_step(StepMetrics& metrics) {
   const int64_t total = options_.schedule.total_steps;
   const double elapsed = seconds_now() - began_;
   bool is_best = false;
   if (step_ == total || (is_due(options_.valid_every) && valid_time_.allows(elapsed))) {
-    metrics.measured = outcome.last = measure();
+    metrics.measured = outcome_.last = measure();
     const auto& validation = metrics.measured.validation;
     is_best = validation && best_.update(step_, validation->loss);
   }
@@ -350,13 +360,14 @@ bool Run::after_step(MetricsLog& log, StepMetrics& metrics, RunOutcome& outcome)
   };
   metrics.wall_seconds = seconds_now() - step_ended_;
   step_ended_ = seconds_now();
-  or_save([&] { log.add(metrics, *result_); });
+  or_save([&] { log_->add(metrics, *result_); });
   if (hooks_.on_step) hooks_.on_step(metrics, *result_);
-  outcome.early = lost_patience();
-  const bool ends = (hooks_.should_stop && hooks_.should_stop()) || outcome.early || step_ == total;
+  outcome_.early = lost_patience();
+  const bool ends =
+      (hooks_.should_stop && hooks_.should_stop()) || outcome_.early || step_ == total;
   const bool keeps = is_best && options_.keep_best;
   if (ends || keeps || (is_due(options_.save_every) && save_time_.allows(elapsed))) {
-    or_save([&] { log.sync(); });
+    or_save([&] { log_->sync(); });
     const double start = seconds_now();
     save();
     save_time_.add(seconds_now() - start);
@@ -365,53 +376,76 @@ bool Run::after_step(MetricsLog& log, StepMetrics& metrics, RunOutcome& outcome)
   return ends;
 }
 
-RunOutcome Run::loop() {
+void TrainingRun::Run::begin() {
   std::vector<int64_t> moe_layers;
   for (int64_t layer = 0; layer < options_.config.num_hidden_layers; ++layer) {
     if (options_.config.is_moe_layer(layer)) moe_layers.push_back(layer);
   }
-  const int64_t total = options_.schedule.total_steps;
-  MetricsLog log({.run = options_.out,
-                  .steps_done = step_,
-                  .layers = moe_layers,
-                  .top_k = options_.config.num_experts_per_tok,
-                  .load_every = std::max<int64_t>(1, total / 500),
-                  .sources = batches_.sources(),
-                  .validation_sources = validation_.sources(),
-                  .figures = options_.figures,
-                  .recipe = recipe_of(options_)});
-  recall(log.best_before());
-  if (is_over()) {
-    return {.steps_done = step_,
-            .finished = true,
-            .early = step_ < total,
-            .checkpoint = options_.out / store::checkpoint_name(step_),
-            .best = best_};
-  }
-  CollapseWatch watch(moe_layers, options_.config.n_routed_experts,
-                      options_.config.num_experts_per_tok);
+  log_ = std::make_unique<MetricsLog>(
+      MetricsLog::Options{.run = options_.out,
+                          .steps_done = step_,
+                          .layers = moe_layers,
+                          .top_k = options_.config.num_experts_per_tok,
+                          .load_every = std::max<int64_t>(1, options_.schedule.total_steps / 500),
+                          .sources = batches_.sources(),
+                          .validation_sources = validation_.sources(),
+                          .figures = options_.figures,
+                          .recipe = recipe_of(options_)});
+  recall(log_->best_before());
+  has_ended_ = is_over();
+  outcome_.early = has_ended_ && step_ < options_.schedule.total_steps;
+  if (has_ended_) return;
+  watch_ = std::make_unique<CollapseWatch>(moe_layers, options_.config.n_routed_experts,
+                                           options_.config.num_experts_per_tok);
   if (hooks_.on_start) hooks_.on_start(step_);
   began_ = step_ended_ = seconds_now();
-  RunOutcome outcome;
-  Measured first = measure_first();
-  if (first.validation) outcome.first_validation_loss = first.validation->loss;
-  for (bool ends = false; !ends;) {
-    StepMetrics metrics{.first = std::move(first)};
-    first = {};
-    train_step(metrics);
-    for (const std::string& warning : watch.add(result_->load)) log_warning("{}", warning);
-    ends = after_step(log, metrics, outcome);
-  }
+  first_ = measure_first();
+  if (first_.validation) outcome_.first_validation_loss = first_.validation->loss;
+}
+
+bool TrainingRun::Run::advance() {
+  if (has_ended_) return false;
+  if (log_ == nullptr) begin();
+  if (has_ended_) return false;
+  StepMetrics metrics{.first = std::move(first_)};
+  first_ = {};
+  train_step(metrics);
+  for (const std::string& warning : watch_->add(result_->load)) log_warning("{}", warning);
+  has_ended_ = after_step(metrics);
+  return true;
+}
+
+RunOutcome TrainingRun::Run::outcome() const {
+  RunOutcome outcome = outcome_;
+  outcome.steps_done = step_;
+  outcome.finished = step_ >= options_.schedule.total_steps || outcome.early;
+  if (saved_step_ >= 0) outcome.checkpoint = options_.out / store::checkpoint_name(saved_step_);
+  if (log_ == nullptr) return outcome;
   if (outcome.last.validation) outcome.validation_loss = outcome.last.validation->loss;
   outcome.sources = validation_.sources();
   outcome.best = best_;
-  outcome.steps_done = step_;
-  outcome.finished = step_ == total || outcome.early;
-  if (saved_step_ >= 0) outcome.checkpoint = options_.out / store::checkpoint_name(saved_step_);
   return outcome;
 }
 
-}  // namespace
+TrainingRun::TrainingRun(const Context& context, const RunOptions& options, const RunInput& input,
+                         const RunHooks& hooks) {
+  if (options.schedule.total_steps < 1) {
+    fail(ErrorKind::usage, "--steps {}: expected at least 1", options.schedule.total_steps);
+  }
+  check_rows(options);
+  run_ = std::make_unique<Run>(context, options, input, hooks);
+}
+TrainingRun::~TrainingRun() = default;
+
+bool TrainingRun::advance() { return run_->advance(); }
+int64_t TrainingRun::steps_done() const { return run_->steps_done(); }
+Measured TrainingRun::measure() { return run_->measure(); }
+std::filesystem::path TrainingRun::save() {
+  run_->save();
+  return run_->outcome().checkpoint;
+}
+const model::Model& TrainingRun::model() const { return run_->model(); }
+RunOutcome TrainingRun::outcome() const { return run_->outcome(); }
 
 OrderedJson recipe_of(const RunOptions& options) {
   const RunIdentity identity = identity_of(options);
@@ -429,69 +463,12 @@ OrderedJson recipe_of(const RunOptions& options) {
   return recipe;
 }
 
-int64_t rows_of_about(int64_t batch, int64_t seq, int64_t tokens) {
-  int64_t rows = std::clamp<int64_t>(tokens / seq, 1, batch);
-  while (batch % rows != 0) --rows;
-  return rows;
-}
-
-int64_t rows_per_balance_group(const RunOptions& options) {
-  const bool is_balanced = options.config.aux_loss_alpha != 0 || options.device_alpha != 0;
-  if (options.config.seq_aux || !is_balanced) return 1;
-  return options.balance_group > 0 ? options.balance_group
-                                   : rows_of_about(options.batch, options.seq, 4096);
-}
-
-int64_t default_micro_batch(const RunOptions& options, int64_t tokens) {
-  const int64_t group = std::min(rows_per_balance_group(options), options.batch);
-  return group * rows_of_about(options.batch / group, options.seq, tokens / group);
-}
-
-void check_rows(const RunOptions& o) {
-  const auto positive = [](const char* name, int64_t value) {
-    if (value < 1) fail(ErrorKind::usage, "--{} {}: expected at least 1", name, value);
-  };
-  positive("batch", o.batch);
-  positive("micro-batch", o.micro_batch);
-  positive("seq", o.seq);
-  model::check_context(o.config, o.seq);
-  constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();  // positions are I32
-  if (o.micro_batch > kMostTokens / o.seq) {
-    fail(ErrorKind::usage, "--micro-batch {} of {} tokens each: at most {} tokens are possible",
-         o.micro_batch, o.seq, kMostTokens);
-  }
-  if (o.batch % o.micro_batch != 0) {
-    fail(ErrorKind::usage, "--micro-batch {} does not divide --batch {}", o.micro_batch, o.batch);
-  }
-  if (o.micro_batch % rows_per_balance_group(o) != 0) {
-    fail(
-        ErrorKind::usage,
-        "--micro-batch {} is no multiple of the {} rows whose balance is one loss (seq_aux false); "
-        "--balance-group sets them, which changes the result",
-        o.micro_batch, rows_per_balance_group(o));
-  }
-  if (o.device_alpha != 0 && o.config.n_routed_experts % o.num_devices != 0) {
-    fail(ErrorKind::usage, "--devices {} does not divide the {} routed experts", o.num_devices,
-         o.config.n_routed_experts);
-  }
-}
-
-void check_start(const RunOptions& options) {
-  if (!options.resume && store::has_checkpoints(options.out)) {
-    fail(ErrorKind::input,
-         "{}: already holds checkpoints; add --resume to go on from them, or choose "
-         "another --out",
-         options.out.string());
-  }
-}
-
 RunOutcome run_training(const Context& context, const RunOptions& options, const RunInput& input,
                         const RunHooks& hooks) {
-  if (options.schedule.total_steps < 1) {
-    fail(ErrorKind::usage, "--steps {}: expected at least 1", options.schedule.total_steps);
+  TrainingRun run(context, options, input, hooks);
+  while (run.advance()) {
   }
-  check_rows(options);
-  return Run(context, options, input, hooks).loop();
+  return run.outcome();
 }
 
 }  // namespace dsmoe::train

@@ -105,4 +105,29 @@ struct RunInput {
 RunOutcome run_training(const Context& context, const RunOptions& options, const RunInput& input,
                         const RunHooks& hooks);
 
+// The same step by step, for callers with a loop of their own. What it was made with must outlive
+// it, but for the options.
+class TrainingRun {
+ public:
+  TrainingRun(const Context& context, const RunOptions& options, const RunInput& input,
+              const RunHooks& hooks);
+  ~TrainingRun();
+  TrainingRun(const TrainingRun&) = delete;
+  TrainingRun& operator=(const TrainingRun&) = delete;
+
+  // One step, and what is due behind it. False: there was none to do, the run has ended.
+  bool advance();
+  int64_t steps_done() const;
+  // Now, besides what is due. Neither changes a weight.
+  Measured measure();
+  std::filesystem::path save();
+  const model::Model& model() const;
+  // As it is; with `finished` once advance() has nothing to do.
+  RunOutcome outcome() const;
+
+ private:
+  class Run;
+  std::unique_ptr<Run> run_;
+};
+
 }  // namespace dsmoe::train

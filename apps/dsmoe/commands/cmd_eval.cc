@@ -2,17 +2,16 @@
 #include <filesystem>
 #include <optional>
 
-#include "base/functions.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "base/readable.h"
 #include "commands/command.h"
 #include "commands/eval_pairs.h"
+#include "commands/eval_stream.h"
 #include "commands/options.h"
 #include "commands/text_side.h"
 #include "commands/token_list.h"
-#include "data/record_reader.h"
 #include "infer/measure/evaluate.h"
 #include "terminal/interrupt.h"
 #include "terminal/output.h"
@@ -31,36 +30,17 @@ infer::ScorerOptions scorer_options(const EvalOptions& options) {
   return {.top_k = options.top_k, .cancelled = &InterruptScope::flag()};
 }
 
-// The tokens to score, and the bytes of text they stand for (0: not text).
-struct Stream {
-  std::vector<int32_t> tokens;
-  int64_t num_bytes = 0;
-};
-
-Stream read_stream(const EvalOptions& options, const model::ModelConfig& config) {
-  Stream stream;
-  if (options.text.empty()) {
-    if (std::error_code ignored; !std::filesystem::exists(options.tokens, ignored)) {
-      fail(ErrorKind::io, "--tokens: no such file: {}; expected a file of token ids",
-           options.tokens);
-    }
-    stream.tokens = read_token_file(options.tokens);
-    infer::check_tokens(config, stream.tokens, options.tokens);
-    return stream;
+// The tokens to score: of a file of ids, or of text.
+TokenStream read_stream(const EvalOptions& options, const model::ModelConfig& config) {
+  if (!options.text.empty()) {
+    return text_stream(TextSide(options.common.model), config, read_text_file(options.text),
+                       options.text);
   }
-  const TextSide text(options.common.model);
-  const std::string bytes = read_text_file(options.text);
-  data::check_utf8(bytes, {}, options.text);
-  stream.tokens = text.encode(bytes, AroundText::nothing);
-  if (stream.tokens.empty()) fail(ErrorKind::input, "{}: the text has no tokens", options.text);
-  stream.num_bytes = static_cast<int64_t>(bytes.size());
-  // Behind a prefix every byte is predicted; without one, those of the first token are not.
-  if (const auto prefix = text.prefix_token(config)) {
-    stream.tokens.insert(stream.tokens.begin(), *prefix);
-  } else {
-    stream.num_bytes -= static_cast<int64_t>(text.token_text(stream.tokens.front()).size());
+  if (std::error_code ignored; !std::filesystem::exists(options.tokens, ignored)) {
+    fail(ErrorKind::io, "--tokens: no such file: {}; expected a file of token ids", options.tokens);
   }
-  infer::check_tokens(config, stream.tokens, options.text);
+  TokenStream stream{.tokens = read_token_file(options.tokens)};
+  infer::check_tokens(config, stream.tokens, options.tokens);
   return stream;
 }
 
@@ -77,57 +57,51 @@ Loaded load(const EvalOptions& options) {
   return loaded;
 }
 
-struct StreamScore {
-  double nats = 0;
-  int64_t scored = 0;
-  std::size_t windows = 0;
-};
-
-void report(const EvalOptions& options, const Stream& stream, const StreamScore& score) {
-  constexpr double kLn2 = 0x1.62e42fefa39efp-1;
-  const double per_token = score.nats / static_cast<double>(score.scored);
-  const double perplexity = exp_f64(per_token);
-  const double bits_per_byte =
-      stream.num_bytes > 0 ? score.nats / kLn2 / static_cast<double>(stream.num_bytes) : 0;
+void report(const EvalOptions& options, const TokenStream& stream, const StreamScore& score) {
+  const StreamFigures figures = figures_of(stream, score);
   const auto num_tokens = static_cast<int64_t>(stream.tokens.size());
   if (options.common.json) {
-    OrderedJson json{{"tokens", num_tokens},        {"scored", score.scored},
-                     {"windows", score.windows},    {"nats", score.nats},
-                     {"nats_per_token", per_token}, {"perplexity", perplexity}};
+    OrderedJson json{{"tokens", num_tokens},
+                     {"scored", score.scored},
+                     {"windows", score.windows},
+                     {"nats", score.nats},
+                     {"nats_per_token", figures.nats_per_token},
+                     {"perplexity", figures.perplexity}};
     if (stream.num_bytes > 0) {
       json["bytes"] = stream.num_bytes;
-      json["bits_per_byte"] = bits_per_byte;
+      json["bits_per_byte"] = figures.bits_per_byte;
     }
     return print_json(json);
   }
   print("tokens          {}\n", with_commas(num_tokens));
   print("scored          {}\n", with_commas(score.scored));
-  print("nats per token  {:.6f}\n", per_token);
-  print("perplexity      {:.4f}\n", perplexity);
+  print("nats per token  {:.6f}\n", figures.nats_per_token);
+  print("perplexity      {:.4f}\n", figures.perplexity);
   if (stream.num_bytes > 0) {
     print("bytes           {}\n", with_commas(stream.num_bytes));
-    print("bits per byte   {:.6f}\n", bits_per_byte);
+    print("bits per byte   {:.6f}\n", figures.bits_per_byte);
   }
 }
 
 int eval_stream(const EvalOptions& options) {
-  const Stream stream = read_stream(options, model::read_config(options.common.model));
+  const TokenStream stream = read_stream(options, model::read_config(options.common.model));
   const auto [engine, model] = load(options);
-  const std::vector<infer::ScoredDocument> windows = infer::cut_windows(
-      stream.tokens, model->context, {.window = options.window, .stride = options.stride});
-  StreamScore score{.windows = windows.size()};
-  Progress progress(
-      {.label = "eval", .total = static_cast<int64_t>(windows.size()), .unit = "windows"});
+  std::optional<Progress> progress;
   const InterruptScope interrupt;
-  const infer::Outcome outcome =
-      infer::score_documents(engine->context(), *model, windows, scorer_options(options),
-                             [&](int64_t window, const infer::TokenScores& scores) {
-                               for (const float log_prob : scores.log_prob) score.nats -= log_prob;
-                               score.scored += static_cast<int64_t>(scores.log_prob.size());
-                               progress.update(window + 1);
-                             });
+  StreamScore score;
+  const infer::Outcome outcome = score_stream(
+      engine->context(), *model, stream,
+      {.window = {.window = options.window, .stride = options.stride},
+       .scorer = scorer_options(options)},
+      [&](int64_t done, int64_t total) {
+        if (!progress) {
+          progress.emplace(ProgressOptions{.label = "eval", .total = total, .unit = "windows"});
+        }
+        progress->update(done);
+      },
+      score);
   if (outcome == infer::Outcome::cancelled) return kInterrupted;
-  progress.finish();
+  if (progress) progress->finish();
   report(options, stream, score);
   return kDone;
 }

@@ -366,17 +366,25 @@ void CommandLine::runs(Action action) {
   app_->callback([parse = parse_, action = std::move(action)] { parse->chosen = action; });
 }
 
+namespace {
+
+Given given_of(const CLI::App& app, const Parse& parse) {
+  Given given{.words = parse.words, .flags = {}, .program = parse.program};
+  for (const CLI::Option* option : options_of(app)) {
+    if (option->count() == 0 || option->get_lnames().empty()) continue;
+    const bool is_switch = option->get_items_expected_max() == 0;
+    given.flags.push_back({.name = "--" + option->get_lnames().front(),
+                           .type = is_switch ? "" : option->get_type_name(),
+                           .values = is_switch ? std::vector<std::string>() : option->results()});
+  }
+  return given;
+}
+
+}  // namespace
+
 void CommandLine::runs(std::function<int(const Given&)> action) {
   app_->callback([app = app_, parse = parse_, action = std::move(action)] {
-    Given given{.words = parse->words, .flags = {}, .program = parse->program};
-    for (const CLI::Option* option : options_of(*app)) {
-      if (option->count() == 0 || option->get_lnames().empty()) continue;
-      const bool is_switch = option->get_items_expected_max() == 0;
-      given.flags.push_back({.name = "--" + option->get_lnames().front(),
-                             .type = is_switch ? "" : option->get_type_name(),
-                             .values = is_switch ? std::vector<std::string>() : option->results()});
-    }
-    parse->chosen = [given = std::move(given), action] { return action(given); };
+    parse->chosen = [given = given_of(*app, *parse), action] { return action(given); };
   });
 }
 
@@ -468,23 +476,28 @@ Action parse_command_line(const Program& program, int argc, char** argv) {
   return parse.chosen;
 }
 
-void parse_flags(const std::vector<Given::Flag>& flags,
-                 const std::function<void(CommandLine&)>& add) {
+Given parse_words(std::vector<std::string> words, const std::function<void(CommandLine&)>& add) {
   CLI::App app;
-  Parse parse;
+  Parse parse{.words = words};
   CommandLine line(&app, &parse);
   add(line);
-  std::vector<std::string> words;
-  for (const Given::Flag& flag : flags) {
-    if (flag.type.empty()) words.push_back(flag.name);
-    for (const std::string& value : flag.values) words.push_back(flag.name + "=" + value);
-  }
   std::reverse(words.begin(), words.end());  // as CLI11 takes a vector
   try {
     app.parse(words);
   } catch (const CLI::ParseError& e) {
     fail(ErrorKind::usage, "{}", usage_fault(app, e));
   }
+  return given_of(app, parse);
+}
+
+void parse_flags(const std::vector<Given::Flag>& flags,
+                 const std::function<void(CommandLine&)>& add) {
+  std::vector<std::string> words;
+  for (const Given::Flag& flag : flags) {
+    if (flag.type.empty()) words.push_back(flag.name);
+    for (const std::string& value : flag.values) words.push_back(flag.name + "=" + value);
+  }
+  parse_words(std::move(words), add);
 }
 
 }  // namespace dsmoe::app

@@ -115,8 +115,11 @@ Action parse_command_line(const Program& program, int argc, char** argv);
 // All commands and flags of a program.
 Description describe(const Program& program);
 
-// Into the variables of the flags that `add` adds, from flags that were kept. Wrong ones are
+// Into the variables of the flags that `add` adds, from words such as --batch=4. Wrong ones are
 // thrown as wrong usage.
+Given parse_words(std::vector<std::string> words, const std::function<void(CommandLine&)>& add);
+
+// The same from flags that were kept.
 void parse_flags(const std::vector<Given::Flag>& flags,
                  const std::function<void(CommandLine&)>& add);
 

@@ -42,60 +42,6 @@ bool is_python_space(std::uint32_t code_point) {
   return text::is_white_space(code_point) || (code_point >= 0x1C && code_point <= 0x1F);
 }
 
-class PairEncoder {
- public:
-  PairEncoder(const TextSide& text, std::optional<int32_t> prefix, PairBos bos)
-      : text_(text), prefix_(prefix), bos_(bos) {
-    if (prefix_) prefix_text_ = text_.token_text(*prefix_);
-  }
-
-  // White space at the end of the context belongs to the continuation, and the continuation is what
-  // the joined text has beyond the context's tokens.
-  infer::TokenPair encode(std::string context, std::string continuation) const {
-    if (context.empty()) return without_context(continuation);
-    std::size_t end = context.size();
-    while (end > 0) {
-      const std::size_t start = previous_char(context, end);
-      std::size_t at = start;
-      if (!is_python_space(next_code_point(context, at))) break;
-      end = start;
-    }
-    continuation = context.substr(end) + continuation;
-    context.resize(end);
-    infer::TokenPair pair{.context = tokens(context)};
-    const std::vector<int32_t> whole = tokens(context + continuation);
-    const std::size_t split = std::min(pair.context.size(), whole.size());
-    pair.continuation.assign(whole.begin() + static_cast<std::ptrdiff_t>(split), whole.end());
-    return pair;
-  }
-
- private:
-  // A continuation that begins with the token that stands for an empty context has brought it.
-  infer::TokenPair without_context(const std::string& continuation) const {
-    infer::TokenPair pair{.context = {},
-                          .continuation = text_.encode(continuation, AroundText::nothing)};
-    if (prefix_ && !pair.continuation.empty() && pair.continuation.front() == *prefix_) {
-      pair.context.push_back(*prefix_);
-      pair.continuation.erase(pair.continuation.begin());
-    }
-    return pair;
-  }
-
-  std::vector<int32_t> tokens(const std::string& text) const {
-    const bool has_prefix = prefix_ && text.starts_with(prefix_text_);
-    if (bos_ == PairBos::no || has_prefix) return text_.encode(text, AroundText::nothing);
-    std::vector<int32_t> ids = text_.encode(text, AroundText::special);
-    const std::optional<int32_t> bos = text_.bos_token();
-    if (bos_ == PairBos::yes && (ids.empty() || ids.front() != *bos)) ids.insert(ids.begin(), *bos);
-    return ids;
-  }
-
-  const TextSide& text_;
-  std::optional<int32_t> prefix_;
-  std::string prefix_text_;
-  PairBos bos_;
-};
-
 infer::TokenPair parse_pair(std::string_view bytes, const std::string& what,
                             const PairEncoder& encoder) {
   const Json line = parse_json(bytes, what);
@@ -113,6 +59,49 @@ PairBos parse_pair_bos(const std::string& word) {
   return word == "yes" ? PairBos::yes : word == "no" ? PairBos::no : PairBos::as_tokenizer;
 }
 
+PairEncoder::PairEncoder(const TextSide& text, const model::ModelConfig& config, PairBos bos)
+    : text_(text), prefix_(text.prefix_token(config)), bos_(bos) {
+  if (prefix_) prefix_text_ = text_.token_text(*prefix_);
+}
+
+infer::TokenPair PairEncoder::encode(std::string context, std::string continuation) const {
+  if (context.empty()) return without_context(continuation);
+  std::size_t end = context.size();
+  while (end > 0) {
+    const std::size_t start = previous_char(context, end);
+    std::size_t at = start;
+    if (!is_python_space(next_code_point(context, at))) break;
+    end = start;
+  }
+  continuation = context.substr(end) + continuation;
+  context.resize(end);
+  infer::TokenPair pair{.context = tokens(context)};
+  const std::vector<int32_t> whole = tokens(context + continuation);
+  const std::size_t split = std::min(pair.context.size(), whole.size());
+  pair.continuation.assign(whole.begin() + static_cast<std::ptrdiff_t>(split), whole.end());
+  return pair;
+}
+
+// A continuation that begins with the token that stands for an empty context has brought it.
+infer::TokenPair PairEncoder::without_context(const std::string& continuation) const {
+  infer::TokenPair pair{.context = {},
+                        .continuation = text_.encode(continuation, AroundText::nothing)};
+  if (prefix_ && !pair.continuation.empty() && pair.continuation.front() == *prefix_) {
+    pair.context.push_back(*prefix_);
+    pair.continuation.erase(pair.continuation.begin());
+  }
+  return pair;
+}
+
+std::vector<int32_t> PairEncoder::tokens(const std::string& text) const {
+  const bool has_prefix = prefix_ && text.starts_with(prefix_text_);
+  if (bos_ == PairBos::no || has_prefix) return text_.encode(text, AroundText::nothing);
+  std::vector<int32_t> ids = text_.encode(text, AroundText::special);
+  const std::optional<int32_t> bos = text_.bos_token();
+  if (bos_ == PairBos::yes && (ids.empty() || ids.front() != *bos)) ids.insert(ids.begin(), *bos);
+  return ids;
+}
+
 EvalPairs read_pairs(const std::string& file, const TextSide& side,
                      const model::ModelConfig& config, PairBos bos) {
   if (bos == PairBos::yes && !side.bos_token()) {
@@ -120,9 +109,8 @@ EvalPairs read_pairs(const std::string& file, const TextSide& side,
          "--bos yes: the tokenizer has no BOS; tokenizer_config.json would name it as bos_token");
   }
   const std::string text = read_text_file(file);
-  const std::optional<int32_t> prefix = side.prefix_token(config);
-  const PairEncoder encoder(side, prefix, bos);
-  EvalPairs pairs{.lines = {}, .prefix = prefix};
+  const PairEncoder encoder(side, config, bos);
+  EvalPairs pairs{.lines = {}, .prefix = encoder.prefix()};
   int64_t line_number = 0;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());

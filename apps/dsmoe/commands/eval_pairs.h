@@ -16,6 +16,27 @@ namespace dsmoe::app {
 enum class PairBos { as_tokenizer, yes, no };
 PairBos parse_pair_bos(const std::string& word);  // auto, yes, no
 
+// Texts to tokens in the harness's way. `text` must outlive it.
+class PairEncoder {
+ public:
+  PairEncoder(const TextSide& text, const model::ModelConfig& config, PairBos bos);
+
+  // White space at the end of the context belongs to the continuation, and the continuation is what
+  // the joined text has beyond the context's tokens.
+  infer::TokenPair encode(std::string context, std::string continuation) const;
+  // Stands for an empty context.
+  std::optional<int32_t> prefix() const { return prefix_; }
+
+ private:
+  infer::TokenPair without_context(const std::string& continuation) const;
+  std::vector<int32_t> tokens(const std::string& text) const;
+
+  const TextSide& text_;
+  std::optional<int32_t> prefix_;
+  std::string prefix_text_;
+  PairBos bos_;
+};
+
 struct EvalPairs {
   struct Line {
     infer::TokenPair pair;

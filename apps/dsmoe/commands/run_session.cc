@@ -49,19 +49,19 @@ train::RunRecord record_of(const fs::path& run, const std::string& program) {
   std::optional<train::RunRecord> found = train::RunRecord::read(run);
   if (!found) return {run, program};
   if (found->program() != program) {
-    fail(ErrorKind::input, "{}: dsmoe {} made this run; go on with that command", run.string(),
-         found->program());
+    dsmoe::fail(ErrorKind::input, "{}: dsmoe {} made this run; go on with that command",
+                run.string(), found->program());
   }
   return *std::move(found);
 }
+
+}  // namespace
 
 std::string how_it_ended(const train::RunOutcome& outcome) {
   if (outcome.early) return fmt::format("patience ended it, best at step {}", outcome.best.step);
   if (outcome.finished) return "finished";
   return fmt::format("stopped by signal {}", InterruptScope::exit_code() - 128);
 }
-
-}  // namespace
 
 OrderedJson files_json(const std::vector<data::CorpusFile>& files) {
   OrderedJson list = OrderedJson::array();
@@ -156,11 +156,7 @@ train::RunOutcome RunSession::guard(FunctionRef<train::RunOutcome()> f) {
   try {
     outcome = f();
   } catch (const std::exception& error) {
-    if (steps_done_ < 0) {
-      undo();
-    } else {
-      note_end(steps_done_, std::string("failed: ") + error.what());
-    }
+    fail(error);
     throw;
   }
   note_end(outcome->steps_done, how_it_ended(*outcome));
@@ -173,6 +169,14 @@ void RunSession::note_end(int64_t steps_done, const std::string& how) {
     record_.end(steps_done, how);
   } catch (const Error& error) {
     log_warning("how the run ended ({}) could not be noted: {}", how, error.what());
+  }
+}
+
+void RunSession::fail(const std::exception& error) {
+  if (steps_done_ < 0) {
+    undo();
+  } else {
+    note_end(steps_done_, std::string("failed: ") + error.what());
   }
 }
 

@@ -43,6 +43,9 @@ class RunSession {
   // Runs `f`. What it throws is noted in run.json; where no step was done, what was begun is taken
   // back, so that a folder that was not there before is gone.
   train::RunOutcome guard(FunctionRef<train::RunOutcome()> f);
+  // The same in parts, for a run that somebody else drives. `how`: see RunRecord::end().
+  void end(int64_t steps_done, std::string_view how) { record_.end(steps_done, how); }
+  void fail(const std::exception& error);
   // The tokens are ready: they stay, also where the start fails after all.
   void keep_data() { keeps_data_ = true; }
 
@@ -58,6 +61,9 @@ class RunSession {
   int64_t steps_done_ = -1;  // below 0: not started
   bool keeps_data_ = false;
 };
+
+// "finished", or what else ended a run.
+std::string how_it_ended(const train::RunOutcome& outcome);
 
 // Throws Error(input) where a comparison may not be: over a run, or a model.
 void check_comparison_folder(const std::filesystem::path& folder);

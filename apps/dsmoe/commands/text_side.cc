@@ -36,6 +36,12 @@ TextSide::~TextSide() = default;
 
 bool TextSide::has_tokenizer() const { return state_->tokenizer.has_value(); }
 
+const text::Tokenizer* TextSide::tokenizer() const {
+  return has_tokenizer() ? &*state_->tokenizer : nullptr;
+}
+
+const text::SpecialTokenTexts& TextSide::special() const { return state_->special; }
+
 void TextSide::require_tokenizer() const {
   if (has_tokenizer()) return;
   fail(ErrorKind::input,

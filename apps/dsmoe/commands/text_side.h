@@ -12,6 +12,11 @@
 #include "constrain/vocabulary.h"
 #include "model/config.h"
 
+namespace dsmoe::text {
+class Tokenizer;
+struct SpecialTokenTexts;
+}  // namespace dsmoe::text
+
 namespace dsmoe::app {
 
 // The tokenizer's frame around a text (BOS, as a rule), or nothing.
@@ -26,6 +31,10 @@ class TextSide {
   TextSide& operator=(const TextSide&) = delete;
 
   bool has_tokenizer() const;
+  // Null where there is none.
+  const text::Tokenizer* tokenizer() const;
+  // The texts of special tokens, as tokenizer_config.json names them.
+  const text::SpecialTokenTexts& special() const;
   // Throws Error(input) that names the missing tokenizer.json.
   void require_tokenizer() const;
 

@@ -1,7 +1,9 @@
 // The files of --data and --valid-data as what a run trains on and is measured on.
 #pragma once
 
+#include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,23 +19,29 @@ class TrainParts {
  public:
   // Builds the tokens, or finds them. Throws DataInterrupted.
   TrainParts(const TrainOptions& options, const std::vector<data::NamedSource>& sources,
-             const train::RunTokenizer& tokenizer);
+             const train::RunTokenizer& tokenizer, const std::atomic<bool>* cancelled);
+  // Of tokens that are there.
+  TrainParts(const TrainOptions& options, std::unique_ptr<data::MemoryCorpus> tokens);
   TrainParts(const TrainParts&) = delete;
   TrainParts& operator=(const TrainParts&) = delete;
 
-  const data::ShardCorpus& corpus() const { return training_.corpus; }
+  const data::TokenCorpus& corpus() const { return *corpus_; }
   const std::vector<data::MixturePart>& training() const { return training_parts_; }
   const std::vector<data::MixturePart>& validation() const { return validation_parts_; }
   // What names the data among what decides the weights; as an earlier program called it.
-  std::string identity() const { return identity_of(training_.corpus.corpus_key()); }
-  std::string former_identity() const { return identity_of(training_.former_key); }
+  std::string identity() const { return identity_of(key_); }
+  std::string former_identity() const { return former_key_ ? identity_of(*former_key_) : ""; }
   OrderedJson files_json() const;  // for run.json
 
  private:
   std::string identity_of(uint64_t key) const;
   void add_parts(const std::vector<data::NamedSource>& sources, const data::SplitOptions& split);
 
-  data::BuiltCorpus training_;
+  std::unique_ptr<data::BuiltCorpus> training_;  // of files, or
+  std::unique_ptr<data::MemoryCorpus> tokens_;   // what was there
+  const data::TokenCorpus* corpus_;
+  uint64_t key_;
+  std::optional<uint64_t> former_key_;
   std::unique_ptr<data::BuiltCorpus> validation_;
   double valid_fraction_;
   std::vector<double> shares_;  // none: files are read as they come
