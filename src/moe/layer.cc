@@ -83,8 +83,9 @@ kernels::ExpertFamily shared_experts(const LayerForward& args) {
 // The whole layer in one launch, where there is such a kernel and nobody wants what lies between.
 bool few_tokens_forward(const Context& context, const LayerForward& args) {
   const LayerTape& tape = args.tape;
+  const bool is_routed = !args.weights.routed || args.weights.centroids;
   if (tape.routed.gate_product || tape.shared.gate_product || tape.logits || args.out ||
-      args.replayed_index || args.weights.shared_gate) {
+      args.replayed_index || args.weights.shared_gate || !is_routed) {
     return false;
   }
   kernels::FewTokensFfn fused{.rule = args.rule,
@@ -164,7 +165,7 @@ void layer_forward(const Context& context, const LayerForward& args) {
         context, {.x = args.residual, .weight = args.norm_weight, .eps = args.eps, .out = args.x});
   }
   if (args.weights.routed) {
-    route(context, args);
+    if (args.weights.centroids) route(context, args);
     build_plan(context, tape.index, args.sequence_starts, tape.plan);
     exchange.announce({.index = tape.index,
                        .sequence_starts = args.sequence_starts,
@@ -384,7 +385,7 @@ void up_backward(const Context& context, const LayerBackward& args, const LayerB
   dispatch_adjoint.routed =
       exchange.bring_back(there.row_gradients.routed.d_x, args.workspace.exchange.home);
   kernels::CombineBackward all{.combine = dispatch_adjoint};
-  if (args.weights.routed) {
+  if (args.weights.centroids) {
     all.d_logits = args.row_gradients.d_logits;
     all.centroids = args.weights.centroids;
   }
@@ -453,7 +454,7 @@ LayerWork layer_backward(const Context& context, const LayerBackward& args) {
   work.down = down_backward(context, args, there, one_matrix);
   if (args.weights.routed) {
     exchange.bring_back(there.row_gradients.d_gate_of_row, args.row_gradients.d_gate_of_row);
-    route_backward(context, args);
+    if (args.weights.centroids) route_backward(context, args);
   }
   if (args.weights.shared_gate) {
     kernels::shared_gate_backward(context, {.gate = args.tape.shared_gate,
