@@ -4,9 +4,11 @@
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 
 #include "base/function_ref.h"
+#include "infer/load_model.h"
 #include "infer/sequence/trace.h"
 #include "kernels/context.h"
 #include "model/inventory.h"
@@ -29,5 +31,12 @@ struct QuantiseOptions {
 Outcome quantise_folder(const kernels::Context& context, const std::filesystem::path& source,
                         const std::filesystem::path& target, const QuantiseOptions& options,
                         FunctionRef<void(const QuantisedTensor& tensor)> report);
+
+// The model that load_model() gives of the folder that quantise_folder() would write. Forward
+// passes only, and no packed image.
+std::unique_ptr<model::Model> load_quantised(const kernels::Context& context,
+                                             const std::filesystem::path& source,
+                                             const model::Quantization& quantization,
+                                             const LoadOptions& options);
 
 }  // namespace dsmoe::infer
