@@ -2,8 +2,8 @@
 # Checks that every C++ and CUDA file is formatted as .clang-format says; with --fix, formats them.
 set -eu
 cd "$(dirname "$0")/.."
-files=$(git ls-files --cached --others --exclude-standard -- src apps tests fuzz bench examples 2>/dev/null ||
-        find src apps tests fuzz bench examples -type f 2>/dev/null)
+files=$(git ls-files --cached --others --exclude-standard -- src apps python tests fuzz bench examples 2>/dev/null ||
+        find src apps python tests fuzz bench examples -type f 2>/dev/null)
 # Files that git lists but that were just deleted are no business of ours.
 files=$(for file in $files; do
   case $file in *.h | *.cc | *.cu | *.cuh) [ -f "$file" ] && echo "$file" ;; esac
