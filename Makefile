@@ -9,7 +9,7 @@ export PATH := $(PATH):/usr/local/cuda/bin
 BUILD = cmake --build --preset
 
 .DEFAULT_GOAL := build
-.PHONY: build build-all test quick check cuda gpu-test demo soak clients page bench fuzz oracle shared-check install clean format tidy \
+.PHONY: build build-all test quick check cuda gpu-test demo soak clients wheel wheel-check page bench fuzz oracle shared-check install clean format tidy \
         deps deps-check deps-fuzz deps-page configure-% check-format check-layers check-docs
 
 # One dpkg-query: quick when nothing is missing.
@@ -88,6 +88,14 @@ soak: build-all
 clients: build
 	PYTHON=$(PYTHON) tests/clients/run.sh
 
+# dist/*.whl; scikit-build-core and nanobind come from PyPI, into environments under build/.
+wheel: deps
+	PYTHON=$(PYTHON) JOBS=$(JOBS) python/make_wheel.sh
+
+# Each wheel in an empty environment: tests, import time, size, old processors. EXTRAS=1: with PyTorch and transformers.
+wheel-check: wheel
+	PYTHON=$(PYTHON) python/check_wheel.sh
+
 # The page in headless Chromium, against a mock and against the server.
 page: deps-page build
 	tests/web/run.sh
@@ -118,4 +126,4 @@ tidy: deps-check build
 	tools/tidy.sh $(if $(ALL),--all,--since $(SINCE))
 
 clean:
-	rm -rf build build-debug build-tsan build-cuda build-fuzz
+	rm -rf build build-debug build-tsan build-cuda build-fuzz build-wheel-* dist
