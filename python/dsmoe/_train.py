@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from os import PathLike, fspath
@@ -13,6 +14,8 @@ from ._progress import Progress
 from ._run import Run
 
 Path = Union[str, PathLike]
+# In the run's folder. With a config.json of its own a run would look like a model.
+_CONFIG, _TEXTS = "model-config.json", "texts.jsonl"
 
 
 class Trainer:
@@ -39,6 +42,16 @@ class Trainer:
                  init: Path | None = None, resume: bool = False, **options: Any):
         if out is None:
             raise _engine.UsageError("out: expected the folder of the run, got nothing")
+        was_there = os.path.exists(out)
+        try:
+            self._job = self._begin(config, data, out, init, resume, options)
+        except BaseException:
+            if not was_there:
+                _take_back(out)
+            raise
+
+    @staticmethod
+    def _begin(config, data, out, init, resume, options) -> "_engine.Trainer":
         words = [f"--out={fspath(out)}"]
         if resume:
             words.append("--resume")
@@ -50,7 +63,7 @@ class Trainer:
         words += [f"--data={path}" for path in paths]
         for name, value in options.items():
             words += _words(name, value)
-        self._job = _engine.Trainer(words, documents)
+        return _engine.Trainer(words, documents)
 
     out = property(lambda self: self._job.out, doc="The run's folder.")
     total_steps = property(lambda self: self._job.total_steps)
@@ -133,10 +146,19 @@ def _config_path(config: Path | Mapping[str, Any], out: Path) -> str:
     if not isinstance(config, Mapping):
         return fspath(config)
     os.makedirs(out, exist_ok=True)
-    path = os.path.join(fspath(out), "config.json")
+    path = os.path.join(fspath(out), _CONFIG)
     with open(path, "w", encoding="utf-8") as file:
         json.dump(config, file, indent=2)
     return path
+
+
+def _take_back(out: Path) -> None:
+    """What was written before a start that failed."""
+    for name in (_CONFIG, _TEXTS):
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(fspath(out), name))
+    with contextlib.suppress(OSError):
+        os.rmdir(out)
 
 
 def _data_of(data: Any, out: Path) -> tuple[list[str], list | None]:
@@ -158,7 +180,7 @@ def _data_of(data: Any, out: Path) -> tuple[list[str], list | None]:
 
 def _write_texts(texts: Iterable[str], out: Path) -> str:
     os.makedirs(out, exist_ok=True)
-    path = os.path.join(fspath(out), "texts.jsonl")
+    path = os.path.join(fspath(out), _TEXTS)
     with open(path + ".new", "w", encoding="utf-8") as file:
         for number, text in enumerate(texts):
             if not isinstance(text, str):

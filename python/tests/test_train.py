@@ -88,6 +88,8 @@ def test_wrong_options_are_refused_and_leave_nothing(config, corpus, tmp_path):
         dsmoe.train(config, data=corpus, out=tmp_path / "run", batch=4, micro_batch=3, seq=32)
     with pytest.raises(dsmoe.UsageError, match="--data"):
         dsmoe.train(config, out=tmp_path / "run")
+    with pytest.raises(dsmoe.UsageError, match="--stepps"):
+        dsmoe.train(CONFIG, data=["a text", "and another"], out=tmp_path / "run", stepps=5)
     assert not (tmp_path / "run").exists()
 
 
