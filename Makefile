@@ -10,7 +10,7 @@ BUILD = cmake --build --preset
 
 .DEFAULT_GOAL := build
 .PHONY: build build-all test quick check cuda gpu-test demo soak clients wheel wheel-check page bench fuzz oracle shared-check install clean format tidy \
-        deps deps-check deps-fuzz deps-page configure-% check-format check-layers check-docs
+        deps deps-check deps-fuzz deps-page deps-wheel configure-% check-format check-layers check-docs
 
 # One dpkg-query: quick when nothing is missing.
 deps:
@@ -21,6 +21,8 @@ deps-fuzz:
 	@tools/install_deps.sh build fuzz
 deps-page:
 	@tools/install_deps.sh build page
+deps-wheel:
+	@tools/install_deps.sh build wheel
 
 # Ninja itself notices changed CMakeLists; the presets are ours to watch.
 %/build.ninja: CMakePresets.json
@@ -93,7 +95,7 @@ wheel: deps
 	PYTHON=$(PYTHON) JOBS=$(JOBS) python/make_wheel.sh
 
 # Each wheel in an empty environment: tests, import time, size, old processors. EXTRAS=1: with PyTorch and transformers.
-wheel-check: wheel
+wheel-check: deps-wheel wheel
 	PYTHON=$(PYTHON) python/check_wheel.sh
 
 # The page in headless Chromium, against a mock and against the server.
