@@ -139,7 +139,11 @@ class Model:
         return self._engine.encode(text, add_special)
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
-        """The text of ids; what is no whole character becomes U+FFFD."""
+        """The text of ids; what is no whole character becomes U+FFFD.
+
+        >>> model.decode(model.encode("over the hills"))
+        'over the hills'
+        """
         return self._engine.decode(token_array(ids).tolist(), skip_special).decode()
 
     def apply_chat_template(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True,

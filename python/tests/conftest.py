@@ -1,5 +1,6 @@
 # A small model with a tokenizer and a chat template, made by the package's own command line.
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -12,8 +13,9 @@ CONFIG = json.loads((pathlib.Path(__file__).parent / "tiny.json").read_text())
 
 
 def command(*words, **options):
-    """The command line that came with the package; its standard output."""
-    done = subprocess.run([sys.executable, "-m", "dsmoe", *map(str, words)], capture_output=True, text=True, **options)
+    """The command line that came with the package, or the program that DSMOE_PROGRAM names; its standard output."""
+    program = [os.environ["DSMOE_PROGRAM"]] if "DSMOE_PROGRAM" in os.environ else [sys.executable, "-m", "dsmoe"]
+    done = subprocess.run([*program, *map(str, words)], capture_output=True, text=True, **options)
     assert done.returncode == 0, f"dsmoe {words}: exit {done.returncode}\n{done.stderr}"
     return done.stdout
 
