@@ -264,9 +264,7 @@ std::unique_ptr<model::Model> load_quantised(const kernels::Context& context,
                                              const LoadOptions& options) {
   const model::ModelConfig config = model::read_config(source);
   const model::ModelConfig quantised = quantised_config(config, source, quantization);
-  store::HfFolder folder = store::HfFolder::open(source);
-  folder.check(model::expected_tensors(config));
-  model::FileParameters base(std::make_unique<store::FolderTensors>(std::move(folder)), config,
+  model::FileParameters base(model::open_weights(source, config, *context.pool).tensors, config,
                              *context.pool);
   const model::Inventory before = model::inventory(config);
   QuantisedParameters parameters(context, source.string(), base, before);
