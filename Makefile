@@ -9,7 +9,7 @@ export PATH := $(PATH):/usr/local/cuda/bin
 BUILD = cmake --build --preset
 
 .DEFAULT_GOAL := build
-.PHONY: build build-all test quick check cuda gpu-test demo soak clients wheel wheel-check page bench fuzz oracle shared-check install clean format tidy \
+.PHONY: build build-all test quick check cuda gpu-test demo dist soak clients wheel wheel-check page bench fuzz oracle shared-check install clean format tidy \
         deps deps-check deps-fuzz deps-page deps-wheel configure-% check-format check-layers check-docs
 
 # One dpkg-query: quick when nothing is missing.
@@ -76,6 +76,11 @@ gpu-test: cuda
 
 demo: build
 	tools/demo.sh
+
+# Training on ranks: threads, processes of mpirun, and what happens to those that are killed or frozen.
+dist: build
+	@tools/need.sh dist mpirun "Open MPI (Debian: openmpi-bin, and libopenmpi-dev before the build)"
+	tests/train/ranks_command_test.sh build/dsmoe whole
 
 # Stops and kills of training runs, load on the server (its figures at the end), then ThreadSanitizer over the quick suite
 # (abuse included) and over half a minute of load.

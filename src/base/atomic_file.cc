@@ -186,6 +186,13 @@ void AtomicFile::write_at(uint64_t offset, std::span<const std::byte> bytes) {
   }
 }
 
+const fs::path& AtomicFile::share(uint64_t num_bytes) {
+  if (::ftruncate(hidden_.descriptor(), static_cast<off_t>(num_bytes)) != 0) {
+    fail_errno(fmt::format("cannot give {} its {} bytes", hidden_.path().string(), num_bytes));
+  }
+  return hidden_.path();
+}
+
 void AtomicFile::commit() {
   DSMOE_CHECK(hidden_.descriptor() >= 0, "{} is already complete", target().string());
   if (::fsync(hidden_.descriptor()) != 0) fail_errno("cannot fsync " + hidden_.path().string());

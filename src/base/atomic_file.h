@@ -42,6 +42,8 @@ class AtomicFile {
   explicit AtomicFile(const std::filesystem::path& target);
 
   void write_at(uint64_t offset, std::span<const std::byte> bytes);
+  // Where others may write, too, until commit(): the file has so many bytes then.
+  const std::filesystem::path& share(uint64_t num_bytes);
 
   // fsync, rename over the target, fsync the folder. Nothing may be written afterwards.
   void commit();

@@ -9,6 +9,7 @@
 
 #include "base/background_writer.h"
 #include "base/error.h"
+#include "base/muted_log.h"
 
 namespace dsmoe {
 namespace {
@@ -29,6 +30,8 @@ std::atomic<LogLevel>& level() {
   static std::atomic<LogLevel> value{level_from_environment()};
   return value;
 }
+
+thread_local int num_mutes = 0;
 
 // Never destroyed: threads may log until the process ends.
 std::atomic<BackgroundWriter*> background{nullptr};
@@ -75,9 +78,13 @@ void flush_log() {
   if (BackgroundWriter* writer = background) writer->flush();
 }
 
+MutedLog::MutedLog() { ++num_mutes; }
+MutedLog::~MutedLog() { --num_mutes; }
+
 namespace detail {
 
 void write_log(LogLevel line_level, std::string_view text) {
+  if (num_mutes > 0) return;
   write_message(format_log_line(line_level, text, isatty(STDERR_FILENO) != 0));
 }
 

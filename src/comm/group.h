@@ -57,6 +57,9 @@ class Group {
     return all;
   }
 
+  // The same of bytes, as many of each rank: room for `mine` of every rank.
+  void gather_bytes(std::string_view what, Bytes mine, Room all);
+
   // `data` of rank `root` comes to all.
   void broadcast(std::string_view what, int root, Room data);
 
@@ -72,7 +75,6 @@ class Group {
   virtual void move(std::string_view what, std::span<const Bytes> send,
                     std::span<const Room> receive) = 0;
 
-  void gather_bytes(std::string_view what, Bytes mine, Room all);
   template <class T>
   void sum_in_order(std::string_view what, const OrderedSum<T>& args);
 

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "comm/group_test_checks.h"
+#include "comm/part.h"
 #include "comm/self.h"
 #include "comm/threads.h"
 
@@ -41,6 +42,34 @@ TEST_P(Sizes, NobodyLeavesABarrierBeforeAllHaveCome) {
       EXPECT_GE(come, turn * GetParam());
     }
   });
+}
+
+// Every second rank is in one part, the rest in the other.
+TEST(Part, DoesEverythingAmongItsMembers) {
+  for (const int size : {2, 3, 4}) {
+    run_ranks({.size = size}, [&](Group& whole) {
+      std::vector<int> members;
+      for (int rank = whole.rank() % 2; rank < size; rank += 2) members.push_back(rank);
+      Part part(whole, members);
+      EXPECT_EQ(part.size(), static_cast<int>(members.size()));
+      EXPECT_EQ(members[at(part.rank())], whole.rank());
+      const std::vector<int> ranks = part.gather("ranks of the whole", whole.rank());
+      EXPECT_EQ(ranks, members);
+      // All parts call the same, but not with the same sizes.
+      std::vector<std::vector<std::byte>> sent(members.size()), come(members.size());
+      std::vector<Bytes> send;
+      std::vector<Room> receive;
+      for (std::size_t i = 0; i < members.size(); ++i) {
+        sent[i] = parcel(whole.rank(), members[i], size);
+        come[i].resize(parcel(members[i], whole.rank(), size).size());
+        send.emplace_back(sent[i]);
+        receive.emplace_back(come[i]);
+      }
+      part.exchange("parcels", send, receive);
+      for (std::size_t i = 0; i < members.size(); ++i)
+        EXPECT_EQ(come[i], parcel(members[i], whole.rank(), size));
+    });
+  }
 }
 
 TEST_P(Sizes, SumsFollowTheOrderGiven) {

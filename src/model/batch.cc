@@ -54,9 +54,10 @@ BatchViews BatchBuffer::upload(const Input& input) {
     const std::size_t experts = part(views.experts_of_token, {num_tokens});
     std::copy(input.experts_of_token.begin(), input.experts_of_token.end(), &host_[experts]);
   }
-  if (!input.targets.empty()) {
+  if (!input.sequence_lengths.empty()) {
     const std::size_t counted = part(views.is_counted, {num_tokens});
-    std::transform(input.targets.begin(), input.targets.end(), &host_[counted],
+    std::transform(input.targets.begin(), input.targets.end(),
+                   host_.begin() + static_cast<std::ptrdiff_t>(counted),
                    [](int32_t target) { return target >= 0 ? 1 : 0; });
   }
   views.sequence_starts = views.document_starts;

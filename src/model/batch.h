@@ -47,7 +47,7 @@ class BatchBuffer {
     std::span<const Document> documents;
     std::span<const int32_t> sequence_lengths = {};  // empty: each document is a sequence
     std::span<const int32_t> experts_of_token = {};  // empty: no view
-    std::span<const int32_t> targets = {};           // those below 0 do not count; empty: no view
+    std::span<const int32_t> targets = {};           // with sequences; those below 0 do not count
   };
   // One copy to the device. Places and sizes follow from the numbers of tokens, documents and
   // sequences, and from which parts there are.

@@ -49,6 +49,7 @@ void ffn_forward(const Context& context, const BlockForward& args) {
                                .sequence_starts = args.batch.sequence_starts,
                                .experts_of_token = args.batch.experts_of_token,
                                .replayed_index = args.replayed_index,
+                               .sequences_per_unit = args.sequences_per_unit,
                                .residual = tape.ffn_input ? tape.ffn_input : args.u,
                                .out = args.out});
 }
@@ -69,6 +70,7 @@ moe::LayerWork ffn_backward(const Context& context, const BlockBackward& args) {
                                        .balance = args.balance,
                                        .weights = args.transposed.ffn,
                                        .gradients = args.gradients.ffn,
+                                       .routed_of_unit = args.routed_of_unit,
                                        .start = args.start,
                                        .work = args.work,
                                        .before = args.before.ffn,
@@ -182,6 +184,8 @@ moe::LayerSize layer_size(const ModelConfig& config, bool is_moe, const BlockSiz
     layer.shared_width = config.shared_width();
     layer.has_shared_gate = config.shared_expert_gate;
     layer.parts = size.parts;
+    layer.rank = size.rank;
+    layer.ranks = size.ranks;
   }
   return layer;
 }

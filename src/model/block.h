@@ -41,6 +41,8 @@ struct BlockSize {
   int64_t parts = 1;  // of the experts' outputs (moe::LayerSize)
   moe::GradientWork work = moe::GradientWork::in_turn;
   attention::LatentForm form = attention::LatentForm::expanded;
+  int64_t rank = 0;  // of those that share the routed experts
+  int64_t ranks = 1;
 };
 
 moe::LayerSize layer_size(const ModelConfig& config, bool is_moe, const BlockSize& size);
@@ -78,6 +80,7 @@ struct BlockForward {
   TensorView out;             // [tokens, hidden] F32: where it goes on; absent: in u. With a tape
                               // for the backward pass u stays, and between attention and layer the
                               // stream is the tape's ffn_input
+  int64_t sequences_per_unit = 1;  // that stay together on one rank (moe/exchange.h)
 };
 void block_forward(const Context& context, const BlockForward& args);
 
@@ -107,6 +110,7 @@ struct BlockBackward {
   const BatchViews& batch;
   const BlockMemory& memory;
   const BlockGradients& gradients;
+  std::span<const moe::ExpertGradients> routed_of_unit;  // moe/layer.h
   kernels::GradientStart start = kernels::GradientStart::from_buffer;  // of weight matrices
   moe::BalanceRule balance;
   moe::BalanceLosses losses;

@@ -92,17 +92,42 @@ Slots slots_of(const Inventory& all, const std::vector<bool>& is_wanted) {
 
 }  // namespace
 
+void join_tied(ThreadPool& pool, const NamedGradient& gradient) {
+  const TensorView& first = gradient.gradient;
+  const TensorView& second = gradient.second_part;
+  if (!second) return;
+  const auto add = [&]<class S>(S* sum, const S* part) {
+    parallel_for(pool, first.num_elements(), 1 << 14, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) sum[i] += part[i];
+    });
+  };
+  if (first.dtype == DType::F64) {
+    add(first.as<double>(), second.as<double>());
+  } else {
+    add(first.as<float>(), second.as<float>());
+  }
+}
+
 GradientBuffers allocate_gradients(const Context& context, const ModelConfig& config, DType operand,
                                    FunctionRef<bool(const std::string& name)> wanted,
                                    tensor::Arena& arena) {
-  const Inventory all = inventory(config);
+  return allocate_gradients(
+      context, inventory(config), operand,
+      [&](const Parameter& parameter) { return wanted(parameter.name); }, arena);
+}
+
+GradientBuffers allocate_gradients(const Context& context, const Inventory& all, DType operand,
+                                   FunctionRef<bool(const Parameter& parameter)> wanted,
+                                   tensor::Arena& arena) {
   std::vector<bool> is_wanted;
+  int64_t num_layers = 0;
   for (const Parameter& parameter : all.parameters) {
-    is_wanted.push_back(parameter.update != Update::by_load && wanted(parameter.name));
+    is_wanted.push_back(parameter.update != Update::by_load && wanted(parameter));
+    num_layers = std::max(num_layers, parameter.layer + 1);
   }
   const Slots slots = slots_of(all, is_wanted);
   GradientBuffers buffers;
-  buffers.views.blocks.resize(static_cast<std::size_t>(config.num_hidden_layers));
+  buffers.views.blocks.resize(static_cast<std::size_t>(num_layers));
   for (std::size_t i = 0; i < all.stacks.size(); ++i) {
     const Stack& stack = all.stacks[i];
     const std::vector<int32_t>& slot_of_matrix = slots[stack.group];

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/function_ref.h"
+#include "base/thread_pool.h"
 #include "model/block.h"
 
 namespace dsmoe::model {
@@ -25,6 +26,9 @@ struct NamedGradient {
   bool is_assigned = false;  // by the first micro-batch of a step (kernels::GradientStart)
 };
 
+// The second part's numbers join the first's.
+void join_tied(ThreadPool& pool, const NamedGradient& gradient);
+
 struct GradientBuffers {
   Gradients views;
   std::vector<NamedGradient> named;  // those wanted, sorted by name
@@ -32,7 +36,11 @@ struct GradientBuffers {
 
 // F32 (F64 for F64), zero. `wanted` is asked once per tensor name; memory is taken for wanted
 // tensors only (q, k and v of a layer together; gate, up and down of an expert together). The
-// selection bias has no gradient.
+// selection bias has no gradient. `all`: of the model, which may be a share.
+GradientBuffers allocate_gradients(const Context& context, const Inventory& all, DType operand,
+                                   FunctionRef<bool(const Parameter& parameter)> wanted,
+                                   tensor::Arena& arena);
+// All that a whole model holds, by name.
 GradientBuffers allocate_gradients(const Context& context, const ModelConfig& config, DType operand,
                                    FunctionRef<bool(const std::string& name)> wanted,
                                    tensor::Arena& arena);

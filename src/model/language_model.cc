@@ -42,9 +42,10 @@ std::unique_ptr<Model> allocate_model(const Context& context, const ModelConfig&
   check_device(context, config);
   model->context = options.context > 0 ? options.context : config.max_position_embeddings;
   check_context(config, model->context);
+  model->share = share_of(config, options.rank, options.ranks);
   model->weights = std::move(memory);
-  model->parameters =
-      allocate_parameters(context, config, options.operand, options.passes, model->weights);
+  model->parameters = allocate_parameters(context, config, model->share, options.operand,
+                                          options.passes, model->weights);
 
   model->tables = tensor::Arena("tables", context.table->allocator);
   tensor::Arena host("rope");

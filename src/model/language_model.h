@@ -26,6 +26,7 @@ struct Model {
   DType operand = DType::F32;                                    // the compute type
   int64_t context = 0;                                           // positions the rope table covers
   attention::LatentForm form = attention::LatentForm::absorbed;  // by what it was made for
+  Share share;  // the experts that are here; all, unless ranks share them
   tensor::Arena weights{"weights"};
   tensor::Arena tables{"tables"};
   ParameterSet parameters;
@@ -43,6 +44,8 @@ struct ModelOptions {
   DType operand = DType::F32;
   int64_t context = 0;  // 0: max_position_embeddings; more is refused unless rope_scaling is set
   moe::Passes passes = moe::Passes::forward;
+  int64_t rank = 0;  // of those that share the routed experts
+  int64_t ranks = 1;
 };
 std::unique_ptr<Model> make_model(const Context& context, const ModelConfig& config,
                                   ParameterSource& source, const ModelOptions& options);

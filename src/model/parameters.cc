@@ -98,9 +98,10 @@ Slot slot_of(ParameterSet& set, const Stack& stack, attention::LatentForm form) 
 
 }  // namespace
 
-ParameterSet allocate_parameters(const Context& context, const ModelConfig& config, DType operand,
-                                 moe::Passes passes, tensor::Arena& arena) {
-  ParameterSet set{.inventory = inventory(config)};
+ParameterSet allocate_parameters(const Context& context, const ModelConfig& config,
+                                 const Share& share, DType operand, moe::Passes passes,
+                                 tensor::Arena& arena) {
+  ParameterSet set{.inventory = inventory(config, share)};
   const auto num_layers = static_cast<std::size_t>(config.num_hidden_layers);
   set.forward.blocks.resize(num_layers);
   set.backward.blocks.resize(num_layers);

@@ -66,9 +66,10 @@ struct ParameterSet {
   std::vector<Placement> placements;  // those of the inventory, in its order
 };
 
-// Memory for all weights; `operand` is BF16, F32 or F64.
-ParameterSet allocate_parameters(const Context& context, const ModelConfig& config, DType operand,
-                                 moe::Passes passes, tensor::Arena& arena);
+// Memory for the weights of a share; `operand` is BF16, F32 or F64.
+ParameterSet allocate_parameters(const Context& context, const ModelConfig& config,
+                                 const Share& share, DType operand, moe::Passes passes,
+                                 tensor::Arena& arena);
 
 // Converts stored rows into their place.
 void place_tensor(const Context& context, const Placement& placement, const StoredTensor& stored);

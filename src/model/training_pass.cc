@@ -67,7 +67,8 @@ struct TrainingPass::Impl {
   void collect();
   double host_log_prob(int64_t token) const;
   void check_loss() const;
-  void backward(const BatchViews& batch, const StepScale& scale, kernels::GradientStart start);
+  void backward(const BatchViews& batch, const StepScale& scale, const MicroBatch& micro);
+  std::span<const moe::ExpertGradients> routed_of_unit(const MicroBatch& micro, int64_t layer);
   BlockForward block(int64_t layer, const BatchViews& batch, const BlockMemory& memory,
                      const TensorView& out) const;
   BlockMemory memory_of(int64_t layer) const;
@@ -90,10 +91,11 @@ struct TrainingPass::Impl {
   HostResults host;
   HeadChunks chunks;
   PassLosses losses;
-  int64_t tokens = 0;     // of the current micro-batch
-  int64_t sequences = 0;  // its rows
-  TensorView u;           // [max_tokens, hidden]
-  TensorView d_u;         // [max_tokens, hidden]
+  std::vector<moe::ExpertGradients> unit_gradients;  // of one layer, by rank
+  int64_t tokens = 0;                                // of the current micro-batch
+  int64_t sequences = 0;                             // its rows
+  TensorView u;                                      // [max_tokens, hidden]
+  TensorView d_u;                                    // [max_tokens, hidden]
   TensorView final_normed;
   std::vector<TensorView> block_inputs;       // per layer, with Recompute::blocks
   std::vector<BlockMemory> blocks;            // per layer; one (its layer's set per kind) with
@@ -132,8 +134,10 @@ TrainingPass::Impl::Impl(const Context& ctx, const Model& m, const Gradients& g,
                  .top_k = config.num_experts_per_tok,
                  .operand = model.operand,
                  .passes = moe::Passes::forward_and_backward,
-                 .form = model.form};
-  if (recompute == Recompute::blocks && config.num_moe_layers() > 0)
+                 .form = model.form,
+                 .rank = model.share.rank,
+                 .ranks = model.share.ranks};
+  if (recompute == Recompute::blocks && size.ranks == 1 && config.num_moe_layers() > 0)
     size.parts = moe::parts_that_fit(context, layer_size(config, true, size), kPartsToSaveMemory);
   if (recompute == Recompute::nothing && kernels::runs_beside(context))
     size.work = work = moe::GradientWork::beside;
@@ -208,8 +212,9 @@ void TrainingPass::Impl::check(const MicroBatch& batch) const {
   const auto sum = [](std::span<const int32_t> lengths) {
     return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   };
-  DSMOE_CHECK(0 < count && count <= limits.max_tokens, "{} tokens, the pass was made for {}", count,
-              limits.max_tokens);
+  const bool may_be_empty = model.share.ranks > 1;
+  DSMOE_CHECK((0 < count || may_be_empty) && count <= limits.max_tokens,
+              "{} tokens, the pass was made for {}", count, limits.max_tokens);
   DSMOE_CHECK(batch.targets.size() == batch.tokens.size(), "{} targets for {} tokens",
               batch.targets.size(), count);
   DSMOE_CHECK(static_cast<int64_t>(batch.row_lengths.size()) <= limits.max_rows,
@@ -320,7 +325,8 @@ BlockForward TrainingPass::Impl::block(int64_t layer, const BatchViews& batch,
           .batch = batch,
           .memory = memory,
           .u = memory.tape.attention_input,
-          .out = out};
+          .out = out,
+          .sequences_per_unit = rule.rows_per_balance_group};
 }
 
 void TrainingPass::Impl::forward(const BatchViews& batch) {
@@ -340,6 +346,7 @@ void TrainingPass::Impl::forward(const BatchViews& batch) {
 // Loss, and with a scale its gradient: d_normed takes the gradient of the final normed stream, the
 // head's weight its own.
 void TrainingPass::Impl::head(const MicroBatch& batch, const StepScale* scale) {
+  const TensorView& d_head = (batch.gradients != nullptr ? *batch.gradients : gradients).head;
   const Parameters& parameters = model.parameters.forward;
   for (chunks.start(batch.row_lengths, chunk_tokens); chunks.next();) {
     const int64_t count = chunks.end - chunks.begin;
@@ -367,7 +374,7 @@ void TrainingPass::Impl::head(const MicroBatch& batch, const StepScale* scale) {
                                .x = d_chunk,
                                .weight = model.parameters.backward.head,
                                .out = blocks[0].gradients.d_normed.rows(chunks.begin, chunks.end)});
-      if (gradients.head) {
+      if (d_head) {
         TensorView rows = chunk_rows;
         rows.shape = {1, static_cast<int64_t>(chunks.row_offsets.size())};
         kernels::upload(context, chunks.row_offsets.data(), rows);
@@ -376,7 +383,7 @@ void TrainingPass::Impl::head(const MicroBatch& batch, const StepScale* scale) {
             {.dy = {d_chunk},
              .x = {hidden},
              .sequence_offsets = rows,
-             .d_weight = gradients.head,
+             .d_weight = d_head,
              .start = chunks.begin == 0 ? batch.start : kernels::GradientStart::from_buffer});
       }
     }
@@ -422,8 +429,18 @@ void TrainingPass::Impl::check_loss() const {
   }
 }
 
+std::span<const moe::ExpertGradients> TrainingPass::Impl::routed_of_unit(const MicroBatch& micro,
+                                                                         int64_t layer) {
+  unit_gradients.clear();
+  for (const Gradients* of_unit : micro.gradients_of_unit) {
+    unit_gradients.push_back(of_unit->blocks[static_cast<std::size_t>(layer)].ffn.routed);
+  }
+  return unit_gradients;
+}
+
 void TrainingPass::Impl::backward(const BatchViews& batch, const StepScale& scale,
-                                  kernels::GradientStart start) {
+                                  const MicroBatch& micro) {
+  const Gradients& into = micro.gradients != nullptr ? *micro.gradients : gradients;
   const TensorView stream = u.rows(0, tokens);
   const TensorView d_stream = d_u.rows(0, tokens);
   const BlockRowGradients rows = memory_of(0).gradients;
@@ -436,7 +453,7 @@ void TrainingPass::Impl::backward(const BatchViews& batch, const StepScale& scal
                                        .d_out = rows.d_normed,
                                        .sequence_starts = batch.sequence_starts,
                                        .d_x = d_stream,
-                                       .d_weight = gradients.final_norm,
+                                       .d_weight = into.final_norm,
                                        .rounded = rows.d_after_ffn});
   const moe::BalanceRule balance{
       .alpha = rule.balance_alpha,
@@ -460,17 +477,18 @@ void TrainingPass::Impl::backward(const BatchViews& batch, const StepScale& scal
                                           .kv = cache->layer(layer),
                                           .batch = batch,
                                           .memory = memory,
-                                          .gradients = gradients.blocks[layer],
-                                          .start = start,
+                                          .gradients = into.blocks[layer],
+                                          .routed_of_unit = routed_of_unit(micro, layer),
+                                          .start = micro.start,
                                           .balance = balance,
                                           .losses = {.balance = balance_losses, .z = z_loss},
                                           .d_u = d_stream,
                                           .work = work,
                                           .before = unfinished});
   }
-  if (gradients.embedding) {
+  if (into.embedding) {
     kernels::embedding_backward(
-        context, {.ids = batch.tokens, .d_out = d_stream, .d_table = gradients.embedding});
+        context, {.ids = batch.tokens, .d_out = d_stream, .d_table = into.embedding});
   }
   wait_for(context, unfinished);
   double sums[2];
@@ -490,7 +508,7 @@ const PassLosses& TrainingPass::run(const MicroBatch& batch, const StepScale& sc
   const BatchViews views = impl_->start(batch);
   impl_->forward(views);
   impl_->head(batch, &scale);
-  impl_->backward(views, scale, batch.start);
+  impl_->backward(views, scale, batch);
   impl_->collect();
   return impl_->losses;
 }

@@ -12,12 +12,17 @@
 namespace dsmoe::model {
 
 // Rows hold real tokens only (no padding); a row is cut into documents that do not see each other.
+// Where ranks share the experts, all of them run a micro-batch at the same time; one that has
+// nothing left runs a single row of no tokens.
 struct MicroBatch {
   std::span<const int32_t> tokens;            // of all rows, one after the other
   std::span<const int32_t> targets;           // per token; -1: not counted
   std::span<const int32_t> row_lengths;       // sum = tokens
   std::span<const int32_t> document_lengths;  // sum = tokens; no document crosses a row's end
   kernels::GradientStart start = kernels::GradientStart::from_buffer;  // of weight matrices
+  const Gradients* gradients = nullptr;  // absent: those that the pass was made with
+  // The experts' gradients of the unit that each rank brings (moe/layer.h); empty: one for all.
+  std::span<const Gradients* const> gradients_of_unit;
 };
 
 // What holds for the whole step, so that a micro-batch's share does not depend on the split.

@@ -117,7 +117,8 @@ ExchangeWorkspace allocate_exchange_workspace(const ExchangeSize& size, tensor::
           .d_out = take(size.operand, {size.max_came(), size.hidden}),
           .gate_of_row = take(scalar, {size.max_rows()}),
           .d_gate_of_row = take(scalar, {size.max_rows()}),
-          .home = take(size.operand, {size.max_tokens * size.top_k, size.hidden})};
+          .home = take(size.operand, {size.max_tokens * size.top_k, size.hidden}),
+          .unit_offsets = take(DType::I32, {size.own_experts(), size.max_sequences + 1})};
 }
 
 Exchange::Exchange(const Context& context, const DispatchPlan& plan, const ExchangeTape& tape,
@@ -255,6 +256,22 @@ DispatchPlan Exchange::experts_plan() const {
 }
 
 TensorView Exchange::experts_x() const { return tape_.x.rows(0, total(came)); }
+
+TensorView Exchange::sequence_offsets_of_unit(int64_t rank, int64_t sequences_per_unit) const {
+  const TensorView& all = tape_.plan.sequence_offsets;
+  TensorView unit = workspace_.unit_offsets;
+  const int64_t begin = rank * sequences_per_unit;
+  DSMOE_CHECK(begin + sequences_per_unit < all.dim(1) && sequences_per_unit < unit.dim(1),
+              "a unit of {} sequences from {} on, of {}", sequences_per_unit, begin,
+              all.dim(1) - 1);
+  unit.shape = {all.dim(0), sequences_per_unit + 1};
+  int32_t* out = unit.as<int32_t>();
+  for (int64_t expert = 0; expert < all.dim(0); ++expert) {
+    const int32_t* own = all.as<int32_t>() + expert * all.dim(1) + begin;
+    out = std::copy_n(own, sequences_per_unit + 1, out);
+  }
+  return unit;
+}
 
 TensorView Exchange::send(const TensorView& tokens, const TensorView& room) const {
   if (is_alone()) return tokens;

@@ -55,6 +55,7 @@ struct ExchangeWorkspace {
   TensorView gate_of_row;    // [rows], of the experts' plan
   TensorView d_gate_of_row;  // [rows]
   TensorView home;           // [tokens * top_k, hidden], operand type: this rank's rows, come back
+  TensorView unit_offsets;   // [own experts, sequences of a rank + 1] I32: rows of one rank's unit
 };
 
 struct ExchangeSize {
@@ -97,6 +98,9 @@ class Exchange {
   // The plan of this rank's experts, cut to the rows that came.
   kernels::DispatchPlan experts_plan() const;
   TensorView experts_x() const;  // the tokens of that plan, once they are sent
+  // Where every rank brings one unit: the rows of that plan by (expert, sequence of the unit that
+  // `rank` brings). Holds until the next call.
+  TensorView sequence_offsets_of_unit(int64_t rank, int64_t sequences_per_unit) const;
 
   // One row per token -> one per token that came: each travels once to each rank that owns some of
   // its experts. Results lie in `room`; alone they are what was given.

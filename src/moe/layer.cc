@@ -292,6 +292,22 @@ void add_up(GradientList& list, const LayerBackward& args, const ExpertGradients
   }
 }
 
+// Calls body(gradients, rows by expert and sequence) for the routed experts' buffers: one for all
+// rows, or for each rank's unit its own, in the order of units.
+template <class Body>
+void for_routed_gradients(const LayerBackward& args, const LayerBackward& there,
+                          const Exchange& exchange, Body&& body) {
+  if (args.routed_of_unit.empty()) {
+    body(args.gradients.routed, there.tape.plan.sequence_offsets);
+    return;
+  }
+  for (std::size_t rank = 0; rank < args.routed_of_unit.size(); ++rank) {
+    body(args.routed_of_unit[rank],
+         exchange.sequence_offsets_of_unit(static_cast<int64_t>(rank),
+                                           args.balance.sequences_per_group));
+  }
+}
+
 template <class Body>
 kernels::BesideWork gradient_work(const Context& context, const LayerBackward& args, Body&& body) {
   if (args.work == GradientWork::beside) return kernels::run_beside(context, body);
@@ -302,7 +318,8 @@ kernels::BesideWork gradient_work(const Context& context, const LayerBackward& a
 // From d_out to the gradients of the gate and up products, and dW of down, part by part of d_out's
 // columns; that of the shared experts beside the first.
 kernels::BesideWork down_backward(const Context& context, const LayerBackward& args,
-                                  const LayerBackward& there, const TensorView& one_matrix) {
+                                  const LayerBackward& there, const Exchange& exchange,
+                                  const TensorView& one_matrix) {
   const kernels::DispatchPlan& plan = there.tape.plan;
   const LayerWorkspace& workspace = there.workspace;
   const bool routed = static_cast<bool>(args.weights.routed);
@@ -323,25 +340,30 @@ kernels::BesideWork down_backward(const Context& context, const LayerBackward& a
     add_down(list, args, args.gradients.shared, experts.list[experts.count - 1], {args.d_out}, 0,
              one_matrix);
   }
-  for (int64_t part = 0; part < workspace.parts; ++part) {
-    if (routed && args.gradients.routed.down) {
-      const LayerWorkspace own = workspace.part(part);
-      const kernels::Rows rows = workspace.parts == 1 ? experts.list[0].d_out
-                                                      : dispatched(context, plan, there.d_out, 2,
-                                                                   own.d_out_rows, own.columns);
-      add_down(list, args, args.gradients.routed, experts.list[0], rows, own.columns.begin,
-               plan.sequence_offsets);
-    }
+  const auto finish = [&] {
     work = gradient_work(context, args,
                          [&](const Context& own) { kernels::weight_gradients(own, list.span()); });
     list = {};
+  };
+  if (!routed) finish();
+  for (int64_t part = 0; routed && part < workspace.parts; ++part) {
+    const LayerWorkspace own = workspace.part(part);
+    const kernels::Rows rows =
+        workspace.parts == 1 || !args.gradients.routed.down
+            ? experts.list[0].d_out
+            : dispatched(context, plan, there.d_out, 2, own.d_out_rows, own.columns);
+    for_routed_gradients(
+        args, there, exchange, [&](const ExpertGradients& gradients, const TensorView& offsets) {
+          add_down(list, args, gradients, experts.list[0], rows, own.columns.begin, offsets);
+          finish();
+        });
   }
   return work;
 }
 
 // d_e += d_logits^T x, and dW of gate and up.
 void up_gradients(const Context& context, const LayerBackward& args, const LayerBackward& there,
-                  const TensorView& one_matrix) {
+                  const Exchange& exchange, const TensorView& one_matrix) {
   if (args.gradients.centroids) {
     kernels::weight_gradient(context, {.dy = {args.row_gradients.d_logits},
                                        .x = {args.x},
@@ -355,14 +377,19 @@ void up_gradients(const Context& context, const LayerBackward& args, const Layer
                                        .d_weight = args.gradients.shared_gate});
   }
   const kernels::DispatchPlan& plan = there.tape.plan;
-  const ExpertGradients& gradients = args.gradients.routed;
+  const ExpertGradients& routed = args.gradients.routed;
   GradientList list;
   if (args.weights.shared)
     add_up(list, args, args.gradients.shared, shared_experts(args), {args.x}, one_matrix);
-  if (args.weights.routed && (gradients.gate || gradients.up)) {
-    add_up(list, args, gradients, routed_experts(there),
-           dispatched(context, plan, there.x, 2, there.workspace.late_x_rows),
-           plan.sequence_offsets);
+  if (args.weights.routed && (routed.gate || routed.up)) {
+    const kernels::Rows x = dispatched(context, plan, there.x, 2, there.workspace.late_x_rows);
+    for_routed_gradients(args, there, exchange,
+                         [&](const ExpertGradients& gradients, const TensorView& offsets) {
+                           add_up(list, args, gradients, routed_experts(there), x, offsets);
+                           kernels::weight_gradients(context, list.span());
+                           list = {};
+                         });
+    return;
   }
   kernels::weight_gradients(context, list.span());
 }
@@ -451,7 +478,7 @@ LayerWork layer_backward(const Context& context, const LayerBackward& args) {
   const LayerBackward& there =
       exchange.is_alone() ? args : came.emplace(at_experts(exchange, args));
   LayerWork work;
-  work.down = down_backward(context, args, there, one_matrix);
+  work.down = down_backward(context, args, there, exchange, one_matrix);
   if (args.weights.routed) {
     exchange.bring_back(there.row_gradients.d_gate_of_row, args.row_gradients.d_gate_of_row);
     if (args.weights.centroids) route_backward(context, args);
@@ -461,8 +488,9 @@ LayerWork layer_backward(const Context& context, const LayerBackward& args) {
                                             .d_gate = args.row_gradients.d_shared_gate,
                                             .d_logit = args.row_gradients.d_shared_logit});
   }
-  work.up = gradient_work(context, args,
-                          [&](const Context& own) { up_gradients(own, args, there, one_matrix); });
+  work.up = gradient_work(context, args, [&](const Context& own) {
+    up_gradients(own, args, there, exchange, one_matrix);
+  });
   up_backward(context, args, there, exchange);
   return work;
 }

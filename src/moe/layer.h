@@ -69,6 +69,9 @@ struct LayerBackward {
   BalanceRule balance;
   LayerTransposed weights;
   LayerGradients gradients;  // accumulated; absent ones are not computed
+  // Among ranks, where each brings one unit (moe/exchange.h) and units have buffers of their own:
+  // the routed experts' gradients of the unit that rank r brings. Empty: all in `gradients`.
+  std::span<const ExpertGradients> routed_of_unit;
   kernels::GradientStart start = kernels::GradientStart::from_buffer;  // of the experts' weights
   GradientWork work = GradientWork::in_turn;
   LayerWork before;                 // of the layer that was in this workspace before

@@ -244,6 +244,17 @@ void CheckpointWriter::add_file(const std::string& name, std::string_view bytes)
   guarded([&] { folder_->add_file(name, bytes); });
 }
 
+CheckpointWriter::SharedFiles CheckpointWriter::share(
+    FunctionRef<bool(const std::string&)> model_is_theirs,
+    FunctionRef<bool(const std::string&)> state_is_theirs) {
+  SharedFiles files;
+  guarded([&] {
+    files.model = folder_->share(model_is_theirs);
+    files.state = state_->share(state_is_theirs);
+  });
+  return files;
+}
+
 void CheckpointWriter::commit() {
   guarded([&] {
     state_->finish();

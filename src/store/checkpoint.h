@@ -62,6 +62,15 @@ class CheckpointWriter {
   void write_model(std::string_view name, const tensor::TensorView& view);
   void write_state(std::string_view name, const tensor::TensorView& view);
   void add_file(const std::string& name, std::string_view bytes);
+  // Others write some tensors of the model and of the state, with SharedTensors
+  // (store/shared_tensors.h) over the files returned: the model's, then the state's. commit() comes
+  // after they have finished.
+  struct SharedFiles {
+    std::vector<std::filesystem::path> model;
+    std::filesystem::path state;
+  };
+  SharedFiles share(FunctionRef<bool(const std::string& name)> model_is_theirs,
+                    FunctionRef<bool(const std::string& name)> state_is_theirs);
   void commit();
 
  private:

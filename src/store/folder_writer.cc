@@ -81,6 +81,12 @@ SafetensorsWriter& FolderWriter::shard_of(std::string_view name) {
   return shards_[found->second];
 }
 
+std::vector<fs::path> FolderWriter::share(FunctionRef<bool(const std::string&)> is_theirs) {
+  std::vector<fs::path> paths;
+  for (SafetensorsWriter& shard : shards_) paths.push_back(shard.share(is_theirs));
+  return paths;
+}
+
 void FolderWriter::seal() {
   if (sealed_) return;
   sealed_ = true;

@@ -41,6 +41,9 @@ class FolderWriter {
     shard_of(name).write(name, view);
   }
 
+  // SafetensorsWriter::share of every shard.
+  std::vector<std::filesystem::path> share(FunctionRef<bool(const std::string& name)> is_theirs);
+
   // Where the folder lies until commit(), for files that write themselves.
   const std::filesystem::path& staging() const { return staging_.path(); }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/atomic_file.h"
+#include "base/function_ref.h"
 #include "base/mapped_file.h"
 #include "tensor/tensor_spec.h"
 
@@ -94,6 +95,10 @@ class SafetensorsWriter {
   void write(std::string_view name, std::span<const std::byte> bytes);
   void write(std::string_view name,
              const tensor::TensorView& view);  // a whole tensor, checked against its spec
+
+  // Others write the tensors that `is_theirs` names (store/shared_tensors.h), into the file that is
+  // returned.
+  const std::filesystem::path& share(FunctionRef<bool(const std::string& name)> is_theirs);
 
   // Checks that every tensor is complete and makes the file appear.
   void finish();

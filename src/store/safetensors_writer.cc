@@ -122,6 +122,16 @@ void SafetensorsWriter::write(std::string_view name, const tensor::TensorView& v
   write(name, std::span(static_cast<const std::byte*>(view.data), view.num_bytes()));
 }
 
+const std::filesystem::path& SafetensorsWriter::share(
+    FunctionRef<bool(const std::string&)> is_theirs) {
+  uint64_t end = 0;
+  for (Slot& slot : slots_) {
+    if (is_theirs(slot.spec.name)) slot.written = slot.num_bytes;
+    end = std::max(end, slot.offset + slot.num_bytes);
+  }
+  return file_.share(end);
+}
+
 void SafetensorsWriter::finish() {
   for (const Slot& slot : slots_) {
     DSMOE_CHECK(slot.written == slot.num_bytes, "tensor {} has {} of its {} bytes", slot.spec.name,

@@ -43,12 +43,11 @@ void convert(ThreadPool& pool, const TensorView& from, const TensorView& to) {
 }  // namespace
 
 Optimizer::Optimizer(const Context& context, const model::Model& model,
-                     const model::GradientBuffers& gradients,
-                     FunctionRef<bool(const std::string&)> trains, ParameterSource& initial,
-                     const OptimizerRule& rule)
+                     const GradientSets& gradients, FunctionRef<bool(const std::string&)> trains,
+                     ParameterSource& initial, const OptimizerRule& rule, const Sharing& sharing)
     : context_(context), model_(model), rule_(rule), arena_("optimiser", context.table->allocator) {
   std::map<std::string, model::NamedGradient> trained;
-  for (const model::NamedGradient& named : gradients.named) trained[named.name] = named;
+  for (const model::NamedGradient& named : gradients.first().named) trained[named.name] = named;
   const std::vector<model::Parameter>& parameters = model.parameters.inventory.parameters;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const std::string& name = parameters[i].name;
@@ -59,8 +58,24 @@ Optimizer::Optimizer(const Context& context, const model::Model& model,
   for (const model::Placement& placement : model.parameters.placements) {
     placements[placement.parameter].push_back(&placement);
   }
+  std::map<std::string, std::vector<Range>> slices;  // this rank's, ascending
+  if (sharing.group != nullptr) {
+    share(gradients, placements, trains, sharing);
+    for (const std::size_t own : ranks_->own()) {
+      const Slice& slice = ranks_->all()[own];
+      slices[ranks_->tensors()[slice.tensor].name].push_back(
+          {.begin = slice.begin, .end = slice.end, .is_slice = true});
+    }
+  }
   for (const auto& [name, gradient] : trained) {
-    add_tensor(gradient, placements.at(gradient.parameter), initial);
+    const int64_t size = parameters[gradient.parameter].shape.num_elements();
+    const std::vector<Range> whole{{.begin = 0, .end = size}};
+    for (const Range& range : ranks_&& gradient.gradient ? slices[name] : whole)
+      add_tensor(gradient, placements.at(gradient.parameter), initial, range);
+  }
+  if (ranks_) {
+    cut_into_pieces();
+    return;
   }
   for (const Place& place : places_) {
     if (place.gradient.gradient) host_sums_.push_back(0);
@@ -72,6 +87,34 @@ Optimizer::Optimizer(const Context& context, const model::Model& model,
   } else {
     cut_into_pieces();
   }
+}
+
+void Optimizer::share(const GradientSets& gradients, std::span<const Placements> placements,
+                      FunctionRef<bool(const std::string&)> trains, const Sharing& sharing) {
+  DSMOE_CHECK(model_.operand != DType::F64 && context_.table->device == tensor::Device::cpu,
+              "ranks share updates in fp32 and in host memory yet");
+  std::vector<RankSlices::Tensor> all;
+  for (const model::Parameter& parameter : model::inventory(model_.config).parameters) {
+    if (parameter.update == model::Update::by_load || !trains(parameter.name)) continue;
+    RankSlices::Tensor& tensor = all.emplace_back();
+    tensor.name = parameter.name;
+    tensor.sliced.size = parameter.shape.num_elements();
+    tensor.stored = model::stored_type(parameter, model_.operand);
+    const int64_t experts = model_.config.n_routed_experts, ranks = sharing.layout.expert_ranks;
+    for (int64_t e = 0; parameter.expert >= 0 && e < ranks; ++e) {
+      if (moe::first_expert(experts, e, ranks) <= parameter.expert) tensor.sliced.expert_rank = e;
+    }
+  }
+  std::ranges::sort(all, {}, &RankSlices::Tensor::name);
+  const std::vector<model::NamedGradient>& named = gradients.first().named;
+  for (std::size_t i = 0; i < named.size(); ++i) {
+    const auto tensor = std::ranges::lower_bound(all, named[i].name, {}, &RankSlices::Tensor::name);
+    DSMOE_CHECK(tensor != all.end() && tensor->name == named[i].name, "{} is not in the model",
+                named[i].name);
+    tensor->shards = gradients.shards_of(i);
+    tensor->placements = placements[named[i].parameter];
+  }
+  ranks_ = std::make_unique<RankSlices>(context_, *sharing.group, sharing.layout, std::move(all));
 }
 
 namespace {
@@ -137,7 +180,7 @@ void Optimizer::describe_for_device() {
 }
 
 void Optimizer::add_tensor(const model::NamedGradient& gradient, const Placements& placements,
-                           ParameterSource& initial) {
+                           ParameterSource& initial, const Range& range) {
   const std::string& name = gradient.name;
   const model::Parameter& parameter = model_.parameters.inventory.parameters[gradient.parameter];
   DSMOE_CHECK(parameter.name == name, "the model has {} where gradients have {}", parameter.name,
@@ -152,12 +195,28 @@ void Optimizer::add_tensor(const model::NamedGradient& gradient, const Placement
     if (model_.config.is_moe_layer(layer)) ++place.moe_layer_idx;
   }
 
-  const TensorView source = initial.tensor(parameter).elements;
-  const DType scalar = model_.operand == DType::F64 ? DType::F64 : DType::F32;
-  TrainedTensor tensor{.name = name, .master = arena_.tensor("masters", scalar, source.shape)};
+  TensorView source = initial.tensor(parameter).elements;
+  const DType scalar = this->scalar();
+  if (range.is_slice) source = flat(source).rows(range.begin, range.end);
+  TrainedTensor tensor{.name = name,
+                       .shape = parameter.shape,
+                       .begin = range.begin,
+                       .master = arena_.tensor("masters", scalar, source.shape)};
   if (gradient.gradient) {
     tensor.first_moment = arena_.tensor("moments", scalar, source.shape);
     tensor.second_moment = arena_.tensor("moments", scalar, source.shape);
+  }
+  if (range.is_slice) {
+    place.gradient = {.name = name,
+                      .parameter = gradient.parameter,
+                      .gradient = arena_.tensor("sums of gradients", scalar, source.shape),
+                      .second_part = {},
+                      .is_assigned = true};
+    place.values = place.stored == scalar
+                       ? tensor.master
+                       : arena_.tensor("rounded slices", place.stored, source.shape);
+    slice_sums_.push_back(place.gradient.gradient);
+    slice_values_.push_back(place.values);
   }
   std::vector<std::byte> values(tensor.master.num_bytes());
   TensorView host = tensor.master;
@@ -170,31 +229,14 @@ void Optimizer::add_tensor(const model::NamedGradient& gradient, const Placement
   places_.push_back(place);
 }
 
-void Optimizer::join_tied_gradients() {
-  for (const Place& place : places_) {
-    const TensorView& second = place.gradient.second_part;
-    if (!second) continue;
-    const TensorView& first = place.gradient.gradient;
-    const auto add = [&]<class S>(S* sum, const S* part) {
-      parallel_for(*context_.pool, first.num_elements(), 1 << 14, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) sum[i] += part[i];
-      });
-    };
-    if (first.dtype == DType::F64) {
-      add(first.as<double>(), second.as<double>());
-    } else {
-      add(first.as<float>(), second.as<float>());
-    }
-  }
-}
-
 void Optimizer::cut_into_pieces() {
   constexpr int64_t kElements = 1 << 16;
   std::size_t most_bytes = 0;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     if (!places_[i].gradient.gradient) continue;
     const auto idx = static_cast<int64_t>(sums_.size());
-    sums_.push_back({.x = places_[i].gradient.gradient, .out = square_sums_.rows(idx, idx + 1)});
+    if (!ranks_)
+      sums_.push_back({.x = places_[i].gradient.gradient, .out = square_sums_.rows(idx, idx + 1)});
     const TensorView& master = tensors_[i].master;
     const int64_t rows = master.dim(0);
     const int64_t columns = master.num_elements() / std::max<int64_t>(rows, 1);
@@ -206,7 +248,8 @@ void Optimizer::cut_into_pieces() {
       most_bytes = std::max(most_bytes, master.rows(begin, pieces_.back().end).num_bytes());
     }
   }
-  const int64_t room = kernels::round_up(static_cast<int64_t>(most_bytes), 64);
+  const int64_t room =
+      kernels::round_up(std::max<int64_t>(static_cast<int64_t>(most_bytes), 1), 64);
   rounded_pieces_ =
       arena_.tensor("rounded pieces", DType::U8, {context_.pool->num_threads(), room});
 }
@@ -225,11 +268,15 @@ void Optimizer::sum_squares() {
 }
 
 double Optimizer::gradient_norm() {
+  if (ranks_) {
+    ranks_->reduce(slice_sums_);
+    return ranks_->norm(slice_sums_);
+  }
   if (host_sums_.empty()) return 0;
   if (all_.tensors) {
     kernels::gradient_square_sums(context_, all_);
   } else {
-    join_tied_gradients();
+    for (const Place& place : places_) model::join_tied(*context_.pool, place.gradient);
     sum_squares();
   }
   kernels::download(context_, square_sums_, host_sums_.data());
@@ -279,7 +326,9 @@ void Optimizer::step_pieces(const kernels::AdamwStep& rule) {
     update.second_moment = rows(tensor.second_moment);
     update.weight_decay = places_[piece.tensor].weight_decay;
     update.clear_gradient = !gradient.is_assigned;
-    if (is_rounded(piece.tensor)) {
+    if (is_rounded(piece.tensor) && ranks_) {
+      update.rounded = rows(places_[piece.tensor].values);
+    } else if (is_rounded(piece.tensor)) {
       update.rounded = {.data = rounded_pieces_.rows(thread_idx, thread_idx + 1).data,
                         .dtype = places_[piece.tensor].stored,
                         .shape = update.weight.shape};
@@ -289,8 +338,9 @@ void Optimizer::step_pieces(const kernels::AdamwStep& rule) {
       const TensorView second = rows(gradient.second_part);
       kernels::zero(context_, second.data, second.num_bytes());
     }
-    place(piece.tensor, update.rounded ? update.rounded : update.weight, piece.begin);
+    if (!ranks_) place(piece.tensor, update.rounded ? update.rounded : update.weight, piece.begin);
   });
+  if (ranks_) ranks_->hand_out(slice_values_);
 }
 
 TensorView Optimizer::stored(std::size_t idx) {
@@ -350,7 +400,10 @@ void Optimizer::update_selection_bias(std::span<const std::vector<int64_t>> load
 
 void Optimizer::resume_after(int64_t steps_done) {
   steps_done_ = steps_done;
-  for (std::size_t i = 0; i < tensors_.size(); ++i) place(i, stored(i), 0);
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    // The model of slices was made from the same checkpoint.
+    if (!places_[i].values) place(i, stored(i), 0);
+  }
 }
 
 }  // namespace dsmoe::train

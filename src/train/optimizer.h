@@ -2,6 +2,7 @@
 // into the model's packed weights.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -9,6 +10,8 @@
 #include "kernels/optimizer.h"
 #include "model/gradients.h"
 #include "model/language_model.h"
+#include "train/gradient_sets.h"
+#include "train/rank_slices.h"
 
 namespace dsmoe::train {
 
@@ -27,9 +30,11 @@ struct OptimizerRule {
 };
 
 // One trained tensor and what the optimiser keeps of it. A selection bias has no moments: it moves
-// by the sign of its load.
+// by the sign of its load. Where ranks share the update, each keeps slices of tensors, as vectors.
 struct TrainedTensor {
   std::string name;
+  tensor::Shape shape;       // of the whole tensor
+  int64_t begin = 0;         // the element of it that is the first here
   TensorView master;         // F32 (F64), row-major
   TensorView first_moment;   // same shape, or absent
   TensorView second_moment;  // same shape, or absent
@@ -37,12 +42,17 @@ struct TrainedTensor {
 
 class Optimizer {
  public:
+  // The ranks that share the update; without a group there is one. With one, gradients are sums
+  // over the shards of all ranks, and each rank updates its slices (train/rank_slices.h).
+  struct Sharing {
+    comm::Group* group = nullptr;
+    RankLayout layout;
+  };
   // Trains what `gradients` names, and the selection biases that `trains` accepts. Masters are the
   // tensors of `initial`, which the model was made from. All references must outlive it.
-  Optimizer(const Context& context, const model::Model& model,
-            const model::GradientBuffers& gradients,
+  Optimizer(const Context& context, const model::Model& model, const GradientSets& gradients,
             FunctionRef<bool(const std::string& name)> trains, ParameterSource& initial,
-            const OptimizerRule& rule);
+            const OptimizerRule& rule, const Sharing& sharing);
 
   // One update; the gradients are used up: left zero, or to be assigned next
   // (NamedGradient::is_assigned). Returns their global norm before clipping: sums of squares per
@@ -53,8 +63,11 @@ class Optimizer {
   // bias += rate * sign(mean load - load): integer counts of the whole step, [MoE layer][expert].
   void update_selection_bias(std::span<const std::vector<int64_t>> load);
 
-  // Masters and moments, sorted by name.
+  // Masters and moments, sorted by name; where ranks share the update, this rank's.
   std::span<const TrainedTensor> tensors() const { return tensors_; }
+  // Absent where the update is not shared.
+  const RankSlices* ranks() const { return ranks_.get(); }
+  DType scalar() const { return model_.operand == DType::F64 ? DType::F64 : DType::F32; }
   int64_t steps_done() const { return steps_done_; }
 
   // The idx-th of tensors() as a checkpoint holds it, in host memory; valid until the next call.
@@ -75,9 +88,17 @@ class Optimizer {
     DType stored = DType::F32;      // in checkpoints, and so what the forward pass may see
     float weight_decay = 0;
     int64_t moe_layer_idx = 0;  // of a selection bias
+    TensorView values;          // of a slice, rounded where that is wanted: what other ranks get
+  };
+  // Elements [begin, end) of a tensor: all, or a slice, whose gradient is then a vector.
+  struct Range {
+    int64_t begin = 0, end = 0;
+    bool is_slice = false;
   };
   void add_tensor(const model::NamedGradient& gradient, const Placements& placements,
-                  ParameterSource& initial);
+                  ParameterSource& initial, const Range& range);
+  void share(const GradientSets& gradients, std::span<const Placements> placements,
+             FunctionRef<bool(const std::string& name)> trains, const Sharing& sharing);
   // Rows of a tensor that a thread takes from gradients to the model's weights, small enough to
   // stay in its caches on the way.
   struct Piece {
@@ -89,7 +110,6 @@ class Optimizer {
   void cut_into_pieces();
   void step_pieces(const kernels::AdamwStep& rule);
   void describe_for_device();
-  void join_tied_gradients();
   bool is_rounded(std::size_t idx) const {  // or stored as its master is
     return places_[idx].stored != tensors_[idx].master.dtype;
   }
@@ -101,9 +121,12 @@ class Optimizer {
   OptimizerRule rule_;
   tensor::Arena arena_;
   std::vector<TrainedTensor> tensors_;
-  std::vector<Place> places_;   // beside tensors_
-  TensorView square_sums_;      // F64, one per tensor that has a gradient
-  kernels::OptimizerStep all_;  // where the table steps all tensors at once; else empty
+  std::vector<Place> places_;  // beside tensors_
+  TensorView square_sums_;     // F64, one per tensor that has a gradient
+  std::unique_ptr<RankSlices> ranks_;
+  std::vector<TensorView> slice_sums_;    // gradients of the own slices
+  std::vector<TensorView> slice_values_;  // what is handed out of them
+  kernels::OptimizerStep all_;            // where the table steps all tensors at once; else empty
   // Elsewhere:
   std::vector<kernels::SumOfSquares> sums_;
   std::vector<Piece> pieces_;

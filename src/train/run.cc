@@ -5,19 +5,21 @@
 #include <chrono>
 
 #include "base/atomic_file.h"
+#include "base/engine_version.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "base/sha256.h"
+#include "base/muted_log.h"
 #include "base/system_memory.h"
+#include "comm/part.h"
 #include "kernels/table.h"
-#include "model/config_words.h"
 #include "model/file_layout.h"
 #include "train/disk_plan.h"
 #include "train/folded_names.h"
 #include "train/name_pattern.h"
+#include "train/rank_agreement.h"
 #include "train/routing_stats.h"
-#include "train/run_state.h"
+#include "train/run_identity.h"
 #include "train/sources.h"
 #include "train/time_share.h"
 #include "train/validation.h"
@@ -29,32 +31,6 @@ namespace fs = std::filesystem;
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-RunIdentity identity_of(const RunOptions& o) {
-  Json patterns = Json::array();
-  for (const std::string& pattern : o.patterns) patterns.push_back(pattern);
-  return {.fixed = {{"config", sha256(model::own_words(o.config).dump())},
-                    {"data", o.data_identity},
-                    {"init", o.init_identity},
-                    {"batch", o.batch},
-                    {"seq", o.seq},
-                    {"seed", o.seed},
-                    {"train", patterns},
-                    {"balance_group", rows_per_balance_group(o)},
-                    {"z_loss", o.z_alpha},
-                    {"device_loss", o.device_alpha},
-                    {"num_devices", o.num_devices},
-                    {"adamw", {o.optimizer.beta1, o.optimizer.beta2, o.optimizer.eps}}},
-          .plan = {{"steps", o.schedule.total_steps},
-                   {"lr", o.schedule.max_lr},
-                   {"schedule", name_of(o.schedule.kind)},
-                   {"warmup", o.schedule.warmup_steps},
-                   {"weight_decay", o.optimizer.weight_decay},
-                   {"clip", o.optimizer.clip},
-                   {"bias_rate", o.optimizer.bias_rate}},
-          .config = o.config.to_json(),
-          .former_data = o.former_data_identity};
 }
 
 // The checkpoint to go on from, if any.
@@ -79,6 +55,35 @@ std::optional<store::NewestCheckpoint> find_start(const RunOptions& options) {
   return newest;
 }
 
+// The same where several ranks look: the first decides, the others take its word.
+std::optional<store::NewestCheckpoint> find_start(const RunOptions& options, comm::Group& group) {
+  std::optional<store::NewestCheckpoint> start;
+  if (group.rank() == 0) start = find_start(options);
+  int64_t step = start ? start->step : -1;
+  group.broadcast("the checkpoint to go on from", 0, std::as_writable_bytes(std::span(&step, 1)));
+  if (group.rank() == 0 || step < 0) return start;
+  start.emplace();
+  start->step = step;
+  start->folder = options.out / store::checkpoint_name(step);
+  std::error_code ignored;
+  if (!fs::exists(*start->folder, ignored)) {
+    fail(ErrorKind::input,
+         "rank {} does not see {}, from which rank 0 goes on; --out has to be a folder that all "
+         "ranks see",
+         group.rank(), start->folder->string());
+  }
+  return start;
+}
+
+// Ranks that share the experts of a replica: those with its number.
+std::optional<comm::Part> expert_group(comm::Group& group, const RankLayout& layout) {
+  if (layout.expert_ranks == 1) return std::nullopt;
+  std::vector<int> members;
+  for (int64_t e = 0; e < layout.expert_ranks; ++e)
+    members.push_back(static_cast<int>(layout.replica() + e * layout.replicas()));
+  return std::optional<comm::Part>(std::in_place, group, std::move(members));
+}
+
 data::BatchOptions batch_options(const RunOptions& options) {
   return {.batch = options.batch, .seq = options.seq, .seed = options.seed};
 }
@@ -98,20 +103,35 @@ class TrainingRun::Run {
 
  private:
   void begin();
+  // What the first rank decides after a step, for all.
+  struct Decision {
+    bool stops = false, saves = false, failed = false;
+  };
+  bool is_first() const { return group_.rank() == 0; }
+  template <class T>
+  void from_first(T& value);
+  void expect_agreement();
   void make_model(const Context& context);
   void expect_disk(const std::vector<tensor::TensorSpec>& all,
                    const std::vector<tensor::TensorSpec>& trained);
   void describe_memory() const;
   void expect_workspace() const;
+  void make_room();
   Measured measure_first();
   void recall(const BestValidation& best);
   bool is_over() const;
   bool lost_patience() const { return options_.patience > 0 && best_.since >= options_.patience; }
   void train_step(StepMetrics& metrics);
+  bool validates(double elapsed);
   bool after_step(StepMetrics& metrics);
   bool is_due(int64_t every) const { return every > 0 && step_ % every == 0; }
 
   RunOptions options_;
+  comm::Self self_;
+  comm::Group& group_;  // all ranks
+  RankLayout layout_;
+  std::optional<comm::Part> expert_group_;
+  const RunHooks no_hooks_;  // of ranks that are not the first
   const RunHooks& hooks_;
   RunIdentity identity_;
   std::optional<store::NewestCheckpoint> start_;
@@ -135,6 +155,7 @@ class TrainingRun::Run {
   std::unique_ptr<MetricsLog> log_;
   std::unique_ptr<CollapseWatch> watch_;
   Measured first_;  // until the first step's line has taken it
+  bool has_begun_ = false;
   bool has_ended_ = false;
   RunOutcome outcome_;
 };
@@ -142,9 +163,12 @@ class TrainingRun::Run {
 TrainingRun::Run::Run(const Context& context, const RunOptions& options, const RunInput& input,
                       const RunHooks& hooks)
     : options_(options),
-      hooks_(hooks),
+      group_(input.ranks != nullptr ? *input.ranks : self_),
+      layout_(layout_of(options, group_.rank(), group_.size())),
+      expert_group_(expert_group(group_, layout_)),
+      hooks_(is_first() ? hooks : no_hooks_),
       identity_(identity_of(options)),
-      start_(find_start(options)),
+      start_(find_start(options, group_)),
       resumed_(start_ ? folder_parameters(store::HfFolder::open(*start_->folder),
                                           model::kDeepseekNames, options.config, *context.pool)
                       : nullptr),
@@ -155,7 +179,10 @@ TrainingRun::Run::Run(const Context& context, const RunOptions& options, const R
                   {.rows = options.valid_rows, .token_bytes = options_.token_bytes}),
       save_time_(options.save_share),
       valid_time_(options.valid_share) {
-  make_model(context);
+  expect_agreement();
+  Context own = context;
+  if (expert_group_) own.group = &*expert_group_;
+  make_model(own);
   if (start_) {
     for (const std::string& change :
          restore_checkpoint(context, *start_->folder, identity_, trainer_->optimizer())) {
@@ -169,22 +196,50 @@ TrainingRun::Run::Run(const Context& context, const RunOptions& options, const R
   }
 }
 
+// The first rank's value comes to all.
+template <class T>
+void TrainingRun::Run::from_first(T& value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  group_.broadcast("what the first rank decides", 0, std::as_writable_bytes(std::span(&value, 1)));
+}
+
+void TrainingRun::Run::expect_agreement() {
+  if (group_.size() == 1) return;
+  std::vector<Agreed> own{{"engine version", std::to_string(kEngineVersion)}};
+  for (const Json* part : {&identity_.plan, &identity_.fixed}) {
+    for (const auto& [key, value] : part->items()) own.emplace_back(key, value.dump());
+  }
+  own.emplace_back("--expert-parallel", std::to_string(options_.expert_ranks));
+  own.emplace_back("--recompute", std::to_string(static_cast<int>(options_.recompute)));
+  own.emplace_back("--micro-batch", std::to_string(options_.micro_batch));
+  own.emplace_back("validation",
+                   fmt::format("{} rows, every {} steps, first {}, best {}, patience {}",
+                               options_.valid_rows, options_.valid_every, options_.valid_first,
+                               options_.keep_best, options_.patience));
+  own.emplace_back("--save-every", std::to_string(options_.save_every));
+  train::expect_agreement(group_, own);
+}
+
 void TrainingRun::Run::make_model(const Context& context) {
   const std::vector<tensor::TensorSpec> all = model::written_tensors(options_.config);
   const std::vector<tensor::TensorSpec> trained = select_tensors(all, options_.patterns);
-  int64_t bytes = 0;  // masters, two moments, gradients
-  for (const tensor::TensorSpec& spec : trained) bytes += spec.shape.num_elements() * 16;
+  // Gradients, and this rank's part of masters and two moments.
+  int64_t bytes = 0;
+  for (const tensor::TensorSpec& spec : trained)
+    bytes += spec.shape.num_elements() * (4 + 12 / layout_.ranks);
   if (trained.size() < all.size()) {
     for (const std::string& line : folded_names(trained)) log_info("trains {}", line);
     log_info("{} of {} tensors train; with masters, moments and gradients they take {} bytes",
              trained.size(), all.size(), bytes);
   }
-  expect_disk(all, trained);
+  if (is_first()) expect_disk(all, trained);
   if (context.table->device == kernels::Device::cpu) expect_memory("training", bytes);
   model_ = model::make_model(context, options_.config, frozen_,
                              {.operand = options_.config.torch_dtype,
                               .context = options_.seq,
-                              .passes = moe::Passes::forward_and_backward});
+                              .passes = moe::Passes::forward_and_backward,
+                              .rank = layout_.expert_rank(),
+                              .ranks = layout_.expert_ranks});
   const auto trains = [&](const std::string& name) {
     return options_.patterns.empty() ||
            std::any_of(options_.patterns.begin(), options_.patterns.end(),
@@ -192,15 +247,17 @@ void TrainingRun::Run::make_model(const Context& context) {
   };
   trainer_ = std::make_unique<Trainer>(
       context, *model_, trains, base_,
-      TrainerOptions{.optimizer = options_.optimizer,
-                     .losses = {.balance_alpha = options_.config.aux_loss_alpha,
-                                .device_alpha = options_.device_alpha,
-                                .num_devices = options_.num_devices,
-                                .z_alpha = options_.z_alpha,
-                                .rows_per_balance_group = rows_per_balance_group(options_)},
-                     .rows_per_micro_batch = options_.micro_batch,
-                     .max_row_tokens = options_.seq,
-                     .recompute = options_.recompute});
+      TrainerOptions{
+          .optimizer = options_.optimizer,
+          .losses = {.balance_alpha = options_.config.aux_loss_alpha,
+                     .device_alpha = options_.device_alpha,
+                     .num_devices = options_.num_devices,
+                     .z_alpha = options_.z_alpha,
+                     .rows_per_balance_group = rows_per_balance_group(options_)},
+          .rows_per_micro_batch = options_.micro_batch,
+          .max_row_tokens = options_.seq,
+          .recompute = options_.recompute,
+          .sharing = {.group = group_.size() > 1 ? &group_ : nullptr, .layout = layout_}});
   describe_memory();
   if (context.table->device == kernels::Device::cpu) expect_workspace();
 }
@@ -263,11 +320,7 @@ void TrainingRun::Run::describe_memory() const {
 
 void TrainingRun::Run::save() {
   if (saved_step_ == step_) return;
-  for (const std::string& name :
-       store::make_room(options_.out, options_.retention, saved_step_, checkpoint_bytes_,
-                        store::free_disk_bytes(options_.out))) {
-    log_warning("{} was removed: the disk has no room for the next checkpoint beside it", name);
-  }
+  if (is_first()) make_room();
   save_checkpoint({.run = options_.out,
                    .step = step_,
                    .config = options_.config,
@@ -276,8 +329,16 @@ void TrainingRun::Run::save() {
                   trainer_->optimizer(), frozen_);
   saved_step_ = step_;
   if (options_.keep_best && best_.step == step_) options_.retention.best = step_;
-  store::remove_old_checkpoints(options_.out, options_.retention, step_, damaged_);
+  if (is_first()) store::remove_old_checkpoints(options_.out, options_.retention, step_, damaged_);
   if (hooks_.on_saved) hooks_.on_saved(options_.out / store::checkpoint_name(step_));
+}
+
+void TrainingRun::Run::make_room() {
+  for (const std::string& name :
+       store::make_room(options_.out, options_.retention, saved_step_, checkpoint_bytes_,
+                        store::free_disk_bytes(options_.out))) {
+    log_warning("{} was removed: the disk has no room for the next checkpoint beside it", name);
+  }
 }
 
 // What is worth knowing of the model as it is.
@@ -339,41 +400,59 @@ void TrainingRun::Run::train_step(StepMetrics& metrics) {
   metrics.seconds = seconds_now() - start;
 }
 
+// The clock of the first rank counts.
+bool TrainingRun::Run::validates(double elapsed) {
+  bool now = step_ == options_.schedule.total_steps ||
+             (is_due(options_.valid_every) && valid_time_.allows(elapsed));
+  from_first(now);
+  return now;
+}
+
 // What happens after a step besides the next one. True: the run ends here.
 bool TrainingRun::Run::after_step(StepMetrics& metrics) {
   const int64_t total = options_.schedule.total_steps;
   const double elapsed = seconds_now() - began_;
   bool is_best = false;
-  if (step_ == total || (is_due(options_.valid_every) && valid_time_.allows(elapsed))) {
+  if (validates(elapsed)) {
     metrics.measured = outcome_.last = measure();
     const auto& validation = metrics.measured.validation;
     is_best = validation && best_.update(step_, validation->loss);
   }
+  metrics.wall_seconds = seconds_now() - step_ended_;
+  step_ended_ = seconds_now();
+  outcome_.early = lost_patience();
+  const bool keeps = is_best && options_.keep_best;
+
+  Decision decision;
+  std::exception_ptr failure;
   // A log that cannot be written ends the run; its steps are not lost for that.
   const auto or_save = [&](auto&& write) {
     try {
       write();
     } catch (const Error&) {
-      save();
-      throw;
+      failure = std::current_exception();
+      decision.saves = decision.failed = true;
     }
   };
-  metrics.wall_seconds = seconds_now() - step_ended_;
-  step_ended_ = seconds_now();
-  or_save([&] { log_->add(metrics, *result_); });
-  if (hooks_.on_step) hooks_.on_step(metrics, *result_);
-  outcome_.early = lost_patience();
-  const bool ends =
-      (hooks_.should_stop && hooks_.should_stop()) || outcome_.early || step_ == total;
-  const bool keeps = is_best && options_.keep_best;
-  if (ends || keeps || (is_due(options_.save_every) && save_time_.allows(elapsed))) {
-    or_save([&] { log_->sync(); });
+  if (is_first()) or_save([&] { log_->add(metrics, *result_); });
+  if (is_first() && !failure) {
+    if (hooks_.on_step) hooks_.on_step(metrics, *result_);
+    decision.stops =
+        (hooks_.should_stop && hooks_.should_stop()) || outcome_.early || step_ == total;
+    decision.saves =
+        decision.stops || keeps || (is_due(options_.save_every) && save_time_.allows(elapsed));
+    if (decision.saves) or_save([&] { log_->sync(); });
+  }
+  from_first(decision);
+  if (decision.saves) {
     const double start = seconds_now();
     save();
     save_time_.add(seconds_now() - start);
+    if (failure) std::rethrow_exception(failure);
+    if (decision.failed) fail(ErrorKind::io, "rank 0 cannot write its log; the step was saved");
     if (keeps && hooks_.on_best) hooks_.on_best(best_);
   }
-  return ends;
+  return decision.stops;
 }
 
 void TrainingRun::Run::begin() {
@@ -381,17 +460,23 @@ void TrainingRun::Run::begin() {
   for (int64_t layer = 0; layer < options_.config.num_hidden_layers; ++layer) {
     if (options_.config.is_moe_layer(layer)) moe_layers.push_back(layer);
   }
-  log_ = std::make_unique<MetricsLog>(
-      MetricsLog::Options{.run = options_.out,
-                          .steps_done = step_,
-                          .layers = moe_layers,
-                          .top_k = options_.config.num_experts_per_tok,
-                          .load_every = std::max<int64_t>(1, options_.schedule.total_steps / 500),
-                          .sources = batches_.sources(),
-                          .validation_sources = validation_.sources(),
-                          .figures = options_.figures,
-                          .recipe = recipe_of(options_)});
-  recall(log_->best_before());
+  has_begun_ = true;
+  BestValidation best;
+  if (is_first()) {
+    log_ = std::make_unique<MetricsLog>(
+        MetricsLog::Options{.run = options_.out,
+                            .steps_done = step_,
+                            .layers = moe_layers,
+                            .top_k = options_.config.num_experts_per_tok,
+                            .load_every = std::max<int64_t>(1, options_.schedule.total_steps / 500),
+                            .sources = batches_.sources(),
+                            .validation_sources = validation_.sources(),
+                            .figures = options_.figures,
+                            .recipe = recipe_of(options_)});
+    best = log_->best_before();
+  }
+  from_first(best);
+  recall(best);
   has_ended_ = is_over();
   outcome_.early = has_ended_ && step_ < options_.schedule.total_steps;
   if (has_ended_) return;
@@ -405,7 +490,7 @@ void TrainingRun::Run::begin() {
 
 bool TrainingRun::Run::advance() {
   if (has_ended_) return false;
-  if (log_ == nullptr) begin();
+  if (!has_begun_) begin();
   if (has_ended_) return false;
   StepMetrics metrics{.first = std::move(first_)};
   first_ = {};
@@ -420,7 +505,7 @@ RunOutcome TrainingRun::Run::outcome() const {
   outcome.steps_done = step_;
   outcome.finished = step_ >= options_.schedule.total_steps || outcome.early;
   if (saved_step_ >= 0) outcome.checkpoint = options_.out / store::checkpoint_name(saved_step_);
-  if (log_ == nullptr) return outcome;
+  if (!has_begun_) return outcome;
   if (outcome.last.validation) outcome.validation_loss = outcome.last.validation->loss;
   outcome.sources = validation_.sources();
   outcome.best = best_;
@@ -447,24 +532,11 @@ std::filesystem::path TrainingRun::save() {
 const model::Model& TrainingRun::model() const { return run_->model(); }
 RunOutcome TrainingRun::outcome() const { return run_->outcome(); }
 
-OrderedJson recipe_of(const RunOptions& options) {
-  const RunIdentity identity = identity_of(options);
-  OrderedJson recipe = nlohmann::ordered_json::object();
-  for (const Json* part : {&identity.plan, &identity.fixed}) {
-    for (const auto& [key, value] : part->items()) {
-      if (key != "config") recipe[key] = value;  // a hash; run.json holds the config itself
-    }
-  }
-  recipe["dtype"] = options.config.torch_dtype == tensor::DType::F32 ? "fp32" : "bf16";
-  recipe["micro_batch"] = options.micro_batch;
-  recipe["recompute"] = options.recompute == model::Recompute::blocks;
-  recipe["parameters"] = options.config.num_parameters();
-  recipe["active_parameters"] = options.config.num_active_parameters();
-  return recipe;
-}
-
 RunOutcome run_training(const Context& context, const RunOptions& options, const RunInput& input,
                         const RunHooks& hooks) {
+  // One rank speaks.
+  std::optional<MutedLog> muted;
+  if (input.ranks != nullptr && input.ranks->rank() > 0) muted.emplace();
   TrainingRun run(context, options, input, hooks);
   while (run.advance()) {
   }

@@ -34,10 +34,13 @@ struct RunOptions {
   uint64_t seed = 1;
   std::vector<std::string> patterns;  // tensors to train; empty: all
   model::Recompute recompute = model::Recompute::nothing;
-  int64_t save_every = 0;    // 0: only at the end and when stopped
-  int64_t valid_every = 0;   // 0: only at the end
-  int64_t valid_rows = 64;   // at most so many rows of the validation part
-  bool valid_first = false;  // also before the first step: what the run began with
+  int64_t expert_ranks = 1;   // of the ranks, those that share the experts of one replica
+  int64_t shards = 1;         // in which gradients are summed: part of the run's identity
+  int64_t expert_shards = 1;  // likewise, of the routed experts
+  int64_t save_every = 0;     // 0: only at the end and when stopped
+  int64_t valid_every = 0;    // 0: only at the end
+  int64_t valid_rows = 64;    // at most so many rows of the validation part
+  bool valid_first = false;   // also before the first step: what the run began with
   // Of the time: saves and validations that would take more are passed over, but not the last ones.
   // 0: no limit. What a run computes does not depend on them, only what is measured and kept.
   double save_share = 0, valid_share = 0;
@@ -67,6 +70,8 @@ int64_t default_micro_batch(const RunOptions& options, int64_t tokens);
 // rows, groups and devices do not divide, or rows are longer than the model's context. check_start:
 // Error(input) when `out` holds checkpoints and resume is not set.
 void check_rows(const RunOptions& options);
+// The layout of one of so many ranks: Error(usage) where numbers do not divide.
+RankLayout layout_of(const RunOptions& options, int64_t rank, int64_t ranks);
 void check_start(const RunOptions& options);
 
 // What a run tells while it goes on. Any may be empty.
@@ -96,8 +101,11 @@ struct RunOutcome {
 // `lock` is that of `out`, held by the caller from before it wrote anything there. `initial` gives
 // the first weights unless a checkpoint is resumed. Throws Error(usage) for
 // options that cannot be, Error(input) when `out` holds checkpoints and resume is not set.
+// Where ranks share a run, each calls it with the same options, the same data and a context of its
+// own. The first holds the lock, and its hooks alone are called.
 struct RunInput {
-  const store::RunLock& lock;
+  const store::RunLock* lock = nullptr;
+  comm::Group* ranks = nullptr;  // absent: there is one
   ParameterSource& initial;
   std::vector<data::MixturePart> training;
   std::vector<data::MixturePart> validation;  // none: no validation

@@ -1,11 +1,67 @@
-// What follows from a run's options, and what is wrong with them.
+// What a run is told: its identity, its rows, its layout; and what cannot be.
 #include <algorithm>
 #include <limits>
 
 #include "base/error.h"
+#include "base/sha256.h"
+#include "model/config_words.h"
 #include "train/run.h"
+#include "train/run_identity.h"
 
 namespace dsmoe::train {
+namespace {
+
+RunIdentity plain_identity_of(const RunOptions& o, const Json& patterns) {
+  return {.fixed = {{"config", sha256(model::own_words(o.config).dump())},
+                    {"data", o.data_identity},
+                    {"init", o.init_identity},
+                    {"batch", o.batch},
+                    {"seq", o.seq},
+                    {"seed", o.seed},
+                    {"train", patterns},
+                    {"balance_group", rows_per_balance_group(o)},
+                    {"z_loss", o.z_alpha},
+                    {"device_loss", o.device_alpha},
+                    {"num_devices", o.num_devices},
+                    {"adamw", {o.optimizer.beta1, o.optimizer.beta2, o.optimizer.eps}}},
+          .plan = {{"steps", o.schedule.total_steps},
+                   {"lr", o.schedule.max_lr},
+                   {"schedule", name_of(o.schedule.kind)},
+                   {"warmup", o.schedule.warmup_steps},
+                   {"weight_decay", o.optimizer.weight_decay},
+                   {"clip", o.optimizer.clip},
+                   {"bias_rate", o.optimizer.bias_rate}},
+          .config = o.config.to_json(),
+          .former_data = o.former_data_identity};
+}
+
+}  // namespace
+
+RunIdentity identity_of(const RunOptions& o) {
+  Json patterns = Json::array();
+  for (const std::string& pattern : o.patterns) patterns.push_back(pattern);
+  RunIdentity identity = plain_identity_of(o, patterns);
+  // One shard is what runs without ranks have, also those of earlier programs.
+  if (o.shards > 1) identity.fixed["shards"] = o.shards;
+  if (o.expert_shards > 1) identity.fixed["expert_shards"] = o.expert_shards;
+  return identity;
+}
+
+OrderedJson recipe_of(const RunOptions& options) {
+  const RunIdentity identity = identity_of(options);
+  OrderedJson recipe = nlohmann::ordered_json::object();
+  for (const Json* part : {&identity.plan, &identity.fixed}) {
+    for (const auto& [key, value] : part->items()) {
+      if (key != "config") recipe[key] = value;  // a hash; run.json holds the config itself
+    }
+  }
+  recipe["dtype"] = options.config.torch_dtype == tensor::DType::F32 ? "fp32" : "bf16";
+  recipe["micro_batch"] = options.micro_batch;
+  recipe["recompute"] = options.recompute == model::Recompute::blocks;
+  recipe["parameters"] = options.config.num_parameters();
+  recipe["active_parameters"] = options.config.num_active_parameters();
+  return recipe;
+}
 
 int64_t rows_of_about(int64_t batch, int64_t seq, int64_t tokens) {
   int64_t rows = std::clamp<int64_t>(tokens / seq, 1, batch);
@@ -52,6 +108,16 @@ void check_rows(const RunOptions& o) {
     fail(ErrorKind::usage, "--devices {} does not divide the {} routed experts", o.num_devices,
          o.config.n_routed_experts);
   }
+}
+
+RankLayout layout_of(const RunOptions& options, int64_t rank, int64_t ranks) {
+  const RankLayout layout{.rank = rank,
+                          .ranks = ranks,
+                          .expert_ranks = options.expert_ranks,
+                          .shards = options.shards,
+                          .expert_shards = options.expert_shards};
+  check_layout(layout, options.config.n_routed_experts);
+  return layout;
 }
 
 void check_start(const RunOptions& options) {

@@ -2,6 +2,8 @@
 #include "train/run_state.h"
 
 #include <algorithm>
+#include <numeric>
+#include <set>
 
 #include "base/engine_version.h"
 #include "base/error.h"
@@ -11,6 +13,7 @@
 #include "kernels/table.h"
 #include "model/file_layout.h"
 #include "store/safetensors.h"
+#include "store/shared_tensors.h"
 
 namespace dsmoe::train {
 namespace {
@@ -90,7 +93,18 @@ std::vector<std::string> identity_differences(const fs::path& folder, Json store
 
 }  // namespace
 
-void save_checkpoint(const SaveRequest& request, Optimizer& optimizer, ParameterSource& frozen) {
+namespace {
+
+// A tensor of the state on its way into a file, whole or a slice.
+void write_state(const Optimizer& optimizer, const TrainedTensor& tensor,
+                 FunctionRef<void(const std::string& name, const TensorView& view)> write) {
+  std::vector<std::byte> buffer;
+  for (const StatePart& part : parts_of(tensor))
+    write(part.name, on_host(optimizer.context(), part.view, buffer));
+}
+
+store::CheckpointContent content_of(const SaveRequest& request, const Optimizer& optimizer,
+                                    const std::set<std::string>& trained) {
   store::CheckpointContent content{.model = model::written_tensors(request.config),
                                    .state_metadata = {{"format", "pt"},
                                                       {"train_state", std::to_string(kFormat)},
@@ -99,32 +113,124 @@ void save_checkpoint(const SaveRequest& request, Optimizer& optimizer, Parameter
                                                       {"engine", std::to_string(kEngineVersion)},
                                                       {"identity", request.identity.fixed.dump()},
                                                       {"plan", request.identity.plan.dump()}}};
-  std::map<std::string, std::size_t> trained;
-  for (std::size_t i = 0; i < optimizer.tensors().size(); ++i) {
-    trained[optimizer.tensors()[i].name] = i;
-    for (const StatePart& part : parts_of(optimizer.tensors()[i])) {
-      content.state.push_back({part.name, part.view.dtype, part.view.shape});
-    }
+  const tensor::DType scalar = optimizer.scalar();
+  for (const model::Parameter& parameter : model::inventory(request.config).parameters) {
+    if (!trained.contains(parameter.name)) continue;
+    content.state.push_back({"master." + parameter.name, scalar, parameter.shape});
+    if (parameter.update == model::Update::by_load) continue;
+    for (const char* moment : {"first_moment.", "second_moment."})
+      content.state.push_back({moment + parameter.name, scalar, parameter.shape});
   }
-  store::CheckpointWriter writer(request.run, request.step, std::move(content));
-  writer.add_file("config.json", request.config.to_json().dump(2) + "\n");
-  for (const auto& [name, bytes] : request.files) writer.add_file(name, bytes);
-  std::vector<std::byte> buffer;
-  for (const TrainedTensor& tensor : optimizer.tensors()) {
-    for (const StatePart& part : parts_of(tensor)) {
-      writer.write_state(part.name, on_host(optimizer.context(), part.view, buffer));
-    }
+  return content;
+}
+
+// Names of all trained tensors; and those that ranks keep in slices.
+std::set<std::string> sliced_names(const Optimizer& optimizer) {
+  std::set<std::string> names;
+  if (optimizer.ranks() == nullptr) return names;
+  for (const RankSlices::Tensor& tensor : optimizer.ranks()->tensors()) names.insert(tensor.name);
+  return names;
+}
+std::set<std::string> trained_names(const Optimizer& optimizer) {
+  std::set<std::string> names = sliced_names(optimizer);
+  for (const TrainedTensor& tensor : optimizer.tensors()) names.insert(tensor.name);
+  return names;
+}
+
+// All but slices: what is whole here, and what does not train.
+std::unique_ptr<store::CheckpointWriter> begin_checkpoint(const SaveRequest& request,
+                                                          Optimizer& optimizer,
+                                                          ParameterSource& frozen) {
+  const std::set<std::string> trained = trained_names(optimizer), sliced = sliced_names(optimizer);
+  auto writer = std::make_unique<store::CheckpointWriter>(request.run, request.step,
+                                                          content_of(request, optimizer, trained));
+  writer->add_file("config.json", request.config.to_json().dump(2) + "\n");
+  for (const auto& [name, bytes] : request.files) writer->add_file(name, bytes);
+  std::map<std::string, std::size_t> whole;
+  for (std::size_t i = 0; i < optimizer.tensors().size(); ++i) {
+    const TrainedTensor& tensor = optimizer.tensors()[i];
+    if (sliced.contains(tensor.name)) continue;
+    whole[tensor.name] = i;
+    write_state(optimizer, tensor, [&](const std::string& name, const TensorView& view) {
+      writer->write_state(name, view);
+    });
   }
   for (const model::Parameter& parameter : model::inventory(request.config).parameters) {
-    const auto found = trained.find(parameter.name);
-    if (found != trained.end()) {
-      writer.write_model(parameter.name, optimizer.stored(found->second));
+    if (sliced.contains(parameter.name)) continue;
+    if (const auto found = whole.find(parameter.name); found != whole.end()) {
+      writer->write_model(parameter.name, optimizer.stored(found->second));
     } else {
-      writer.write_model(parameter.name, frozen.tensor(parameter).elements);
+      writer->write_model(parameter.name, frozen.tensor(parameter).elements);
       frozen.release(parameter);
     }
   }
-  writer.commit();
+  return writer;
+}
+
+// This rank's slices, into the files that the first rank has begun. Returns the bytes written.
+uint64_t write_slices(Optimizer& optimizer, std::span<const fs::path> files) {
+  const std::set<std::string> sliced = sliced_names(optimizer);
+  store::SharedTensors shared(files);
+  const auto write = [&](const std::string& name, const TensorView& view, int64_t begin) {
+    shared.write(name, static_cast<uint64_t>(begin) * tensor::size_of(view.dtype),
+                 std::span(static_cast<const std::byte*>(view.data), view.num_bytes()));
+  };
+  for (std::size_t i = 0; i < optimizer.tensors().size(); ++i) {
+    const TrainedTensor& tensor = optimizer.tensors()[i];
+    if (!sliced.contains(tensor.name)) continue;
+    write_state(optimizer, tensor, [&](const std::string& name, const TensorView& view) {
+      write(name, view, tensor.begin);
+    });
+    write(tensor.name, optimizer.stored(i), tensor.begin);
+  }
+  return shared.finish();
+}
+
+// The first rank's text comes to all.
+std::string broadcast_text(comm::Group& group, std::string_view what, std::string text) {
+  auto size = static_cast<int64_t>(text.size());
+  group.broadcast(what, 0, std::as_writable_bytes(std::span(&size, 1)));
+  text.resize(static_cast<std::size_t>(size));
+  group.broadcast(what, 0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+}  // namespace
+
+void save_checkpoint(const SaveRequest& request, Optimizer& optimizer, ParameterSource& frozen) {
+  if (optimizer.ranks() == nullptr) return begin_checkpoint(request, optimizer, frozen)->commit();
+
+  comm::Group& group = optimizer.ranks()->group();
+  std::unique_ptr<store::CheckpointWriter> writer;
+  Json list = Json::array();
+  if (group.rank() == 0) {
+    writer = begin_checkpoint(request, optimizer, frozen);
+    const std::set<std::string> sliced = sliced_names(optimizer);
+    const auto is_sliced = [&](const std::string& name) { return sliced.contains(name); };
+    const auto is_state_of_sliced = [&](const std::string& name) {
+      return is_sliced(name.substr(name.find('.') + 1));
+    };
+    store::CheckpointWriter::SharedFiles files = writer->share(is_sliced, is_state_of_sliced);
+    for (const fs::path& path : files.model) list.push_back(path.string());
+    list.push_back(files.state.string());
+  }
+  const std::string text = broadcast_text(group, "files of the checkpoint", list.dump());
+  std::vector<fs::path> files;
+  for (const Json& path : parse_json(text, "files of the checkpoint"))
+    files.emplace_back(path.get<std::string>());
+  const uint64_t own = write_slices(optimizer, files);
+  const std::vector<uint64_t> written = group.gather("parts of the checkpoint", own);
+  if (writer) {
+    uint64_t expected = 0;
+    for (const RankSlices::Tensor& tensor : optimizer.ranks()->tensors()) {
+      const auto size = static_cast<uint64_t>(tensor.sliced.size);
+      expected += size * (3 * sizeof(float) + tensor::size_of(tensor.stored));
+    }
+    const uint64_t sum = std::accumulate(written.begin(), written.end(), uint64_t{0});
+    DSMOE_CHECK(sum == expected, "ranks wrote {} bytes of a checkpoint, of {}", sum, expected);
+    writer->commit();
+  }
+  group.barrier("the checkpoint is whole");
 }
 
 std::vector<std::string> restore_checkpoint(const Context& context, const fs::path& folder,
@@ -162,13 +268,13 @@ std::vector<std::string> restore_checkpoint(const Context& context, const fs::pa
   for (const TrainedTensor& tensor : optimizer.tensors()) {
     for (const StatePart& part : parts_of(tensor)) {
       const store::TensorEntry& entry = file.at(part.name);
-      if (entry.dtype != part.view.dtype || entry.shape != part.view.shape) {
+      if (entry.dtype != part.view.dtype || entry.shape != tensor.shape) {
         fail(ErrorKind::input, "{}: {} is {} {}, expected {} {}", path.string(), part.name,
              tensor::name_of(entry.dtype), to_string(entry.shape), tensor::name_of(part.view.dtype),
-             to_string(part.view.shape));
+             to_string(tensor.shape));
       }
       buffer.resize(part.view.num_bytes());
-      file.read(entry, buffer);
+      file.read(entry, buffer, static_cast<uint64_t>(tensor.begin) * tensor::size_of(entry.dtype));
       kernels::upload(context, buffer.data(), part.view);
     }
   }

@@ -29,7 +29,8 @@ struct SaveRequest {
 };
 
 // Writes RUN/step-N: trained tensors from the optimiser, the others from `frozen`, in the compute
-// type; masters and moments in train_state.safetensors.
+// type; masters and moments in train_state.safetensors. Where ranks share the update, all of them
+// call it and each writes its slices; only the first asks `frozen`.
 void save_checkpoint(const SaveRequest& request, Optimizer& optimizer, ParameterSource& frozen);
 
 // Reads train_state.safetensors of a verified checkpoint into the optimiser and places the weights.

@@ -4,22 +4,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include "kernels/memory.h"
 #include "kernels/table.h"
 
 namespace dsmoe::train {
-
-int64_t StepRows::num_counted() const {
-  return std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; });
-}
-
-void StepRows::clear() {
-  tokens.clear();
-  targets.clear();
-  row_lengths.clear();
-  documents_per_row.clear();
-  document_lengths.clear();
-  document_sources.clear();
-}
 
 namespace {
 
@@ -31,21 +19,17 @@ int64_t most_documents(const TrainerOptions& options) {
                   std::min(options.rows_per_micro_batch * options.max_row_tokens, kUsual));
 }
 
-// A document is in one micro-batch whole, so that the sums do not depend on the cut.
-void add_sources(const StepRows& rows, const model::MicroBatch& batch, std::size_t first_document,
-                 const model::PassLosses& losses, std::vector<SourceLoss>& sources) {
-  if (rows.document_sources.empty()) return;
-  std::size_t token = 0;
-  for (std::size_t d = 0; d < batch.document_lengths.size(); ++d) {
-    const auto source = static_cast<std::size_t>(rows.document_sources[first_document + d]);
-    if (source >= sources.size()) sources.resize(source + 1);
-    const auto targets =
-        batch.targets.subspan(token, static_cast<std::size_t>(batch.document_lengths[d]));
-    sources[source].nats += losses.document_nats[d];
-    sources[source].counted +=
-        std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; });
-    token += targets.size();
-  }
+// What a rank without rows of its own runs, so that its experts serve the others.
+constexpr int32_t kNoTokens[] = {0};
+
+comm::Group& group_of(const TrainerOptions& options, comm::Self& self) {
+  return options.sharing.group != nullptr ? *options.sharing.group : self;
+}
+
+// One rank may have several shards, too.
+Optimizer::Sharing with_group(Optimizer::Sharing sharing, comm::Group& group) {
+  if (!sharing.layout.is_plain()) sharing.group = &group;
+  return sharing;
 }
 
 }  // namespace
@@ -54,18 +38,23 @@ Trainer::Trainer(const Context& context, const model::Model& model,
                  FunctionRef<bool(const std::string&)> trains, ParameterSource& initial,
                  const TrainerOptions& options)
     : options_(options),
+      group_(group_of(options, self_)),
       gradient_arena_("gradients", context.table->allocator),
-      gradients_(
-          model::allocate_gradients(context, model.config, model.operand, trains, gradient_arena_)),
-      optimizer_(context, model, gradients_, trains, initial, options.optimizer),
-      pass_(context, model, gradients_.views, options.losses,
+      gradients_(context, model, options.sharing.layout, trains, gradient_arena_),
+      optimizer_(context, model, gradients_, trains, initial, options.optimizer,
+                 with_group(options.sharing, group_)),
+      pass_(context, model, gradients_.first().views, options.losses,
             {.max_tokens = options.rows_per_micro_batch * options.max_row_tokens,
              .max_rows = options.rows_per_micro_batch,
              .max_documents = most_documents(options)},
             options.recompute) {
+  const RankLayout& layout = options.sharing.layout;
   DSMOE_CHECK(options.rows_per_micro_batch % options.losses.rows_per_balance_group == 0,
               "a micro-batch of {} rows does not hold whole balance groups of {}",
               options.rows_per_micro_batch, options.losses.rows_per_balance_group);
+  DSMOE_CHECK(model.share.rank == layout.expert_rank() && model.share.ranks == layout.expert_ranks,
+              "the model holds share {} of {} of the experts, the layout says {} of {}",
+              model.share.rank, model.share.ranks, layout.expert_rank(), layout.expert_ranks);
   result_.load.assign(
       static_cast<std::size_t>(model.config.num_moe_layers()),
       std::vector<int64_t>(static_cast<std::size_t>(model.config.n_routed_experts), 0));
@@ -73,34 +62,96 @@ Trainer::Trainer(const Context& context, const model::Model& model,
   evaluation_.sources.reserve(kUsualSources);
 }
 
+void Trainer::take_rows(const StepRows& rows, int64_t rows_per_unit) {
+  const RankLayout& layout = options_.sharing.layout;
+  const bool one = layout.is_unit_by_unit();
+  rows_.take(rows, layout,
+             {.rows_per_unit = rows_per_unit,
+              .units = one ? 1 : options_.rows_per_micro_batch / rows_per_unit,
+              .documents = most_documents(options_)});
+  document_nats_.clear();
+}
+
 template <class F>
-void Trainer::for_each_micro_batch(const StepRows& rows, F&& f) {
-  const std::span<const int32_t> tokens(rows.tokens), targets(rows.targets);
-  const std::span<const int32_t> lengths(rows.row_lengths), documents(rows.document_lengths);
-  std::size_t first_token = 0, first_document = 0;
-  const auto total = static_cast<std::size_t>(rows.num_rows());
-  const auto per_batch = static_cast<std::size_t>(options_.rows_per_micro_batch);
-  const auto group = static_cast<std::size_t>(options_.losses.rows_per_balance_group);
-  const auto documents_of = [&](std::size_t row, std::size_t count) {
-    const auto counts = std::span(rows.documents_per_row).subspan(row, count);
-    return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
-  };
-  for (std::size_t row = 0, count = 0; row < total; row += count) {
-    count = std::min(per_batch, total - row);
-    while (count > group &&
-           documents_of(row, count) > static_cast<std::size_t>(most_documents(options_))) {
-      count -= group;
+void Trainer::for_each_micro_batch(F&& f) {
+  const bool serves = options_.sharing.layout.expert_ranks > 1;
+  for (std::size_t i = 0; i < rows_.num_parts(); ++i) {
+    const OwnRows::Part part = rows_.part(i);
+    if (part.row_lengths.empty() && !serves) continue;
+    model::MicroBatch batch{.tokens = part.tokens,
+                            .targets = part.targets,
+                            .row_lengths = part.row_lengths,
+                            .document_lengths = part.document_lengths};
+    if (part.row_lengths.empty()) batch.row_lengths = kNoTokens;
+    const model::PassLosses& losses = f(batch, part.first_block);
+    document_nats_.insert(document_nats_.end(), losses.document_nats.begin(),
+                          losses.document_nats.end());
+  }
+}
+
+// Where the first micro-batch does not assign them all.
+void Trainer::start_gradients() {
+  const RankLayout& layout = options_.sharing.layout;
+  if (!gradients_are_zero_ || (!layout.is_unit_by_unit() && rows_.num_units() > 0)) return;
+  gradients_are_zero_ = false;
+  for (std::size_t i = 0; i < gradients_.first().named.size(); ++i) {
+    for (const model::NamedGradient& shard : gradients_.shards_of(i)) {
+      if (!shard.is_assigned) continue;
+      kernels::zero(optimizer_.context(), shard.gradient.data, shard.gradient.num_bytes());
     }
-    const auto part = lengths.subspan(row, count);
-    const std::size_t num_tokens = std::accumulate(part.begin(), part.end(), std::size_t{0});
-    const std::size_t num_documents = documents_of(row, count);
-    f(model::MicroBatch{.tokens = tokens.subspan(first_token, num_tokens),
-                        .targets = targets.subspan(first_token, num_tokens),
-                        .row_lengths = part,
-                        .document_lengths = documents.subspan(first_document, num_documents)},
-      first_document);
-    first_token += num_tokens;
-    first_document += num_documents;
+  }
+}
+
+// Every rank's, in the order of the step.
+void Trainer::gather_document_nats() {
+  if (is_alone()) return;
+  std::vector<std::vector<double>> of_rank;
+  std::vector<comm::Room> receive;
+  for (int rank = 0; rank < group_.size(); ++rank)
+    of_rank.emplace_back(static_cast<std::size_t>(rows_.num_documents(rank)));
+  for (std::vector<double>& values : of_rank)
+    receive.push_back(std::as_writable_bytes(std::span(values)));
+  const std::vector<comm::Bytes> send(of_rank.size(), std::as_bytes(std::span(document_nats_)));
+  group_.exchange("losses of documents", send, receive);
+  document_nats_.clear();
+  rows_.for_each_document([&](int64_t rank, int64_t idx) {
+    document_nats_.push_back(
+        of_rank[static_cast<std::size_t>(rank)][static_cast<std::size_t>(idx)]);
+  });
+}
+
+// Sums over documents in the order of the step: neither micro-batches nor ranks change them.
+double Trainer::add_documents(const StepRows& rows, std::vector<SourceLoss>& sources) const {
+  double nats = 0;
+  std::size_t token = 0;
+  for (std::size_t d = 0; d < document_nats_.size(); ++d) {
+    nats += document_nats_[d];
+    if (rows.document_sources.empty()) continue;
+    const auto source = static_cast<std::size_t>(rows.document_sources[d]);
+    if (source >= sources.size()) sources.resize(source + 1);
+    const auto targets =
+        std::span(rows.targets).subspan(token, static_cast<std::size_t>(rows.document_lengths[d]));
+    sources[source].nats += document_nats_[d];
+    sources[source].counted +=
+        std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; });
+    token += targets.size();
+  }
+  return nats;
+}
+
+// Loads are integers; the three losses beside the language loss are added in the order of ranks.
+void Trainer::gather_statistics() {
+  if (is_alone()) return;
+  for (double* loss : {&result_.balance, &result_.device_balance, &result_.z}) {
+    const std::vector<double> of_rank = group_.gather("losses of the routers", *loss);
+    *loss = std::accumulate(of_rank.begin(), of_rank.end(), 0.0);
+  }
+  for (std::vector<int64_t>& layer : result_.load) {
+    std::vector<int64_t> of_rank(layer.size() * static_cast<std::size_t>(group_.size()));
+    group_.gather_bytes("loads of the experts", std::as_bytes(std::span(layer)),
+                        std::as_writable_bytes(std::span(of_rank)));
+    for (std::size_t i = 0; i < layer.size(); ++i) layer[i] = 0;
+    for (std::size_t i = 0; i < of_rank.size(); ++i) layer[i % layer.size()] += of_rank[i];
   }
 }
 
@@ -116,13 +167,14 @@ const StepResult& Trainer::accumulate(const StepRows& rows) {
   const model::StepScale scale{.counted_targets = result_.counted,
                                .num_balance_groups = rows.num_rows() / group};
   std::fill(result_.sources.begin(), result_.sources.end(), SourceLoss());
-  double nats = 0;
-  for_each_micro_batch(rows, [&](model::MicroBatch batch, std::size_t first_document) {
+  take_rows(rows, group);
+  start_gradients();
+  for_each_micro_batch([&](model::MicroBatch batch, int64_t block) -> const model::PassLosses& {
     if (gradients_are_zero_) batch.start = kernels::GradientStart::from_zero;
     gradients_are_zero_ = false;
+    batch.gradients = &gradients_.of_block(block);
+    batch.gradients_of_unit = gradients_.of_units(block);
     const model::PassLosses& losses = pass_.run(batch, scale);
-    nats += losses.nats;
-    add_sources(rows, batch, first_document, losses, result_.sources);
     result_.balance += losses.balance;
     result_.device_balance += losses.device_balance;
     result_.z += losses.z;
@@ -131,8 +183,11 @@ const StepResult& Trainer::accumulate(const StepRows& rows) {
         result_.load[layer][e] += losses.load[layer][e];
       }
     }
+    return losses;
   });
-  result_.language = nats / static_cast<double>(result_.counted);
+  gather_document_nats();
+  gather_statistics();
+  result_.language = add_documents(rows, result_.sources) / static_cast<double>(result_.counted);
   return result_;
 }
 
@@ -145,14 +200,14 @@ const StepResult& Trainer::step(const StepRows& rows, double lr) {
 }
 
 const Trainer::Evaluation& Trainer::evaluate(const StepRows& rows) {
-  evaluation_.nats = 0;
   evaluation_.counted = rows.num_counted();
   evaluation_.sources.clear();
-  for_each_micro_batch(rows, [&](const model::MicroBatch& batch, std::size_t first_document) {
-    const model::PassLosses& losses = pass_.evaluate(batch);
-    evaluation_.nats += losses.nats;
-    add_sources(rows, batch, first_document, losses, evaluation_.sources);
+  take_rows(rows, 1);
+  for_each_micro_batch([&](const model::MicroBatch& batch, int64_t) -> const model::PassLosses& {
+    return pass_.evaluate(batch);
   });
+  gather_document_nats();
+  evaluation_.nats = add_documents(rows, evaluation_.sources);
   return evaluation_;
 }
 

@@ -5,23 +5,12 @@
 #include <span>
 #include <vector>
 
+#include "comm/self.h"
 #include "model/training_pass.h"
 #include "train/optimizer.h"
+#include "train/step_rows.h"
 
 namespace dsmoe::train {
-
-// The rows of a step one after the other, without padding.
-struct StepRows {
-  std::vector<int32_t> tokens, targets;    // target -1: not counted
-  std::vector<int32_t> row_lengths;        // tokens per row
-  std::vector<int32_t> documents_per_row;  // documents per row
-  std::vector<int32_t> document_lengths;   // tokens per document
-  std::vector<int32_t> document_sources;   // per document; empty: losses of sources are not wanted
-
-  int64_t num_rows() const { return static_cast<int64_t>(row_lengths.size()); }
-  int64_t num_counted() const;
-  void clear();
-};
 
 struct SourceLoss {
   double nats = 0;
@@ -45,6 +34,9 @@ struct TrainerOptions {
   int64_t rows_per_micro_batch = 1;
   int64_t max_row_tokens = 0;
   model::Recompute recompute = model::Recompute::nothing;
+  // Where ranks share the run: all of them, each with a model of its share of the experts, and a
+  // context whose group holds those that share these.
+  Optimizer::Sharing sharing;
 };
 
 class Trainer {
@@ -56,8 +48,9 @@ class Trainer {
           const TrainerOptions& options);
 
   // The number of rows may change from step to step; with rows_per_balance_group > 1 it must be a
-  // multiple of it. Allocates nothing after the first step, for up to kUsualSources sources; the
-  // result holds until the next call, like the next one's.
+  // multiple of it. All ranks are given all rows; results are those of the whole step. Alone it
+  // allocates nothing after the first step, for up to kUsualSources sources; the result holds until
+  // the next call, like the next one's.
   const StepResult& step(const StepRows& rows, double lr);
 
   // Gradients of a step without the update; they stay in the buffers. For tests.
@@ -72,19 +65,29 @@ class Trainer {
 
   Optimizer& optimizer() { return optimizer_; }
   const Optimizer& optimizer() const { return optimizer_; }
-  const model::GradientBuffers& gradients() const { return gradients_; }
+  const model::GradientBuffers& gradients() const { return gradients_.first(); }
   std::vector<const tensor::Arena*> arenas() const;
 
  private:
-  // f(micro-batch, index of its first document).
+  void take_rows(const StepRows& rows, int64_t rows_per_unit);
+  // f(micro-batch, index of its first block of units), for those that this rank has to run.
   template <class F>
-  void for_each_micro_batch(const StepRows& rows, F&& f);
+  void for_each_micro_batch(F&& f);
+  void start_gradients();
+  void gather_document_nats();
+  void gather_statistics();
+  double add_documents(const StepRows& rows, std::vector<SourceLoss>& sources) const;
+  bool is_alone() const { return group_.size() == 1; }
 
   TrainerOptions options_;
+  comm::Self self_;
+  comm::Group& group_;
   tensor::Arena gradient_arena_;
-  model::GradientBuffers gradients_;
+  GradientSets gradients_;
   Optimizer optimizer_;
   model::TrainingPass pass_;
+  OwnRows rows_;
+  std::vector<double> document_nats_;  // of this rank's documents, then of all
   StepResult result_;
   Evaluation evaluation_;
   bool gradients_are_zero_ = true;  // or count as zero (kernels::GradientStart): made so; the

@@ -4,13 +4,13 @@
 #include <fstream>
 
 #include "base/rng.h"
+#include "comm/threads.h"
 
 namespace dsmoe::testing {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kBatch = 8;
 constexpr int64_t kSeq = 22;
 
 }  // namespace
@@ -87,6 +87,8 @@ model::StoredTensor RandomWeights::tensor(const model::Parameter& parameter) {
   rng.fill_normal(0, values_);
   const bool is_norm = parameter.initial == model::Initial::ones;
   for (float& value : values_) value = is_norm ? 1 + 0.1f * value : 0.2f * value;
+  if (parameter.role == model::Role::selection_bias && !selection_bias_.empty())
+    values_ = selection_bias_;
   return {
       .elements = {.data = values_.data(), .dtype = tensor::DType::F32, .shape = parameter.shape}};
 }
@@ -138,19 +140,23 @@ class TinyParts {
 
 }  // namespace
 
-train::RunOutcome run_tiny(const TinyRun& run, const fs::path& out) {
+namespace {
+
+// One rank of the run, or all of it.
+train::RunOutcome run_rank(const TinyRun& run, const fs::path& out, const store::RunLock* lock,
+                           comm::Group* ranks) {
   ThreadPool pool(run.threads);
   const kernels::Context context{
       .table = run.device.table != nullptr ? run.device.table : &kernels::select_cpu_table(),
       .pool = &pool,
       .stream = run.device.stream};
   const TinyParts parts(run);
-  RandomWeights initial;
+  RandomWeights initial(run.selection_bias);
   int64_t steps_now = 0;
   train::RunOptions options{
       .out = out,
       .config = run.config,
-      .batch = kBatch,
+      .batch = run.batch,
       .seq = kSeq,
       .micro_batch = run.micro_batch,
       .schedule = {.max_lr = run.lr, .warmup_steps = 3, .total_steps = run.steps},
@@ -159,6 +165,9 @@ train::RunOutcome run_tiny(const TinyRun& run, const fs::path& out) {
       .seed = run.seed,
       .patterns = run.patterns,
       .recompute = run.recompute,
+      .expert_ranks = run.expert_ranks,
+      .shards = run.shards,
+      .expert_shards = run.expert_shards,
       .save_every = run.save_every,
       .valid_rows = 3,
       .valid_first = run.valid_first,
@@ -174,13 +183,29 @@ train::RunOutcome run_tiny(const TinyRun& run, const fs::path& out) {
     steps_now = metrics.step;
     if (run.hooks.on_step) run.hooks.on_step(metrics, result);
   };
-  const store::RunLock lock(out);
   return train::run_training(context, options,
                              {.lock = lock,
+                              .ranks = ranks,
                               .initial = initial,
                               .training = parts.of(data::SplitPart::training),
                               .validation = parts.of(data::SplitPart::validation)},
                              hooks);
+}
+
+}  // namespace
+
+train::RunOutcome run_tiny(const TinyRun& run, const fs::path& out) {
+  const store::RunLock lock(out);
+  if (run.ranks == 1) return run_rank(run, out, &lock, nullptr);
+  train::RunOutcome outcome;
+  comm::run_ranks({.size = run.ranks}, [&](comm::Group& group) {
+    std::unique_ptr<comm::Group> seen = run.wrap ? run.wrap(group) : nullptr;
+    const bool is_first = group.rank() == 0;
+    train::RunOutcome own =
+        run_rank(run, out, is_first ? &lock : nullptr, seen ? seen.get() : &group);
+    if (is_first) outcome = std::move(own);
+  });
+  return outcome;
 }
 
 std::map<std::string, std::string> files_of(const fs::path& folder) {

@@ -28,15 +28,19 @@ data::MemoryCorpus tiny_corpus(int64_t vocab_size);
 // Random weights lively enough for routing to differ between tokens.
 class RandomWeights : public model::ParameterSource {
  public:
+  // `selection_bias`: of every layer's experts, instead of random ones.
+  explicit RandomWeights(std::vector<float> selection_bias = {})
+      : selection_bias_(std::move(selection_bias)) {}
   model::StoredTensor tensor(const model::Parameter& parameter) override;
 
  private:
-  std::vector<float> values_;
+  std::vector<float> selection_bias_, values_;
 };
 
 struct TinyRun {
   model::ModelConfig config = tiny_config(tensor::DType::F32);
   int threads = 1;
+  int64_t batch = 8;
   int64_t micro_batch = 4;
   int64_t balance_group = 0;
   model::Recompute recompute = model::Recompute::nothing;
@@ -52,7 +56,12 @@ struct TinyRun {
   std::vector<double> weights = {};                     // of the corpus's two sources
   std::function<void(train::RunOptions&)> change = {};  // of what is not named above
   train::RunHooks hooks = {};
-  kernels::Context device = {};  // table and stream; without a table: the CPU's
+  std::vector<float> selection_bias = {};  // where the first weights have other ones
+  kernels::Context device = {};            // table and stream; without a table: the CPU's
+  int ranks = 1;                           // threads of this process
+  int64_t expert_ranks = 1, shards = 1, expert_shards = 1;
+  // What each rank takes for its group; absent: the group itself.
+  std::function<std::unique_ptr<comm::Group>(comm::Group&)> wrap = {};
 };
 
 // Trains into `out`; what the run returned.

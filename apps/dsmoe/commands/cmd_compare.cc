@@ -222,7 +222,7 @@ RunEnd train_one(const CompareOptions& options, const Engine& engine, const Comp
     session.describe(run, files_json(data.files));
     return train::run_training(
         engine.context(), run,
-        {.lock = session.lock(),
+        {.lock = &session.lock(),
          .initial = initial,
          .training = {{.split = &split}},
          .validation = {{.split = &split, .part = data::SplitPart::validation}}},

@@ -214,7 +214,7 @@ int train_demo(DemoOptions options, const Given& given) {
     model::InitialWeights initial(run.config, run.seed);
     return train::run_training(
         engine.context(), run,
-        {.lock = session.lock(),
+        {.lock = &session.lock(),
          .initial = initial,
          .training = {{.split = &split}},
          .validation = {{.split = &split, .part = data::SplitPart::validation}}},

@@ -2,9 +2,11 @@
 #include <memory>
 
 #include "base/log.h"
+#include "base/muted_log.h"
 #include "commands/command.h"
 #include "commands/train_job.h"
 #include "commands/train_options.h"
+#include "commands/train_ranks.h"
 #include "terminal/interrupt.h"
 #include "terminal/output.h"
 #include "terminal/train_display.h"
@@ -75,15 +77,14 @@ void print_outcome(const TrainOptions& options, const train::RunOutcome& outcome
 
 int interrupted_code() { return InterruptScope::exit_code(); }
 
-int run_train(const TrainOptions& options, const Given& given) {
-  if (options.common.quiet) set_log_level(LogLevel::quiet);
-  outlive_readers();
-  const InterruptScope interrupt;
+// `group`: the processes of which this is the first; null: it is the only one.
+int train_as_first(const TrainOptions& options, const Given& given, comm::Group* group) {
   TrainDisplay display;
   try {
     TrainJob job(options, given,
                  {.cancelled = &InterruptScope::flag(),
-                  .hooks = [&](int64_t total) { return display.hooks(total); }});
+                  .hooks = [&](int64_t total) { return display.hooks(total); },
+                  .group = group});
     while (job.advance()) {
     }
     display.finish();
@@ -92,8 +93,31 @@ int run_train(const TrainOptions& options, const Given& given) {
     return outcome.finished ? kDone : interrupted_code();
   } catch (const train::DataInterrupted&) {
     log_info("stopped before the first step: nothing was lost");
+    if (group != nullptr) throw;  // the others wait
     return interrupted_code();
   }
+}
+
+int train_as_process(const TrainOptions& options, const Given& given) {
+  int code = kDone;
+  run_as_process([&](comm::Group& group) {
+    if (group.rank() == 0) {
+      code = train_as_first(options, given, &group);
+    } else {
+      const MutedLog muted;
+      code = train_other_rank(options, given, group).finished ? kDone : interrupted_code();
+    }
+  });
+  return code;
+}
+
+int run_train(const TrainOptions& options, const Given& given) {
+  if (options.common.quiet) set_log_level(LogLevel::quiet);
+  outlive_readers();
+  const InterruptScope interrupt;
+  if (launched_processes(options) > 1) return train_as_process(options, given);
+  become_mpirun(complete_options(options, given), given.words);
+  return train_as_first(options, given, nullptr);
 }
 
 }  // namespace

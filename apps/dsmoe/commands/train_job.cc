@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/readable.h"
 #include "commands/kept_flags.h"
+#include "commands/train_ranks.h"
 #include "data/batches.h"
 #include "data/split.h"
 #include "model/file_layout.h"
@@ -200,6 +201,60 @@ void keep_chosen(OrderedJson& kept, const train::RunOptions& run) {
   keep("--clip", run.optimizer.clip);
   keep("--bias-rate", run.optimizer.bias_rate);
   keep("--seed", run.seed);
+  if (run.shards > 1) keep("--shards", run.shards);
+  if (run.expert_shards > 1) keep("--expert-shards", run.expert_shards);
+}
+
+// What processes wait for: the first reads the options that a run was begun with before it writes
+// them again, and makes the data ready for all.
+constexpr const char* kOptionsAreRead = "options are read";
+constexpr const char* kDataIsReady = "the data is ready";
+
+Request complete_for(TrainOptions options, const Given& given, bool has_ids, comm::Group* group) {
+  Request request = complete(std::move(options), given, has_ids);
+  if (group != nullptr) {
+    request.options.ranks = group->size();
+    group->barrier(kOptionsAreRead);
+  }
+  return request;
+}
+
+void fill_config(TrainOptions& options) {
+  replace_lost(options);
+  options.run.config = config_of(options);
+  fill_lr(options);
+  fill_sizes(options);
+  fill_ranks(options);
+  options.run.valid_first = true;
+}
+
+train::RunTokenizer tokenizer_of(const TrainOptions& options,
+                                 const std::vector<data::NamedSource>& sources, ThreadPool& pool,
+                                 const std::atomic<bool>* cancelled) {
+  std::vector<std::string> files;
+  for (const fs::path& file : data::files_of(sources)) files.push_back(file.string());
+  return train::prepare_tokenizer({.given = options.tokenizer,
+                                   .init = options.init,
+                                   .run = options.run.out,
+                                   .data = files,
+                                   .separator = options.separator,
+                                   .keys = options.keys,
+                                   .found = train::found_tokenizer(options.run.out),
+                                   .cancelled = cancelled},
+                                  options.run.config, pool);
+}
+
+// What the data decides.
+void fill_from_data(TrainOptions& options, const TrainParts& parts,
+                    const std::optional<train::RunTokenizer>& tokenizer) {
+  fill_steps(options, parts);
+  train::RunOptions& run = options.run;
+  run.data_identity = parts.identity();
+  run.former_data_identity = parts.former_identity();
+  run.init_identity = options.init.empty() ? "random" : "folder";
+  if (!tokenizer) return;
+  run.files = tokenizer->files;
+  run.token_bytes = train::token_bytes(*tokenizer, run.config);
 }
 
 // Before anything is written.
@@ -227,8 +282,8 @@ auto TrainJob::guarded(F&& f) {
 }
 
 TrainJob::TrainJob(const TrainOptions& options, const Given& given, Caller caller)
-    : stopped_(caller.stopped) {
-  Request request = complete(options, given, caller.ids != nullptr);
+    : stopped_(caller.stopped), group_(caller.group) {
+  Request request = complete_for(options, given, caller.ids != nullptr, group_);
   options_ = std::move(request.options);
   kept_ = std::move(request.kept);
   changed_ = std::move(request.changed);
@@ -236,21 +291,16 @@ TrainJob::TrainJob(const TrainOptions& options, const Given& given, Caller calle
     if (!is_told_later(change)) log_info("goes on with {}", change);
   }
   engine_.emplace(options_.common);
-  train::RunOptions& run = options_.run;
-  replace_lost(options_);
-  run.config = config_of(options_);
-  fill_lr(options_);
-  fill_sizes(options_);
-  run.valid_first = true;
+  fill_config(options_);
   initial_ = initial_weights(options_, engine_->pool());
-  session_.emplace(run.out, kProgram);
-  train::check_start(run);
+  session_.emplace(options_.run.out, kProgram);
+  train::check_start(options_.run);
   guarded([&] { prepare(given, caller); });
 }
 
 TrainJob::~TrainJob() {
   try {
-    if (run_ != nullptr) end();
+    if (run_ != nullptr || on_threads_) end();
   } catch (const std::exception& error) {
     log_warning("{}", error.what());
   }
@@ -265,14 +315,8 @@ void TrainJob::prepare(const Given& given, Caller& caller) {
                    .changed = changed_});
   read_data(caller);
   session_->keep_data();
-  fill_steps(options_, *parts_);
-  run.data_identity = parts_->identity();
-  run.former_data_identity = parts_->former_identity();
-  run.init_identity = options_.init.empty() ? "random" : "folder";
-  if (tokenizer_) {
-    run.files = tokenizer_->files;
-    run.token_bytes = train::token_bytes(*tokenizer_, run.config);
-  }
+  if (group_ != nullptr) group_->barrier(kDataIsReady);
+  fill_from_data(options_, *parts_, tokenizer_);
   log_info("{} documents, {} tokens; {} parameters, {} active; {} steps of {} x {} tokens",
            with_commas(parts_->corpus().num_documents()),
            with_commas(parts_->corpus().num_tokens()), with_commas(run.config.num_parameters()),
@@ -287,12 +331,29 @@ void TrainJob::prepare(const Given& given, Caller& caller) {
       return pairs_->measure(engine_->context(), model);
     };
   }
+  if (has_thread_ranks()) return;
   run_ = std::make_unique<train::TrainingRun>(engine_->context(), run,
-                                              train::RunInput{.lock = session_->lock(),
+                                              train::RunInput{.lock = &session_->lock(),
+                                                              .ranks = group_,
                                                               .initial = *initial_,
                                                               .training = parts_->training(),
                                                               .validation = parts_->validation()},
                                               hooks_);
+}
+
+void TrainJob::train_on_threads() {
+  run_as_threads(options_, engine_->context(), engine_->num_threads(),
+                 [&](comm::Group& threads, const kernels::Context& context) {
+                   const auto initial = initial_weights(options_, *context.pool);
+                   train::RunOutcome own = train::run_training(context, options_.run,
+                                                               {.lock = &session_->lock(),
+                                                                .ranks = &threads,
+                                                                .initial = *initial,
+                                                                .training = parts_->training(),
+                                                                .validation = parts_->validation()},
+                                                               hooks_);
+                   if (threads.rank() == 0) on_threads_ = std::move(own);
+                 });
 }
 
 // The tokenizer, and the tokens: of files, or those that were given.
@@ -302,17 +363,7 @@ void TrainJob::read_data(Caller& caller) {
       caller.ids ? std::vector<data::NamedSource>() : data::find_sources(options_.data);
   check_places(options_, sources);
   if (!caller.ids || !options_.tokenizer.empty()) {
-    std::vector<std::string> files;
-    for (const fs::path& file : data::files_of(sources)) files.push_back(file.string());
-    tokenizer_.emplace(train::prepare_tokenizer({.given = options_.tokenizer,
-                                                 .init = options_.init,
-                                                 .run = run.out,
-                                                 .data = files,
-                                                 .separator = options_.separator,
-                                                 .keys = options_.keys,
-                                                 .found = train::found_tokenizer(run.out),
-                                                 .cancelled = caller.cancelled},
-                                                run.config, engine_->pool()));
+    tokenizer_.emplace(tokenizer_of(options_, sources, engine_->pool(), caller.cancelled));
   }
   if (!options_.eval_pairs.empty()) {
     if (!tokenizer_) {
@@ -328,7 +379,8 @@ void TrainJob::read_data(Caller& caller) {
 
 bool TrainJob::advance() {
   return guarded([&] {
-    if (run_->advance()) return true;
+    if (run_ == nullptr && !on_threads_) train_on_threads();
+    if (run_ != nullptr && run_->advance()) return true;
     end();
     return false;
   });
@@ -344,9 +396,34 @@ fs::path TrainJob::save() {
 
 void TrainJob::end() {
   if (std::exchange(has_ended_, true)) return;
-  const train::RunOutcome outcome = run_->outcome();
+  const train::RunOutcome outcome = this->outcome();
   const bool left = !outcome.finished && !stopped_.empty();
   session_->end(outcome.steps_done, left ? stopped_ : how_it_ended(outcome));
+}
+
+TrainOptions complete_options(const TrainOptions& options, const Given& given) {
+  return complete(options, given, false).options;
+}
+
+train::RunOutcome train_other_rank(const TrainOptions& options, const Given& given,
+                                   comm::Group& group) {
+  TrainOptions own = complete_for(options, given, false, &group).options;
+  fill_config(own);
+  Engine engine(own.common);
+  group.barrier(kDataIsReady);
+  const std::vector<data::NamedSource> sources = data::find_sources(own.data);
+  const std::optional<train::RunTokenizer> tokenizer =
+      tokenizer_of(own, sources, engine.pool(), nullptr);
+  const TrainParts parts(own, sources, *tokenizer, nullptr);
+  if (!own.eval_pairs.empty()) own.run.figures = PairFigures::names();
+  fill_from_data(own, parts, tokenizer);
+  const auto initial = initial_weights(own, engine.pool());
+  return train::run_training(engine.context(), own.run,
+                             {.ranks = &group,
+                              .initial = *initial,
+                              .training = parts.training(),
+                              .validation = parts.validation()},
+                             {});
 }
 
 }  // namespace dsmoe::app

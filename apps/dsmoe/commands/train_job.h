@@ -27,6 +27,8 @@ class TrainJob {
     std::unique_ptr<data::MemoryCorpus> ids = nullptr;
     // How run.json says that a run ended which was left before its last step; empty: by a signal.
     std::string stopped = {};
+    // The processes that share the run, of which this is the first; null: it is the only one.
+    comm::Group* group = nullptr;
   };
   // All that comes before the first step. Throws DataInterrupted, and Error where the run cannot
   // be; then RUN is as it was.
@@ -36,17 +38,20 @@ class TrainJob {
   TrainJob(const TrainJob&) = delete;
   TrainJob& operator=(const TrainJob&) = delete;
 
-  // False: there was no step to do, the run has ended.
+  // False: there was no step to do, the run has ended. Ranks that are threads of this process take
+  // all steps at once.
   bool advance();
   train::Measured measure();
   std::filesystem::path save();
-  train::RunOutcome outcome() const { return run_->outcome(); }
+  train::RunOutcome outcome() const { return on_threads_ ? *on_threads_ : run_->outcome(); }
   const TrainOptions& options() const { return options_; }
   const std::vector<std::string>& validation_sources() const { return sources_; }
 
  private:
   void prepare(const Given& given, Caller& caller);
   void read_data(Caller& caller);
+  bool has_thread_ranks() const { return options_.ranks > 1 && group_ == nullptr; }
+  void train_on_threads();
   void end();
   template <class F>
   auto guarded(F&& f);
@@ -55,6 +60,7 @@ class TrainJob {
   OrderedJson kept_;                  // options for those who go on
   std::vector<std::string> changed_;  // given otherwise than kept
   std::string stopped_;
+  comm::Group* group_ = nullptr;
   std::optional<Engine> engine_;
   std::unique_ptr<model::ParameterSource> initial_;
   std::optional<RunSession> session_;
@@ -62,9 +68,17 @@ class TrainJob {
   std::optional<PairFigures> pairs_;
   std::unique_ptr<TrainParts> parts_;
   train::RunHooks hooks_;
-  std::unique_ptr<train::TrainingRun> run_;
+  std::unique_ptr<train::TrainingRun> run_;  // null where threads are the ranks
+  std::optional<train::RunOutcome> on_threads_;
   std::vector<std::string> sources_;
   bool has_ended_ = false;
 };
+
+// What a command line means: with --resume, with the options that the run was begun with.
+TrainOptions complete_options(const TrainOptions& options, const Given& given);
+
+// What a process does that is not the first of `group`: the first has made ready what is read here.
+train::RunOutcome train_other_rank(const TrainOptions& options, const Given& given,
+                                   comm::Group& group);
 
 }  // namespace dsmoe::app

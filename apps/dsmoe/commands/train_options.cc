@@ -107,6 +107,35 @@ void add_step_flags(CommandLine& command, TrainOptions& o) {
   command.flag("--recompute", o.recompute, "less memory, more time, the same result");
 }
 
+void add_rank_flags(CommandLine& command, TrainOptions& o) {
+  o.run.shards = o.run.expert_shards = 0;
+  command
+      .option("--ranks", o.ranks,
+              "that share the run; started by mpirun or srun, their number is known")
+      .range(int64_t{1}, int64_t{4096})
+      .show_default();
+  command
+      .option("--transport", o.transport,
+              "what --ranks starts: threads of this process, or processes through mpirun")
+      .one_of({"threads", "mpi"})
+      .show_default();
+  command
+      .option("--expert-parallel", o.run.expert_ranks,
+              "ranks that share the experts; the others hold replicas of them")
+      .at_least(1)
+      .show_default();
+  command
+      .option("--shards", o.run.shards,
+              "in which gradients are summed: --ranks has to divide it, and the result depends on "
+              "it; default: the ranks of the first start")
+      .at_least(1);
+  command
+      .option("--expert-shards", o.run.expert_shards,
+              "the same of the routed experts' gradients; default: --ranks / --expert-parallel of "
+              "the first start")
+      .at_least(1);
+}
+
 void add_keep_flags(CommandLine& command, TrainOptions& o) {
   command
       .option(
@@ -154,6 +183,7 @@ void add_train_flags(CommandLine& command, TrainOptions& options) {
   add_what_flags(command, options);
   add_data_flags(command, options);
   add_step_flags(command, options);
+  add_rank_flags(command, options);
   add_keep_flags(command, options);
   add_output_flags(command, options.common);
   add_machine_flags(command, options.common);

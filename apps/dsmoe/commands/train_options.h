@@ -29,6 +29,8 @@ struct TrainOptions {
   double valid_fraction = -1;
   int64_t warmup = -1, save_every = -1, valid_every = -1;
   bool recompute = false;
+  int64_t ranks = 1;  // its shards of zero are filled by fill_ranks (commands/train_ranks.h)
+  std::string transport = "threads";
   train::RunOptions run;
 };
 

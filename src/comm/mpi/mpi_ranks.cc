@@ -12,6 +12,7 @@
 #include <array>
 #include <cstring>
 #include <exception>
+#include <optional>
 #include <thread>
 
 #include "base/error.h"
@@ -76,6 +77,9 @@ class MpiGroup final : public Group {
           "listening for failures");
   }
 
+  // From now on waits end when a rank does not live any more. `watch` must outlive the group's use.
+  void be_watched(Watch* watch) { watch_ = watch; }
+
   // To every rank that does not know yet; who does not listen any more is not waited for.
   void tell_failure(std::string_view message) {
     if (was_told_) return;
@@ -115,6 +119,7 @@ class MpiGroup final : public Group {
   void move(std::string_view what, std::span<const Bytes> send,
             std::span<const Room> receive) override {
     ++operation_;
+    if (watch_ != nullptr) watch_->doing(what);
     exchange_notes(what, send);
     for (int peer = 0; peer < size(); ++peer) check_note(what, peer, receive[at(peer)].size());
     copy_parcel(send[at(rank())], receive[at(rank())]);
@@ -186,6 +191,10 @@ class MpiGroup final : public Group {
             "waiting");
       if (done != 0) return;
       throw_failure(what);
+      if (watch_ != nullptr && watch_->has_failure()) {
+        was_told_ = true;
+        fail(ErrorKind::io, "rank {} stops in \"{}\": {}", rank(), what, watch_->failure());
+      }
       if (Clock::now() - begin > deadline_) throw_late(pending, what);
       if (looks > 20'000) {
         std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -223,6 +232,7 @@ class MpiGroup final : public Group {
   Failure failure_;
   MPI_Request failed_ = MPI_REQUEST_NULL;
   bool was_told_ = false;
+  Watch* watch_ = nullptr;
 };
 
 }  // namespace
@@ -236,10 +246,18 @@ void run_mpi_rank(const MpiRanks& ranks, FunctionRef<void(Group&)> body) {
   check(MPI_Comm_dup(MPI_COMM_WORLD, &communicator), "communicator");
   check(MPI_Comm_set_errhandler(communicator, MPI_ERRORS_RETURN), "error handler");
   MpiGroup group(communicator, ranks.deadline);
+  std::optional<Watch> watch;
   try {
+    if (group.size() > 1) {
+      watch.emplace(group, ranks.watch);
+      group.be_watched(&*watch);
+    }
     body(group);
     group.barrier("the end");
+    group.be_watched(nullptr);
+    watch.reset();
   } catch (const std::exception& e) {
+    if (watch) watch->fail(e.what());
     group.tell_failure(e.what());
     throw;
   }

@@ -6,6 +6,7 @@
 
 #include "base/function_ref.h"
 #include "comm/group.h"
+#include "comm/watch.h"
 
 namespace dsmoe::comm {
 
@@ -14,6 +15,7 @@ std::string mpi_declined();
 
 struct MpiRanks {
   std::chrono::milliseconds deadline{600'000};  // of every wait for another rank
+  WatchTimes watch;  // a rank that is killed, frozen or cut off is found sooner
 };
 
 // Starts MPI, calls body(group) for the rank that this process is, and ends MPI. Once per process.

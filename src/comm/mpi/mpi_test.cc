@@ -1,6 +1,7 @@
 // Run by mpirun: every operation, or one of the ways in which ranks fail.
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
@@ -42,6 +43,8 @@ TEST(Mpi, LargePartsArrive) {
 void fail_as(const std::string& way, Group& own) {
   own.barrier("first");
   if (own.rank() == 1) {
+    if (way == "killed") std::raise(SIGKILL);
+    if (way == "frozen") std::raise(SIGSTOP);
     if (way == "throws") throw std::runtime_error("the disk is full");
     if (way == "late") std::this_thread::sleep_for(std::chrono::seconds(3));
     if (way == "elsewhere") own.barrier("elsewhere");
@@ -57,12 +60,18 @@ void fail_as(const std::string& way, Group& own) {
 int run(const std::string& way) {
   int result = 0;
   const bool fails = way != "all";
+  // Of a rank that lives no more the watch tells, long before anybody has waited long enough.
+  const bool is_watched = way == "killed" || way == "frozen";
+  if (is_watched) std::signal(SIGTERM, SIG_IGN);  // mpirun's, before the others could speak
   try {
-    run_mpi_rank({.deadline = milliseconds(fails ? 500 : 60'000)}, [&](Group& own) {
-      group = &own;
-      if (fails) return fail_as(way, own);
-      result = RUN_ALL_TESTS();
-    });
+    run_mpi_rank({.deadline = milliseconds(fails && !is_watched ? 500 : 60'000),
+                  .watch = {.beat = milliseconds(100),
+                            .silence = milliseconds(is_watched ? 1'500 : 12'000)}},
+                 [&](Group& own) {
+                   group = &own;
+                   if (fails) return fail_as(way, own);
+                   result = RUN_ALL_TESTS();
+                 });
   } catch (const std::exception& e) {
     std::printf("a rank saw: %s\n", e.what());
     return 1;
