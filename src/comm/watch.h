@@ -12,7 +12,7 @@
 namespace dsmoe::comm {
 
 struct WatchTimes {
-  std::chrono::milliseconds beat{1'000};      // between signs of life
+  std::chrono::milliseconds beat{200};        // between signs of life
   std::chrono::milliseconds silence{12'000};  // after which a rank counts as frozen or cut off
   // A process that knows of a failure and does not end by itself is ended after so long: it may be
   // in the middle of something that nobody can interrupt.

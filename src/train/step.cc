@@ -70,13 +70,14 @@ void Trainer::take_rows(const StepRows& rows, int64_t rows_per_unit) {
               .units = one ? 1 : options_.rows_per_micro_batch / rows_per_unit,
               .documents = most_documents(options_)});
   document_nats_.clear();
+  nats_ = 0;
+  next_document_ = next_token_ = 0;
 }
 
 template <class F>
-void Trainer::for_each_micro_batch(F&& f) {
+void Trainer::for_each_micro_batch(const StepRows& rows, std::vector<SourceLoss>& sources, F&& f) {
   const bool serves = options_.sharing.layout.expert_ranks > 1;
-  for (std::size_t i = 0; i < rows_.num_parts(); ++i) {
-    const OwnRows::Part part = rows_.part(i);
+  for (OwnRows::Part part; rows_.next(part);) {
     if (part.row_lengths.empty() && !serves) continue;
     model::MicroBatch batch{.tokens = part.tokens,
                             .targets = part.targets,
@@ -84,9 +85,14 @@ void Trainer::for_each_micro_batch(F&& f) {
                             .document_lengths = part.document_lengths};
     if (part.row_lengths.empty()) batch.row_lengths = kNoTokens;
     const model::PassLosses& losses = f(batch, part.first_block);
-    document_nats_.insert(document_nats_.end(), losses.document_nats.begin(),
-                          losses.document_nats.end());
+    if (is_alone()) {
+      add_documents(rows, losses.document_nats, sources);
+    } else {
+      document_nats_.insert(document_nats_.end(), losses.document_nats.begin(),
+                            losses.document_nats.end());
+    }
   }
+  if (!is_alone()) gather_document_nats(rows, sources);
 }
 
 // Where the first micro-batch does not assign them all.
@@ -103,8 +109,7 @@ void Trainer::start_gradients() {
 }
 
 // Every rank's, in the order of the step.
-void Trainer::gather_document_nats() {
-  if (is_alone()) return;
+void Trainer::gather_document_nats(const StepRows& rows, std::vector<SourceLoss>& sources) {
   std::vector<std::vector<double>> of_rank;
   std::vector<comm::Room> receive;
   for (int rank = 0; rank < group_.size(); ++rank)
@@ -118,25 +123,26 @@ void Trainer::gather_document_nats() {
     document_nats_.push_back(
         of_rank[static_cast<std::size_t>(rank)][static_cast<std::size_t>(idx)]);
   });
+  add_documents(rows, document_nats_, sources);
 }
 
-// Sums over documents in the order of the step: neither micro-batches nor ranks change them.
-double Trainer::add_documents(const StepRows& rows, std::vector<SourceLoss>& sources) const {
-  double nats = 0;
-  std::size_t token = 0;
-  for (std::size_t d = 0; d < document_nats_.size(); ++d) {
-    nats += document_nats_[d];
+// The next documents of the step, in their order: neither micro-batches nor ranks change the sums.
+void Trainer::add_documents(const StepRows& rows, std::span<const double> nats,
+                            std::vector<SourceLoss>& sources) {
+  for (const double of_document : nats) {
+    nats_ += of_document;
+    const std::size_t document = next_document_++;
     if (rows.document_sources.empty()) continue;
-    const auto source = static_cast<std::size_t>(rows.document_sources[d]);
+    const auto source = static_cast<std::size_t>(rows.document_sources[document]);
     if (source >= sources.size()) sources.resize(source + 1);
     const auto targets =
-        std::span(rows.targets).subspan(token, static_cast<std::size_t>(rows.document_lengths[d]));
-    sources[source].nats += document_nats_[d];
+        std::span(rows.targets)
+            .subspan(next_token_, static_cast<std::size_t>(rows.document_lengths[document]));
+    sources[source].nats += of_document;
     sources[source].counted +=
         std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; });
-    token += targets.size();
+    next_token_ += targets.size();
   }
-  return nats;
 }
 
 // Loads are integers; the three losses beside the language loss are added in the order of ranks.
@@ -169,7 +175,7 @@ const StepResult& Trainer::accumulate(const StepRows& rows) {
   std::fill(result_.sources.begin(), result_.sources.end(), SourceLoss());
   take_rows(rows, group);
   start_gradients();
-  for_each_micro_batch([&](model::MicroBatch batch, int64_t block) -> const model::PassLosses& {
+  const auto run = [&](model::MicroBatch batch, int64_t block) -> const model::PassLosses& {
     if (gradients_are_zero_) batch.start = kernels::GradientStart::from_zero;
     gradients_are_zero_ = false;
     batch.gradients = &gradients_.of_block(block);
@@ -184,10 +190,10 @@ const StepResult& Trainer::accumulate(const StepRows& rows) {
       }
     }
     return losses;
-  });
-  gather_document_nats();
+  };
+  for_each_micro_batch(rows, result_.sources, run);
   gather_statistics();
-  result_.language = add_documents(rows, result_.sources) / static_cast<double>(result_.counted);
+  result_.language = nats_ / static_cast<double>(result_.counted);
   return result_;
 }
 
@@ -203,11 +209,11 @@ const Trainer::Evaluation& Trainer::evaluate(const StepRows& rows) {
   evaluation_.counted = rows.num_counted();
   evaluation_.sources.clear();
   take_rows(rows, 1);
-  for_each_micro_batch([&](const model::MicroBatch& batch, int64_t) -> const model::PassLosses& {
-    return pass_.evaluate(batch);
-  });
-  gather_document_nats();
-  evaluation_.nats = add_documents(rows, evaluation_.sources);
+  for_each_micro_batch(rows, evaluation_.sources,
+                       [&](const model::MicroBatch& batch, int64_t) -> const model::PassLosses& {
+                         return pass_.evaluate(batch);
+                       });
+  evaluation_.nats = nats_;
   return evaluation_;
 }
 

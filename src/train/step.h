@@ -72,11 +72,12 @@ class Trainer {
   void take_rows(const StepRows& rows, int64_t rows_per_unit);
   // f(micro-batch, index of its first block of units), for those that this rank has to run.
   template <class F>
-  void for_each_micro_batch(F&& f);
+  void for_each_micro_batch(const StepRows& rows, std::vector<SourceLoss>& sources, F&& f);
   void start_gradients();
-  void gather_document_nats();
+  void gather_document_nats(const StepRows& rows, std::vector<SourceLoss>& sources);
   void gather_statistics();
-  double add_documents(const StepRows& rows, std::vector<SourceLoss>& sources) const;
+  void add_documents(const StepRows& rows, std::span<const double> nats,
+                     std::vector<SourceLoss>& sources);
   bool is_alone() const { return group_.size() == 1; }
 
   TrainerOptions options_;
@@ -87,7 +88,9 @@ class Trainer {
   Optimizer optimizer_;
   model::TrainingPass pass_;
   OwnRows rows_;
-  std::vector<double> document_nats_;  // of this rank's documents, then of all
+  std::vector<double> document_nats_;               // of this rank's documents, among several ranks
+  double nats_ = 0;                                 // of the documents added so far
+  std::size_t next_document_ = 0, next_token_ = 0;  // of the next one in the rows
   StepResult result_;
   Evaluation evaluation_;
   bool gradients_are_zero_ = true;  // or count as zero (kernels::GradientStart): made so; the

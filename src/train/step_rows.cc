@@ -45,7 +45,7 @@ void OwnRows::take(const StepRows& all, const RankLayout& layout, const Limits& 
     copy_own();
     rows_ = &own_;
   }
-  cut();
+  next_block_ = next_row_ = next_token_ = next_document_ = 0;
 }
 
 int64_t OwnRows::documents_of(int64_t unit) const {
@@ -55,25 +55,15 @@ int64_t OwnRows::documents_of(int64_t unit) const {
   return sum(piece(all_->documents_per_row, begin, end - begin));
 }
 
-// As many units as fit on every rank.
-void OwnRows::cut() {
-  blocks_.clear();
-  const int64_t num_blocks = (num_units_ + layout_.ranks - 1) / layout_.ranks;
-  const auto most_documents = [&](int64_t first, int64_t count) {
-    int64_t most = 0;
-    for (int64_t rank = 0; rank < layout_.ranks; ++rank) {
-      int64_t documents = 0;
-      for (int64_t block = first; block < first + count; ++block)
-        documents += documents_of(block * layout_.ranks + rank);
-      most = std::max(most, documents);
-    }
-    return most;
-  };
-  for (int64_t first = 0; first < num_blocks; first += blocks_.back()) {
-    int64_t count = std::min(limits_.units, num_blocks - first);
-    while (count > 1 && most_documents(first, count) > limits_.documents) --count;
-    blocks_.push_back(count);
+// Whether so many blocks are no more documents than a micro-batch may have, on any rank.
+bool OwnRows::fit(int64_t num_blocks) const {
+  for (int64_t rank = 0; rank < layout_.ranks; ++rank) {
+    int64_t documents = 0;
+    for (int64_t block = next_block_; block < next_block_ + num_blocks; ++block)
+      documents += documents_of(block * layout_.ranks + rank);
+    if (documents > limits_.documents) return false;
   }
+  return true;
 }
 
 void OwnRows::copy_own() {
@@ -105,22 +95,24 @@ int64_t OwnRows::num_documents(int64_t rank) const {
   return documents;
 }
 
-OwnRows::Part OwnRows::part(std::size_t idx) const {
-  const int64_t first_block = std::accumulate(
-      blocks_.begin(), blocks_.begin() + static_cast<std::ptrdiff_t>(idx), int64_t{0});
-  const int64_t rows = rows_->num_rows();
-  const int64_t begin = std::min(first_block * limits_.rows_per_unit, rows);
-  const int64_t end = std::min((first_block + blocks_[idx]) * limits_.rows_per_unit, rows);
-  const int64_t first_token = sum(piece(rows_->row_lengths, 0, begin));
-  const int64_t first_document = sum(piece(rows_->documents_per_row, 0, begin));
-  Part part{.row_lengths = piece(rows_->row_lengths, begin, end - begin),
-            .first_block = first_block};
+bool OwnRows::next(Part& part) {
+  const int64_t num_blocks = (num_units_ + layout_.ranks - 1) / layout_.ranks;
+  if (next_block_ >= num_blocks) return false;
+  int64_t blocks = std::min(limits_.units, num_blocks - next_block_);
+  while (blocks > 1 && !fit(blocks)) --blocks;
+  const int64_t rows = std::min(blocks * limits_.rows_per_unit, rows_->num_rows() - next_row_);
+  const int64_t documents = sum(piece(rows_->documents_per_row, next_row_, rows));
+  part.row_lengths = piece(rows_->row_lengths, next_row_, rows);
   const int64_t tokens = sum(part.row_lengths);
-  part.tokens = piece(rows_->tokens, first_token, tokens);
-  part.targets = piece(rows_->targets, first_token, tokens);
-  part.document_lengths = piece(rows_->document_lengths, first_document,
-                                sum(piece(rows_->documents_per_row, begin, end - begin)));
-  return part;
+  part.tokens = piece(rows_->tokens, next_token_, tokens);
+  part.targets = piece(rows_->targets, next_token_, tokens);
+  part.document_lengths = piece(rows_->document_lengths, next_document_, documents);
+  part.first_block = next_block_;
+  next_block_ += blocks;
+  next_row_ += rows;
+  next_token_ += tokens;
+  next_document_ += documents;
+  return true;
 }
 
 }  // namespace dsmoe::train

@@ -39,8 +39,8 @@ class OwnRows {
     std::span<const int32_t> tokens, targets, row_lengths, document_lengths;
     int64_t first_block = 0;  // of units
   };
-  std::size_t num_parts() const { return blocks_.size(); }
-  Part part(std::size_t idx) const;
+  // The next one; false: there is none.
+  bool next(Part& part);
 
   int64_t num_units() const { return num_own_units_; }  // of this rank
   int64_t num_documents(int64_t rank) const;
@@ -58,7 +58,7 @@ class OwnRows {
  private:
   int64_t rank_of_row(int64_t row) const { return row / limits_.rows_per_unit % layout_.ranks; }
   int64_t documents_of(int64_t unit) const;
-  void cut();
+  bool fit(int64_t num_blocks) const;
   void copy_own();
 
   const StepRows* all_ = nullptr;
@@ -67,7 +67,7 @@ class OwnRows {
   int64_t num_units_ = 0, num_own_units_ = 0;
   StepRows own_;                    // empty where there is one rank
   const StepRows* rows_ = nullptr;  // this rank's
-  std::vector<int64_t> blocks_;     // of each micro-batch
+  int64_t next_block_ = 0, next_row_ = 0, next_token_ = 0, next_document_ = 0;
 };
 
 }  // namespace dsmoe::train

@@ -66,8 +66,7 @@ Gradients shard_gradients(const model::ModelConfig& config, const train::StepRow
       context, *model, buffers.views, kLosses,
       {.max_tokens = kRows * kSeq, .max_rows = kRows, .max_documents = kRows * kSeq},
       model::Recompute::nothing);
-  for (std::size_t i = 0; i < rows.num_parts(); ++i) {
-    const train::OwnRows::Part part = rows.part(i);
+  for (train::OwnRows::Part part; rows.next(part);) {
     if (part.tokens.empty()) continue;
     pass.run({.tokens = part.tokens,
               .targets = part.targets,
