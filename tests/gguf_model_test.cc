@@ -10,9 +10,11 @@
 #include "base/scratch_folder.h"
 #include "infer/convert.h"
 #include "model/file_layout.h"
+#include "model/gguf_format.h"
 #include "model/initialise.h"
 #include "store/folder_writer.h"
 #include "store/gguf/gguf_file.h"
+#include "store/gguf/gguf_writer.h"
 #include "store/hf_folder.h"
 #include "support/golden.h"
 #include "support/manners.h"
@@ -200,6 +202,39 @@ TEST_F(GgufModel, ASelectionBiasIsNeverDropped) {
   atomic_write_file(scratch_ / "other.gguf", bytes);
   EXPECT_EQ(model::read_config(scratch_ / "other.gguf").topk_method, model::TopkMethod::noaux_tc);
   EXPECT_FALSE(same(logits(scratch_ / "other.gguf"), logits(file())));
+}
+
+// A file with a layer more, which predicts further tokens, is the model without it.
+TEST_F(GgufModel, LayersThatPredictFurtherArePassedOver) {
+  const fs::path golden = goldens_folder() / "glm4_moe_0";
+  to_gguf(golden);
+  const model::ModelConfig config = model::read_config(golden);
+  model::GgufModel longer = model::gguf_model(config, "test");
+  longer.config.num_hidden_layers += 1;
+  const auto write = [&](const fs::path& path, int64_t further) {
+    gguf::Metadata metadata;
+    model::add_config(longer, config, metadata);
+    metadata.integer("glm4moe.nextn_predict_layers", further);
+    const auto opened = gguf::File::open(file());
+    std::vector<gguf::TensorSpec> specs;
+    for (const gguf::TensorEntry& entry : opened.tensors()) {
+      specs.push_back({entry.name, entry.type, entry.shape});
+    }
+    const std::string extra = fmt::format("blk.{}.nextn.enorm.weight", config.num_hidden_layers);
+    specs.push_back({extra, TensorType::F32, {config.hidden_size}});
+    gguf::Writer writer(path, metadata, specs);
+    for (const gguf::TensorEntry& entry : opened.tensors()) {
+      writer.write(entry.name, 0, opened.bytes(entry));
+    }
+    const std::vector<float> ones(static_cast<std::size_t>(config.hidden_size), 1.0f);
+    writer.write(extra, 0, std::as_bytes(std::span(ones)));
+    writer.finish();
+  };
+  write(scratch_ / "longer.gguf", 1);
+  EXPECT_TRUE(same(logits(scratch_ / "longer.gguf"), logits(golden)));
+  // Negative control: as an ordinary layer it lacks its tensors.
+  write(scratch_ / "wrong.gguf", 0);
+  EXPECT_THROW(logits(scratch_ / "wrong.gguf"), Error);
 }
 
 TEST_F(GgufModel, NumbersBeyondTheTypeAreRefused) {

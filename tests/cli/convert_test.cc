@@ -14,12 +14,18 @@ namespace {
 
 class Convert : public ::testing::Test {
  protected:
-  // The demo's model with random weights: a tokenizer trained here, and a template.
+  // The demo's model with random weights, a tokenizer trained here, and a template.
   static void SetUpTestSuite() {
     scratch_ = std::make_unique<ScratchFolder>();
     const Ran ran = run_dsmoe({"demo", "--random", "-o", path("model"), "--quiet"});
     ASSERT_EQ(ran.code, 0) << ran.err;
     write_file(path("text"), "The cat sat on the mat; naïve 12345 <|end_of_sentence|> x\n\n  y");
+    std::string corpus;
+    for (int i = 0; i < 50; ++i) corpus += "The cat sat on the mat. The dog met the cat.\n";
+    write_file(path("corpus"), corpus);
+    out_of({"tokenizer", "train", path("corpus"), "--vocab-size", "270", "-o", path("model")});
+    write_file(path("model") + "/chat_template.jinja",
+               "{% for m in messages %}{{ m.content }}{% endfor %}");
   }
   static void TearDownTestSuite() { scratch_.reset(); }
 
