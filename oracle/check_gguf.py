@@ -45,6 +45,8 @@ class Llama:
     def __init__(self):
         files = pathlib.Path(xllamacpp.__file__).parent.glob("xllamacpp*.so")
         self.library = ctypes.CDLL(str(next(files)), mode=os.RTLD_LAZY)
+        self.silence = ctypes.CFUNCTYPE(None, INT, ctypes.c_char_p, POINTER)(lambda level, text, data: None)
+        self.call("llama_log_set", None, self.silence, POINTER(None))
         self.call("llama_backend_init", None)
 
     def call(self, name, result, *arguments):
