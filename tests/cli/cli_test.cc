@@ -102,6 +102,11 @@ TEST(Cli, WrongUsageIsNamed) {
   says({}, "expected a command, got none\nSee dsmoe --help.");
   says({"tokenizer"}, "expected a command, got none\nSee dsmoe tokenizer --help.");
   says({"tokenizer", "encod"}, "encod: no such command\nSee dsmoe tokenizer --help.");
+  says({"info"}, "expected MODEL, got nothing\nSee dsmoe info --help.");
+  says({"completion"}, "expected SHELL, got nothing\nSee dsmoe completion --help.");
+  says({"quantize", model}, "--to: expected FORMAT, got nothing\nSee dsmoe quantize --help.");
+  says({"tokenizer", "train", "x"},
+       "--out: expected DIR, got nothing\nSee dsmoe tokenizer train --help.");
   says({"generate", model, "-p"},
        "--prompt: expected TEXT, got nothing\nSee dsmoe generate --help.");
   says({"generate", model, "-p", "x", "-p", "y"},

@@ -212,6 +212,13 @@ std::string usage_fault(const CLI::App& app, const CLI::ParseError& error) {
       const std::vector<std::string> words = app.remaining(true);
       return words.empty() ? "expected a command, got none" : words.front() + ": no such command";
     }
+    for (const CLI::Option* option : command.get_options()) {
+      if (!option->get_required() || option->count() > 0) continue;
+      const bool is_flag = option->nonpositional();
+      return fmt::format("{}expected {}, got nothing",
+                         is_flag ? option->get_name() + ": " : std::string(),
+                         option->get_type_name());
+    }
     const auto is_group = [](const CLI::App* part) { return part->get_name().empty(); };
     for (const CLI::App* group : command.get_subcommands(is_group)) {
       const std::string fault = fault_of_group(*group);
