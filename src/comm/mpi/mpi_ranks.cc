@@ -212,7 +212,9 @@ class MpiGroup final : public Group {
     fail(ErrorKind::io, "rank {} stops in \"{}\": {}", rank(), what, failure_.message);
   }
 
-  void throw_late(Pending& pending, std::string_view what) const {
+  // The others are told before anything is unwound: MPI may still put what comes late into the
+  // memory of this exchange, as long as it is called.
+  void throw_late(Pending& pending, std::string_view what) {
     std::string missing;
     for (std::size_t i = 0; i < pending.requests.size(); ++i) {
       int done = 0;
@@ -221,8 +223,12 @@ class MpiGroup final : public Group {
       if (done == 0 && missing.find(name) == std::string::npos)
         missing += (missing.empty() ? "" : ", ") + name;
     }
-    fail(ErrorKind::io, "rank {} of {} waited {} s in \"{}\" for {}", rank(), size(),
-         std::chrono::duration<double>(deadline_).count(), what, missing);
+    const std::string message =
+        fmt::format("rank {} of {} waited {} s in \"{}\" for {}", rank(), size(),
+                    std::chrono::duration<double>(deadline_).count(), what, missing);
+    tell_failure(message);
+    was_told_ = true;
+    throw Error(ErrorKind::io, message);
   }
 
   MPI_Comm communicator_;
