@@ -212,7 +212,7 @@ std::vector<BodyCase> tool_cases() {
       {"tool name of markers", chat("\"tools\": [" + function("</tool_call>", "{}") + "]"), 400,
        "tools[0].function.name"},
       {"tool name long", chat("\"tools\": [" + function(std::string(65, 'f'), "{}") + "]"), 400,
-       "name"},
+       "tools[0].function.name"},
       {"tool parameters a list", tools("[]"), 400, "tools[0].function.parameters"},
       {"tool parameters unsupported", tools(R"({"type": "object", "not": {}})"), 400},
       {"tool parameters deep", tools(repeated(R"({"items": )", 40) + "{}" + repeated("}", 40)),

@@ -8,7 +8,7 @@ whole=${2:-}
 shards="--shards 4 --expert-shards 2"
 train "$work/one" 6 $shards > /dev/null || fail "one rank of four shards: exit $?"
 checkpoint=step-00000006
-train "$work/two" 6 $shards --ranks 2 --threads 2 > /dev/null || fail "two ranks: exit $?"
+train "$work/two" 6 $shards --ranks 2 > /dev/null || fail "two ranks: exit $?"
 same "$work/one/$checkpoint" "$work/two/$checkpoint"
 train "$work/experts" 6 $shards --ranks 4 --expert-parallel 2 > /dev/null || fail "two by two ranks: exit $?"
 same "$work/one/$checkpoint" "$work/experts/$checkpoint"

@@ -159,12 +159,12 @@ train::RunOutcome RunSession::guard(FunctionRef<train::RunOutcome()> f) {
     fail(error);
     throw;
   }
-  note_end(outcome->steps_done, how_it_ended(*outcome));
+  end(outcome->steps_done, how_it_ended(*outcome));
   return *std::move(outcome);
 }
 
 // What was trained is saved, and what failed is to be told: neither hangs on this note.
-void RunSession::note_end(int64_t steps_done, const std::string& how) {
+void RunSession::end(int64_t steps_done, const std::string& how) {
   try {
     record_.end(steps_done, how);
   } catch (const Error& error) {
@@ -176,7 +176,7 @@ void RunSession::fail(const std::exception& error) {
   if (steps_done_ < 0) {
     undo();
   } else {
-    note_end(steps_done_, std::string("failed: ") + error.what());
+    end(steps_done_, std::string("failed: ") + error.what());
   }
 }
 

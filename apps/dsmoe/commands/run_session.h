@@ -44,14 +44,14 @@ class RunSession {
   // back, so that a folder that was not there before is gone.
   train::RunOutcome guard(FunctionRef<train::RunOutcome()> f);
   // The same in parts, for a run that somebody else drives. `how`: see RunRecord::end().
-  void end(int64_t steps_done, std::string_view how) { record_.end(steps_done, how); }
+  // A note that cannot be written is told, and ends nothing.
+  void end(int64_t steps_done, const std::string& how);
   void fail(const std::exception& error);
   // The tokens are ready: they stay, also where the start fails after all.
   void keep_data() { keeps_data_ = true; }
 
  private:
   void undo() noexcept;
-  void note_end(int64_t steps_done, const std::string& how);
 
   std::filesystem::path run_;
   std::set<std::filesystem::path> found_;  // names in RUN before
