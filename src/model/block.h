@@ -110,7 +110,7 @@ struct BlockBackward {
   const BatchViews& batch;
   const BlockMemory& memory;
   const BlockGradients& gradients;
-  std::span<const moe::ExpertGradients> routed_of_unit;  // moe/layer.h
+  std::span<const moe::ExpertGradients> routed_of_unit;                // moe/layer.h
   kernels::GradientStart start = kernels::GradientStart::from_buffer;  // of weight matrices
   moe::BalanceRule balance;
   moe::BalanceLosses losses;

@@ -348,8 +348,7 @@ TEST_F(ToolsTest, WrongToolsAreRefusedByName) {
   EXPECT_EQ(param({{"tools", many}}), "tools");
   EXPECT_EQ(param({{"tools", {{{"type", "web_search"}}}}}), "tools[0].type");
   EXPECT_EQ(param({{"tools", {tool("a b", kNothing)}}}), "tools[0].function.name");
-  EXPECT_EQ(param({{"tools", {tool(std::string(65, 'x'), kNothing)}}}),
-            "tools[0].function.name");
+  EXPECT_EQ(param({{"tools", {tool(std::string(65, 'x'), kNothing)}}}), "tools[0].function.name");
   EXPECT_EQ(param({{"tools", {tool("a", kNothing), tool("a", kNothing)}}}), "tools[1]");
   EXPECT_EQ(param({{"tools", {tool("a", 5)}}}), "tools[0].function.parameters");
   EXPECT_EQ(param({{"tool_choice", "often"}}), "tool_choice");

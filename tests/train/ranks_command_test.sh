@@ -39,7 +39,7 @@ launch 2 "$work/processes" 6 $shards > "$work/out" || fail "two processes: exit 
 same "$work/one/$checkpoint" "$work/processes/$checkpoint"
 [ "$(grep -c '^checkpoint' "$work/out")" = 1 ] || fail "two processes say: $(cat "$work/out")"
 launch 2 "$work/differ" 6 $shards --ranks 3 > /dev/null 2> "$work/err" && fail "--ranks against mpirun"
-grep -q -- "--ranks 3, but OMPI_COMM_WORLD_SIZE=\"2\"" "$work/err" || fail "the refusal says: $(cat "$work/err")"
+grep -q -- "--ranks 3, but OMPI_COMM_WORLD_SIZE=2" "$work/err" || fail "the refusal says: $(cat "$work/err")"
 
 # A rank that is killed or frozen ends the job, with one message that names it.
 ends_after() { # SIGNAL PATTERN

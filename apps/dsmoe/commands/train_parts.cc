@@ -86,8 +86,7 @@ TrainParts::TrainParts(const TrainOptions& options, const std::vector<data::Name
   add_parts(sources, {.fraction = valid_fraction_, .seed = options.run.seed});
   if (options.valid_data.empty()) return;
   const auto held_out = data::find_unweighted(options.valid_data, "--valid-data");
-  validation_ =
-      std::make_unique<data::BuiltCorpus>(build(options, held_out, tokenizer, cancelled));
+  validation_ = std::make_unique<data::BuiltCorpus>(build(options, held_out, tokenizer, cancelled));
   tell_of_shared(training_->files, validation_->files);
   splits_.push_back(std::make_unique<data::DocumentSplit>(
       validation_->corpus, data::SplitOptions{.fraction = 0, .seed = options.run.seed}));
