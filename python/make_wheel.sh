@@ -27,7 +27,7 @@ build() { # INTERPRETER
   PATH="$PWD/$env/bin:$PATH" CMAKE_BUILD_PARALLEL_LEVEL=${JOBS:-$(nproc)} \
     "$env/bin/pip" wheel -q --disable-pip-version-check --no-deps --no-build-isolation -w "$raw" ./python
   # The shared libraries that no Linux promises come into the wheel; the tag says the oldest system that runs it.
-  PATH="$PWD/$env/bin:$PATH" "$env/bin/auditwheel" -q repair --strip -w dist "$raw"/dsmoe-*.whl
+  PATH="$PWD/$env/bin:$PATH" "$env/bin/auditwheel" repair --strip -w dist "$raw"/dsmoe-*.whl > "$raw/auditwheel.log" 2>&1 || { cat "$raw/auditwheel.log" >&2; exit 1; }
 }
 
 mkdir -p build dist
