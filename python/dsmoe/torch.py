@@ -10,7 +10,7 @@
 
 The work is done by two operators, ``torch.ops.dsmoe.moe_layer`` and ``torch.ops.dsmoe.experts``, with registered
 gradients and fake kernels: ``torch.compile`` and activation checkpointing work. They call this package's own
-binary and link nothing of PyTorch, so that one wheel serves every version from 2.6 on.
+binary and link nothing of PyTorch, so that one wheel serves many versions of it.
 
 Weights are packed once per change, which is seen by PyTorch's version counters. The packed copies take as much memory
 as the weights, and as much again once gradients are asked for (``layer.packed_bytes``). Changes through ``.data`` have
