@@ -215,7 +215,7 @@ TEST_P(GgufFormat, IsRefused) {
       GetParam().fault);
 }
 INSTANTIATE_TEST_SUITE_P(Malformed, GgufFormat, testing::ValuesIn(kFormat),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& test) { return test.param.name; });
 
 // The parser ends well on every beginning of a good file and accepts none of them.
 TEST(GgufCut, EveryBeginningIsRefused) {
@@ -361,7 +361,7 @@ TEST_P(GgufModelFile, IsRefused) {
                  GetParam().fault);
 }
 INSTANTIATE_TEST_SUITE_P(Malformed, GgufModelFile, testing::ValuesIn(kModels),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& test) { return test.param.name; });
 
 const ModelCase kTokenizers[] = {
     {"OtherKind", text("tokenizer.ggml.model", "llama"),
@@ -398,7 +398,7 @@ TEST_P(GgufTokenizer, IsRefused) {
                  GetParam().fault);
 }
 INSTANTIATE_TEST_SUITE_P(Malformed, GgufTokenizer, testing::ValuesIn(kTokenizers),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& test) { return test.param.name; });
 
 // What the changes above start from is read.
 TEST(GgufModelFile, TheUnchangedOneIsRead) {

@@ -14,7 +14,7 @@ namespace {
 
 // Few distinct values, so that there are many ties.
 std::vector<float> logits_of(std::size_t count) {
-  const Rng rng{.seed = 3, .purpose = RngPurpose::sampling, .stream = count};
+  const Rng rng{.seed = 3, .purpose = RngPurpose::sampling, .stream = static_cast<uint32_t>(count)};
   std::vector<float> logits;
   for (std::size_t i = 0; i < count; ++i) {
     logits.push_back(std::floor(40 * static_cast<float>(rng.uniform_f64(i))) / 4);
