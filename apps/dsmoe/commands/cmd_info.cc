@@ -133,7 +133,7 @@ std::string joined_keys(const std::map<std::string, int64_t>& map) {
   return keys;
 }
 
-// What does not fit the configuration was named when the model was opened for it.
+// A tensor that does not fit the configuration was refused when the model was opened.
 Weights weights_of_gguf(const std::filesystem::path& path) {
   const auto file = store::gguf::File::open(path);
   Weights weights{.present = true, .files = 1};

@@ -52,7 +52,7 @@ void fill_lr(TrainOptions& options) {
                       : "from random weights");
 }
 
-// What the command line leaves open and the config decides.
+// Fills in what the command line leaves open and the config decides.
 void fill_sizes(TrainOptions& options) {
   train::RunOptions& run = options.run;
   if (run.seq == 0) run.seq = std::min<int64_t>(run.config.max_position_embeddings, 1024);
@@ -244,7 +244,7 @@ train::RunTokenizer tokenizer_of(const TrainOptions& options,
                                   options.run.config, pool);
 }
 
-// What the data decides.
+// Fills in what the data decides.
 void fill_from_data(TrainOptions& options, const TrainParts& parts,
                     const std::optional<train::RunTokenizer>& tokenizer) {
   fill_steps(options, parts);

@@ -1,4 +1,4 @@
-// What dsmoe train can be told.
+// The options of dsmoe train.
 #pragma once
 
 #include <string>

@@ -42,7 +42,7 @@ std::vector<double> shares_of(const std::vector<data::NamedSource>& sources) {
   return shares;
 }
 
-// Of all tokens and where documents end.
+// A key made of all tokens and of where documents end.
 uint64_t key_of(const data::TokenCorpus& corpus) {
   data::ContentHash hash;
   for (int64_t document = 0; document < corpus.num_documents(); ++document) {
@@ -59,7 +59,7 @@ double fraction_of(const TrainOptions& options) {
   return options.valid_data.empty() ? kUsual : 0;
 }
 
-// What a model has seen says nothing about text that it has not.
+// Warns of such files: a loss on text that was trained on says nothing about other text.
 void tell_of_shared(const std::vector<data::CorpusFile>& training,
                     const std::vector<data::CorpusFile>& validation) {
   for (const data::CorpusFile& file : validation) {

@@ -20,7 +20,7 @@ class TrainParts {
   // Builds the tokens, or finds them. Throws DataInterrupted.
   TrainParts(const TrainOptions& options, const std::vector<data::NamedSource>& sources,
              const train::RunTokenizer& tokenizer, const std::atomic<bool>* cancelled);
-  // Of tokens that are there.
+  // Takes tokens that are there already, in place of files.
   TrainParts(const TrainOptions& options, std::unique_ptr<data::MemoryCorpus> tokens);
   TrainParts(const TrainParts&) = delete;
   TrainParts& operator=(const TrainParts&) = delete;

@@ -1,4 +1,4 @@
-// What the build knows of itself.
+// The version, commit and engine of this build.
 #include "commands/version.h"
 
 #include "commit.h"
