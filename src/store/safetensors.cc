@@ -268,9 +268,7 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
 
 const TensorEntry* SafetensorsFile::find(std::string_view name) const {
   const auto& tensors = header_.tensors;
-  const auto found = std::lower_bound(
-      tensors.begin(), tensors.end(), name,
-      [](const TensorEntry& entry, std::string_view key) { return entry.name < key; });
+  const auto found = std::ranges::lower_bound(tensors, name, {}, &TensorEntry::name);
   return found != tensors.end() && found->name == name ? &*found : nullptr;
 }
 

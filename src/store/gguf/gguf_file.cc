@@ -350,9 +350,7 @@ File File::open(const std::filesystem::path& path) {
 
 const TensorEntry* File::find_tensor(std::string_view name) const {
   const auto& tensors = header_.tensors;
-  const auto found = std::lower_bound(
-      tensors.begin(), tensors.end(), name,
-      [](const TensorEntry& entry, std::string_view key) { return entry.name < key; });
+  const auto found = std::ranges::lower_bound(tensors, name, {}, &TensorEntry::name);
   return found != tensors.end() && found->name == name ? &*found : nullptr;
 }
 
